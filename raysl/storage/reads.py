@@ -4,8 +4,9 @@ import errno
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,11 +18,14 @@ from raysl.errors import RunFailed
 
 log = logging.getLogger("raysl")
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 TRIES = 5
 FIRST_WAIT_S = 0.2
 REMOTE_READS = 16  # in parallel
+SMALL_READS = 64  # in parallel, of remote files of which only a little is read
+LOCAL_READS = 8  # in parallel
 CHECK = "check the address, the network and the rights"
 REFUSALS = {
     errno.ENOSPC: ("the disk is full", "make room there"),
@@ -130,6 +134,32 @@ def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes:
             return [part(offset, size) for offset, size in zip(offsets, sizes, strict=True)]
         pool = stack.enter_context(ThreadPoolExecutor(REMOTE_READS))
         return list(pool.map(part, offsets, sizes))
+
+
+def small_reads(system: fs.FileSystem) -> int:
+    """Return how many files of a file system to read at a time if only a little is read of each."""
+    return LOCAL_READS if isinstance(system, fs.LocalFileSystem) else SMALL_READS
+
+
+def in_parallel(work: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
+    """Yield what `work` returns for each item, in their order; only some results ahead of the caller are kept.
+
+    Args:
+        work: called in threads.
+        items: any number.
+        threads: calls at a time.
+
+    >>> list(in_parallel(len, ["a", "bcd"], threads=2))
+    [1, 3]
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[T]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _read_part(system: fs.FileSystem, path: str, file: pa.NativeFile | None, offset: int, size: int) -> bytes:

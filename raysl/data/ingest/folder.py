@@ -4,17 +4,17 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyarrow import fs
 
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
+from raysl.data.sources.listing import File
 from raysl.errors import ConfigError
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
-from raysl.storage.reads import REMOTE_READS, read_file, read_ranges
+from raysl.storage.reads import in_parallel, read_file, read_ranges, small_reads
 
 PLAN_FILE = "ingest.json"
 MANIFEST_FILE = "manifest.json"
@@ -105,28 +105,50 @@ def to_json(tree: Json) -> bytes:
     return (json.dumps(tree, indent=1) + "\n").encode()
 
 
-def check_finished(system: fs.FileSystem, sizes: Mapping[str, int]) -> None:
+def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) -> dict[str, Json]:
     """Refuse folders of an unfinished ingest, or whose files have changed since.
 
-    Sizes and footers are compared; `raysl.data.ingest.ingest.verify` compares all bytes.
+    All sizes are compared, and the footers of files that are newer than the manifest;
+    `raysl.data.ingest.ingest.verify` compares all bytes.
 
     Args:
-        system: the file system of the paths.
-        sizes: bytes of all files below some folder, by path.
+        system: the file system of the root.
+        root: path of a folder.
+        files: all files below it, by their paths there.
+
+    Returns:
+        The manifest of each ingest below the root, by its folder there: empty, or ending in a slash.
 
     Raises:
         ConfigError: naming the folder, and what is wrong with it.
     """
-    for plan in (path for path in sizes if path.rpartition("/")[2] == PLAN_FILE):
-        folder = plan.rpartition("/")[0]
-        is_there = f"{folder}/{MANIFEST_FILE}" in sizes
-        files = files_of(read_manifest(system, folder)) if is_there else []
-        damaged = first_damaged(system, folder, files, sizes) if is_there else MANIFEST_FILE
+    manifests: dict[str, Json] = {}
+    for inner in [path.removesuffix(PLAN_FILE) for path in files if path.rpartition("/")[2] == PLAN_FILE]:
+        folder = f"{root}/{inner}".rstrip("/")
+        damaged: str | None = MANIFEST_FILE
+        if (entry := files.get(f"{inner}{MANIFEST_FILE}")) is not None:
+            manifests[inner] = read_manifest(system, folder)
+            damaged = _first_changed(system, root, inner, files_of(manifests[inner]), files, entry.mtime_ns)
         if damaged is not None:
             raise ConfigError(
                 f"{folder} is an unfinished ingest: {damaged} is missing or incomplete; "
                 "run the same `raysl ingest` again"
             )
+    return manifests
+
+
+def _first_changed(
+    system: fs.FileSystem, root: str, inner: str, listed: Sequence[Json], files: Mapping[str, File], written: int | None
+) -> str | None:
+    """Return the name of the first file whose size is not the manifest's, or which is newer and has another footer."""
+    newer = []
+    for entry in listed:
+        file = files.get(f"{inner}{entry['name']}")
+        if file is None or file.size != entry["bytes"]:
+            return str(entry["name"])
+        if file.mtime_ns is None or written is None or file.mtime_ns > written:
+            newer.append(entry)
+    return _first_other_footer(system, f"{root}/{inner}".rstrip("/"), newer)
 
 
 def read_manifest(system: fs.FileSystem, folder: str) -> Json:
@@ -164,14 +186,17 @@ def first_damaged(system: fs.FileSystem, folder: str, files: Sequence[Json], siz
     for file in files:
         if sizes.get(f"{folder}/{file['name']}") != file["bytes"]:
             return str(file["name"])
+    return _first_other_footer(system, folder, files)
+
+
+def _first_other_footer(system: fs.FileSystem, folder: str, files: Sequence[Json]) -> str | None:
     known = [file for file in files if file.get("footer_bytes")]  # manifests of older versions have no footers
 
     def is_damaged(file: Json) -> bool:
         sha256 = _footer_sha256(system, f"{folder}/{file['name']}", file["bytes"], file["footer_bytes"])
         return bool(sha256 != file["footer_sha256"])
 
-    with ThreadPoolExecutor(REMOTE_READS) as pool:
-        damaged = list(pool.map(is_damaged, known))
+    damaged = in_parallel(is_damaged, known, small_reads(system))
     return next((str(file["name"]) for file, is_bad in zip(known, damaged, strict=True) if is_bad), None)
 
 

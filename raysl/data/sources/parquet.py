@@ -1,7 +1,6 @@
 """Parquet files with a column of encoded images."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,17 +9,17 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
-from raysl.data.ingest.folder import MANIFEST_FILE, PLAN_FILE, check_finished
+from raysl.data.ingest.folder import MANIFEST_FILE, Json, check_finished, files_of
 from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.ingested import IMAGES, IngestedSplit, ingested_splits
 from raysl.data.sources.listing import File, join_some, list_files
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
 from raysl.data.sources.part_names import PartFiles, choose_files, held_out_notes
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
 from raysl.errors import ConfigError
-from raysl.storage.addresses import stat_uri, storage_errors
-from raysl.storage.reads import read_file
+from raysl.storage.addresses import stat_uri
 
 
 class Parquet(Source):
@@ -61,14 +60,13 @@ class Parquet(Source):
             return self._train
         if (uri := self.config.test) is not None:
             listing = list_parquet_files(uri)
-            paths = list(listing.paths.values())
-            return self._make_split(uri, paths, listing.versions, listing.notes, self._training_classes)
+            return self._make_split(uri, listing, list(listing.paths.values()), listing.notes, self._training_classes)
         if self.config.path is None or not self._path_parts.test:
             return None
         # the training split shows the notes on `path`, unless it is from elsewhere
         notes = () if self.config.train is None else self._path_listing.notes
         return self._make_split(
-            self.config.path, self._path_parts.test, self._path_listing.versions, notes, self._training_classes
+            self.config.path, self._path_listing, self._path_parts.test, notes, self._training_classes
         )
 
     @cached_property
@@ -76,13 +74,13 @@ class Parquet(Source):
         if (uri := self.config.train) is not None:
             listing = list_parquet_files(uri)
             notes = (*listing.notes, *held_out_notes(listing.paths, uri))
-            return self._make_split(uri, list(listing.paths.values()), listing.versions, notes)
+            return self._make_split(uri, listing, list(listing.paths.values()), notes)
         if self.config.path is None:
             raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
         parts, listing = self._path_parts, self._path_listing
         if not parts.train:
             raise ConfigError(f"{self.config.path!r} holds only val and test files; give data.train=")
-        return self._make_split(self.config.path, parts.train, listing.versions, (*listing.notes, *parts.notes))
+        return self._make_split(self.config.path, listing, parts.train, (*listing.notes, *parts.notes))
 
     @cached_property
     def _path_listing(self) -> "ParquetListing":
@@ -102,15 +100,17 @@ class Parquet(Source):
     def _make_split(
         self,
         uri: str,
+        listing: "ParquetListing",
         paths: Sequence[str],
-        versions: Mapping[str, FileVersion],
         notes: tuple[str, ...],
         training_classes: tuple[str, ...] = (),
     ) -> ParquetSplit:
         config = self.config
-        split = ParquetSplit(
-            uri, paths, config.image_column, config.label_column, config.classes, training_classes, versions
-        )
+        has_known_columns = config.image_column == IMAGES and config.label_column in (LABELS, None)
+        described = listing.ingested if has_known_columns else ()
+        manifest = next((split for split in described if split.paths == tuple(paths)), None)
+        columns = config.image_column, config.label_column
+        split = ParquetSplit(uri, paths, *columns, config.classes, training_classes, listing.versions, manifest)
         split.notes = notes
         return split
 
@@ -123,11 +123,13 @@ class ParquetListing:
         paths: maps the path relative to the folder to the path in the file system; sorted.
         notes: one line for each kind of file that is not used.
         versions: maps the path in the file system to the file's version.
+        ingested: splits whose files a manifest describes.
     """
 
     paths: dict[str, str]
     notes: tuple[str, ...]
     versions: dict[str, FileVersion]
+    ingested: tuple[IngestedSplit, ...] = ()
 
 
 def list_parquet_files(uri: str) -> ParquetListing:
@@ -139,19 +141,16 @@ def list_parquet_files(uri: str) -> ParquetListing:
     system, info = stat_uri(uri)
     if info.type == fs.FileType.File:
         # a file that the user names is used whatever a manifest beside it says
-        versions = _file_versions(system, {info.path: info.mtime_ns}, {})
+        versions = _file_versions(system, {info.path: File(info.path, info.size, info.mtime_ns, None)}, {})
         return ParquetListing({info.path.rpartition("/")[2]: info.path}, (), versions)
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a Parquet file or a folder of them")
     files = {file.path: file for file in list_files(uri).files}
-    # -1 is the size of no file: where the size is unknown, an ingest counts as damaged
-    check_finished(
-        system, {f"{info.path}/{path}": -1 if file.size is None else file.size for path, file in files.items()}
-    )
+    manifests = check_finished(system, info.path, files)
     parquet_paths = sorted(path for path in files if path.endswith(".parquet"))
     check_names(parquet_paths, uri)
-    manifests = _read_manifests(system, info.path, files)
-    paths = {path: f"{info.path}/{path}" for path in parquet_paths if not _is_excluded(path, manifests)}
+    hashes = {folder: _hashes(folder, manifest) for folder, manifest in manifests.items()}
+    paths = {path: f"{info.path}/{path}" for path in parquet_paths if not _is_excluded(path, hashes)}
     if not parquet_paths:
         raise ConfigError(f"no .parquet files in {uri!r}, sub-folders included")
     if not paths:
@@ -164,68 +163,53 @@ def list_parquet_files(uri: str) -> ParquetListing:
         f"{len(excluded):,} Parquet files in {uri!r} are not used, as the {MANIFEST_FILE} of the ingest there does not "
         f"list them: {join_some(excluded)}; move them away"
     )
-    mtimes = {full_path: files[path].mtime_ns for path, full_path in paths.items()}
-    versions = _file_versions(system, mtimes, _manifest_hashes(info.path, files, manifests))
-    return ParquetListing(paths, (note,) if excluded else (), versions)
+    used = {full_path: files[path] for path, full_path in paths.items()}
+    versions = _file_versions(system, used, _manifest_hashes(info.path, files, hashes))
+    ingested = (split for folder in manifests for split in ingested_splits(f"{info.path}/{folder}", manifests[folder]))
+    return ParquetListing(paths, (note,) if excluded else (), versions, tuple(ingested))
 
 
 def _file_versions(
-    system: fs.FileSystem, mtimes: Mapping[str, int | None], hashes: Mapping[str, tuple[str, int | None]]
+    system: fs.FileSystem, files: Mapping[str, File], hashes: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, FileVersion]:
     """Map the path of each file to its version.
 
     Args:
         system: the file system of the files.
-        mtimes: maps the path to the modification time in nanoseconds, None if the listing does not have it.
+        files: maps the path to the file as it is listed.
         hashes: maps the path of a file that an ingest wrote to its SHA-256 and its manifest's modification time.
     """
-    without_mtime = [path for path, mtime in mtimes.items() if mtime is None]
+    without_mtime = [path for path, file in files.items() if file.mtime_ns is None]
     tags = dict(zip(without_mtime, read_versions([(system, path) for path in without_mtime]), strict=True))
     versions = {}
-    for path, mtime in mtimes.items():
+    for path, file in files.items():
+        mtime = file.mtime_ns
         sha256, manifest_mtime = hashes.get(path, ("", None))
         # a file that is not newer than the manifest has the content that the manifest has hashed
         has_valid_hash = bool(sha256) and mtime is not None and manifest_mtime is not None and mtime <= manifest_mtime
         written = tags.get(path) if mtime is None else str(mtime)
-        versions[path] = FileVersion(sha256, "" if has_valid_hash else written or "")
+        versions[path] = FileVersion(sha256, "" if has_valid_hash else written or "", file.size)
     return versions
 
 
 def _manifest_hashes(
-    root: str, files: Mapping[str, File], manifests: Mapping[str, Mapping[str, str]]
+    root: str, files: Mapping[str, File], hashes: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, int | None]]:
     """Map the full path of each file that a manifest hashes to its SHA-256 and the manifest's modification time."""
     return {
         # check_finished has refused folders without a manifest
         f"{root}/{path}": (sha256, files[f"{folder}{MANIFEST_FILE}"].mtime_ns)
-        for folder, listed_files in manifests.items()
+        for folder, listed_files in hashes.items()
         for path, sha256 in listed_files.items()
         if sha256
     }
 
 
-def _read_manifests(system: fs.FileSystem, root: str, paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Map the folder of each ingest ("" or ending in a slash) to its manifest: SHA-256 by path, "" if it has none.
-
-    Args:
-        system: the file system of the root.
-        root: path of the folder to which all other paths are relative.
-        paths: all files below the root.
-    """
-    manifests: dict[str, dict[str, str]] = {}
-    for path in paths:
-        folder, name = path[: path.rfind("/") + 1], path[path.rfind("/") + 1 :]
-        if name != PLAN_FILE:
-            continue
-        manifest = f"{root}/{folder}{MANIFEST_FILE}"
-        with storage_errors("read", manifest):
-            splits = json.loads(read_file(system, manifest))["splits"].values()
-        manifests[folder] = {
-            f"{folder}{file['name']}": file.get("sha256", "") for split in splits for file in split["files"]
-        }
-    return manifests
+def _hashes(folder: str, manifest: Json) -> dict[str, str]:
+    """Map the path of each file in a manifest to its SHA-256, "" if it has none."""
+    return {f"{folder}{file['name']}": file.get("sha256", "") for file in files_of(manifest)}
 
 
-def _is_excluded(path: str, manifests: Mapping[str, Mapping[str, str]]) -> bool:
+def _is_excluded(path: str, hashes: Mapping[str, Mapping[str, str]]) -> bool:
     """Whether a folder above the file has a manifest that does not list it."""
-    return any(path.startswith(folder) and path not in hashes for folder, hashes in manifests.items())
+    return any(path.startswith(folder) and path not in listed for folder, listed in hashes.items())

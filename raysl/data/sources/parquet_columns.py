@@ -2,20 +2,27 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import fs
 
 from raysl.data.sources.class_names import LABELS
 from raysl.errors import ConfigError
-from raysl.storage.reads import retrying
+from raysl.hashing import Int64s
+from raysl.storage.reads import in_parallel, read_ranges, retrying, small_reads
 
 NAME_COLUMNS = ("name", "path")
 SHOWN = 5
 CLASSES_KEY = b"raysl.classes"  # JSON list of class names in the metadata of a file's schema
+
+MAGIC = b"PAR1"  # at both ends of a Parquet file
+TAIL_BYTES = 1 << 16  # read at the end of a file at once; most footers are smaller
 
 Range = tuple[int, int]
 """Smallest and largest label."""
@@ -26,52 +33,117 @@ class Footers:
     """What the footers of the files of a split say.
 
     Args:
-        schemas: by file.
+        schemas: the different schemas, each by the first file that has it.
         label_ranges: of integer labels, by file; None where the statistics are missing.
-        units: file and number of each row group that has rows.
-        unit_sizes: rows of each of these.
+        label_width: classes of each label that is a list, where that is known without reading the labels.
+        unit_files: int32 [U], number of the file of each row group that has rows.
+        unit_groups: int32 [U], number of this row group in its file.
+        unit_sizes: int64 [U], its rows.
         num_bytes: of all columns before compression.
         fingerprint: changes with the names of the files, their rows and `num_bytes`.
-        sizes_digest: changes with the size of any column of any row group.
+        sizes_digest: changes with the size of any column of any row group; empty if hashes of the files are known.
     """
 
     schemas: dict[str, pa.Schema]
     label_ranges: dict[str, Range | None]
-    units: list[tuple[str, int]]
-    unit_sizes: list[int]
+    unit_files: NDArray[np.int32]
+    unit_groups: NDArray[np.int32]
+    unit_sizes: Int64s
     num_bytes: int
     fingerprint: str
-    sizes_digest: str
+    sizes_digest: str = ""
+    label_width: int | None = None
 
 
-def read_footers(system: fs.FileSystem, files: Iterable[str], image_column: str, label_column: str | None) -> Footers:
-    """Read the footers of files and check their columns.
+class _Footer(NamedTuple):
+    """What one footer says: rows of each row group, and lines of the two digests of `Footers`."""
+
+    schema: pa.Schema
+    label_range: Range | None
+    group_rows: list[int]
+    num_bytes: int
+    fingerprint_line: bytes
+    sizes_line: bytes
+
+
+def read_footers(
+    system: fs.FileSystem,
+    files: Sequence[str],
+    image_column: str,
+    label_column: str | None,
+    num_bytes: Mapping[str, int | None],
+) -> Footers:
+    """Read the footers of files, several at a time, and check their columns.
+
+    Args:
+        system: the file system of the files.
+        files: their paths.
+        image_column, label_column: see `check_columns`.
+        num_bytes: sizes of files by path; a footer of known size is read by one request for the end of its file.
 
     Raises:
         ConfigError: if a file cannot be read, lacks a column or has one of an unknown kind.
     """
-    units: list[tuple[str, int]] = []
-    unit_sizes: list[int] = []
+
+    def read(path: str) -> _Footer:
+        metadata = _read_metadata(system, path, num_bytes.get(path))
+        schema = _without_other_metadata(metadata.schema.to_arrow_schema())
+        check_columns(path, schema, image_column, label_column)
+        has_range = label_column is not None and label_kind(schema, label_column) == "integers"
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        shapes = [(group.num_rows, group.total_byte_size) for group in groups]
+        return _Footer(
+            schema,
+            _label_range(metadata, label_column) if has_range and label_column is not None else None,
+            [rows for rows, _ in shapes],
+            sum(size for _, size in shapes),
+            fingerprint_line(path, shapes),
+            f"{[_column_sizes(group) for group in groups]}\n".encode(),
+        )
+
     schemas: dict[str, pa.Schema] = {}
     ranges: dict[str, Range | None] = {}
+    sizes: list[NDArray[np.int64]] = []
     fingerprint, sizes_digest = hashlib.sha256(), hashlib.sha256()
-    num_bytes = 0
-    for path in files:
-        metadata = _read_metadata(system, path)
-        schemas[path] = metadata.schema.to_arrow_schema()
-        check_columns(path, schemas[path], image_column, label_column)
-        if label_column is not None and label_kind(schemas[path], label_column) == "integers":
-            ranges[path] = _label_range(metadata, label_column)
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        units += [(path, number) for number, group in enumerate(groups) if group.num_rows]
-        unit_sizes += [group.num_rows for group in groups if group.num_rows]
-        num_bytes += sum(group.total_byte_size for group in groups)
-        shapes = [(group.num_rows, group.total_byte_size) for group in groups]
-        fingerprint.update(f"{path.rpartition('/')[2]} {shapes}\n".encode())
-        sizes_digest.update(f"{[_column_sizes(group) for group in groups]}\n".encode())
-    return Footers(
-        schemas, ranges, units, unit_sizes, num_bytes, fingerprint.hexdigest()[:16], sizes_digest.hexdigest()[:16]
-    )
+    total = 0
+    for path, footer in zip(files, in_parallel(read, files, small_reads(system)), strict=True):
+        if not any(footer.schema.equals(known, check_metadata=True) for known in reversed(schemas.values())):
+            schemas[path] = footer.schema
+        if label_column is not None and label_kind(footer.schema, label_column) == "integers":
+            ranges[path] = footer.label_range
+        sizes.append(np.array(footer.group_rows, np.int64))
+        total += footer.num_bytes
+        fingerprint.update(footer.fingerprint_line)
+        sizes_digest.update(footer.sizes_line)
+    units = units_of(sizes)
+    return Footers(schemas, ranges, *units, total, fingerprint.hexdigest()[:16], sizes_digest.hexdigest()[:16])
+
+
+def fingerprint_line(path: str, shapes: Sequence[tuple[int, int]]) -> bytes:
+    """Return what the fingerprint of a dataset has of one file.
+
+    Args:
+        path: of the file.
+        shapes: rows of each row group, and bytes of its columns before compression.
+    """
+    return f"{path.rpartition('/')[2]} {shapes}\n".encode()
+
+
+def units_of(sizes: Sequence[Int64s]) -> tuple[NDArray[np.int32], NDArray[np.int32], Int64s]:
+    """Return the file, the number and the rows of each row group that has rows.
+
+    Args:
+        sizes: rows of the row groups of each file.
+
+    >>> [column.tolist() for column in units_of([np.array([4, 0, 2]), np.array([3])])]
+    [[0, 0, 1], [0, 2, 0], [4, 2, 3]]
+    """
+    empty = np.empty(0, np.int64)
+    files = np.repeat(np.arange(len(sizes), dtype=np.int32), [len(groups) for groups in sizes])
+    numbers = np.concatenate([empty, *(np.arange(len(groups)) for groups in sizes)]).astype(np.int32)
+    rows = np.concatenate([empty, *sizes])
+    has_rows = rows > 0
+    return files[has_rows], numbers[has_rows], rows[has_rows]
 
 
 def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str | None) -> None:
@@ -196,15 +268,35 @@ def _describe(classes: tuple[str, ...]) -> str:
     return ", ".join(repr(name) for name in classes[:SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def _read_metadata(system: fs.FileSystem, path: str) -> pq.FileMetaData:
+def _read_metadata(system: fs.FileSystem, path: str, num_bytes: int | None) -> pq.FileMetaData:
     def read() -> pq.FileMetaData:
         with system.open_input_file(path) as file:
             return pq.ParquetFile(file).metadata
 
     try:
-        return retrying(read, "read", path)
+        footer = None if num_bytes is None else _read_footer(system, path, num_bytes)
+        return retrying(read, "read", path) if footer is None else pq.read_metadata(pa.BufferReader(footer))
     except (pa.ArrowInvalid, OSError) as error:
         raise ConfigError(f"cannot read {path} as Parquet: {error}") from error
+
+
+def _read_footer(system: fs.FileSystem, path: str, num_bytes: int) -> bytes | None:
+    """Return a Parquet file without rows that has the footer of this one; None if it has none at its end."""
+    size = min(num_bytes, TAIL_BYTES)
+    (tail,) = read_ranges(system, path, [num_bytes - size], [size])
+    footer = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] != MAGIC or footer + len(MAGIC) > num_bytes:
+        return None
+    if footer > size:
+        (rest,) = read_ranges(system, path, [num_bytes - footer], [footer - size])
+        tail = rest + tail
+    return MAGIC + tail[-footer:]
+
+
+def _without_other_metadata(schema: pa.Schema) -> pa.Schema:
+    """Keep only the names of the classes: what others store may differ from file to file."""
+    stored = (schema.metadata or {}).get(CLASSES_KEY)
+    return schema.with_metadata(None if stored is None else {CLASSES_KEY: stored})
 
 
 def _column_sizes(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,9 @@ from raysl.data.sources.parquet_columns import Range
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import storage_errors
-from raysl.storage.reads import retrying
+from raysl.storage.reads import REMOTE_READS, in_parallel, retrying
 
-READS = 8  # files at a time
+READS = 8  # local files at a time
 
 
 def raw_labels(column: pa.ChunkedArray, path: str) -> np.ndarray:
@@ -57,7 +57,7 @@ def integers(column: pa.ChunkedArray, origin: str) -> Int64s:
 
 
 def find_classes(
-    system: fs.FileSystem, files: Iterable[str], column: str, classes: tuple[str, ...], is_multilabel: bool
+    system: fs.FileSystem, files: Sequence[str], column: str, classes: tuple[str, ...], is_multilabel: bool
 ) -> tuple[str, ...]:
     """Read all texts or lists of labels, check them, and return the names of the classes.
 
@@ -72,19 +72,35 @@ def find_classes(
         ConfigError: naming a file that cannot be read, or that has a label of no class.
     """
     labelled: set[str] = set()
-    for path in files:
+
+    def read(path: str) -> tuple[str, ...]:
         labels = _read_labels(system, path, column)
-        names = class_names(labels)
         if not is_multilabel and classes:
             number_labels(labels, classes, path)
+        return class_names(labels)
+
+    width: tuple[str, ...] = classes if is_multilabel else ()
+    for path, names in zip(files, in_parallel(read, files, label_reads(system)), strict=True):
         if is_multilabel and names:
-            if len(names) != len(classes or names):
-                raise ConfigError(
-                    f"{path} has lists of {len(names)} labels for {len(classes)} classes; give one for each class"
-                )
-            classes = classes or names
+            check_width(path, len(names), width)
+            width = width or names
         labelled.update(names)
-    return classes or tuple(sorted(labelled))
+    return width or classes or tuple(sorted(labelled))
+
+
+def check_width(path: str, width: int, classes: tuple[str, ...]) -> None:
+    """Refuse lists of labels that are not one for each class.
+
+    Args:
+        path: of the file, for the message.
+        width: length of its lists.
+        classes: names of the classes; empty: any.
+
+    Raises:
+        ConfigError: with both numbers.
+    """
+    if classes and width != len(classes):
+        raise ConfigError(f"{path} has lists of {width} labels for {len(classes)} classes; give one for each class")
 
 
 def count_classes(
@@ -101,9 +117,13 @@ def count_classes(
     Raises:
         ConfigError: naming a file that cannot be read, or that has a label of no class.
     """
+
+    def read(path: str) -> Range:
+        return ranges[path] or find_range(_read_labels(system, path, column))
+
     largest = -1
-    for path, known in ranges.items():
-        least, most = known or _find_range(_read_labels(system, path, column))
+    threads = 1 if all(ranges.values()) else label_reads(system)
+    for path, (least, most) in zip(ranges, in_parallel(read, ranges, threads), strict=True):
         check_range(least, most, path, len(classes) or None)
         largest = max(largest, most)
     return classes or class_names(np.array([largest]))
@@ -116,16 +136,28 @@ def labels_digest(system: fs.FileSystem, files: Sequence[str], column: str) -> s
         ConfigError: naming a file that cannot be read.
     """
 
-    def digest_file(path: str) -> bytes:
-        labels = _read_labels(system, path, column)
-        content = "\0".join(labels.tolist()).encode() if labels.dtype.kind == "U" else labels.tobytes()
-        return hashlib.sha256(f"{labels.shape} ".encode() + content).digest()
-
-    with ThreadPoolExecutor(READS) as pool:
-        return hashlib.sha256(b"".join(pool.map(digest_file, files))).hexdigest()[:16]
+    read = partial(_read_labels, system, column=column)
+    return join_digests(in_parallel(lambda path: digest_of(read(path)), files, label_reads(system)))
 
 
-def _find_range(labels: np.ndarray) -> Range:
+def digest_of(labels: np.ndarray) -> bytes:
+    """Return the digest of the labels of one file, as `raw_labels` returns them."""
+    content = "\0".join(labels.tolist()).encode() if labels.dtype.kind == "U" else labels.tobytes()
+    return hashlib.sha256(f"{labels.shape} ".encode() + content).digest()
+
+
+def join_digests(digests: Iterable[bytes]) -> str:
+    """Return 16 hexadecimal digits of the digests of all files."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:16]
+
+
+def label_reads(system: fs.FileSystem) -> int:
+    """Return how many files are read at a time for their labels, which fill the memory of all that are read."""
+    return READS if isinstance(system, fs.LocalFileSystem) else REMOTE_READS
+
+
+def find_range(labels: np.ndarray) -> Range:
+    """Return the smallest and largest label; at most, or at least, -1."""
     return int(labels.min(initial=-1)), int(labels.max(initial=-1))
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ from typing_extensions import override
 
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import number_labels
+from raysl.data.sources.files import Paths
+from raysl.data.sources.ingested import IngestedSplit
 from raysl.data.sources.parquet_columns import (
     Footers,
     agreed_classes,
@@ -23,7 +26,7 @@ from raysl.data.sources.parquet_columns import (
     read_footers,
     stored_classes,
 )
-from raysl.data.sources.parquet_labels import count_classes, find_classes, labels_digest, raw_labels
+from raysl.data.sources.parquet_labels import check_width, count_classes, find_classes, labels_digest, raw_labels
 from raysl.data.sources.versions import versions_digest
 from raysl.data.split import Encoded, Missing, by_unit, joined_digest
 from raysl.errors import ConfigError, DamagedData
@@ -39,7 +42,7 @@ MOST_READ = 200_000  # rows of a remote dataset whose labels are read for their 
 
 @dataclass(frozen=True)
 class FileVersion:
-    """What identifies the content of a Parquet file before it is opened.
+    """What identifies the content of a Parquet file before it is opened, and its size.
 
     Args:
         sha256: of its bytes, from the manifest of an ingest; empty for other files.
@@ -49,6 +52,8 @@ class FileVersion:
 
     sha256: str = ""
     written: str = ""
+    num_bytes: int | None = None
+    """Size of the file; None if the listing does not have it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class ParquetSplit(Split):
         classes: names of the classes; empty: those that the files store.
         training: classes of the training images; empty for the training images themselves.
         versions: of the files, by their paths.
+        manifest: what the manifest of an ingest says about exactly these files; default: their footers are read.
 
     Raises:
         ConfigError: if a file cannot be read or has no images, or its labels are of another kind than those of the
@@ -97,29 +103,38 @@ class ParquetSplit(Split):
         classes: tuple[str, ...],
         training: tuple[str, ...] = (),
         versions: Mapping[str, FileVersion] | None = None,
+        manifest: IngestedSplit | None = None,
     ) -> None:
         self.uri = uri
-        self.files = list(files)
-        self.versions = [(versions or {}).get(path, FileVersion()) for path in self.files]
+        self.files = Paths(files)
+        known = [(versions or {}).get(path, FileVersion()) for path in self.files]
         self.image_column = image_column
         system, _ = open_uri(uri)
-        footers = read_footers(system, self.files, image_column, label_column)
-        if not footers.units:
+        if manifest is not None:
+            footers = manifest.footers
+        else:
+            num_bytes = {path: version.num_bytes for path, version in zip(self.files, known, strict=True)}
+            footers = read_footers(system, list(self.files), image_column, label_column, num_bytes)
+        if not len(footers.unit_sizes):
             raise ConfigError(f"no rows in the Parquet files of {uri!r}; give data.path= files with images")
         check_alike(footers.schemas, label_column)
         first = next(iter(footers.schemas.values()))
-        self.units = footers.units
-        self.unit_sizes = np.array(footers.unit_sizes, np.int64)
-        self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
+        self.unit_files, self.unit_groups = footers.unit_files, footers.unit_groups
+        self.unit_sizes = footers.unit_sizes
         self.fingerprint = footers.fingerprint
-        self._sizes_digest = footers.sizes_digest
-        version_texts = [f"{version.sha256} {version.written}" for version in self.versions]
-        self._version = joined_digest([self._sizes_digest, *version_texts])
+        self._content = {"sizes": footers.sizes_digest} if footers.sizes_digest else {}
+        if all(version.sha256 for version in known):
+            self._content["files"] = joined_digest([version.sha256 for version in known])
+        self._written = versions_digest(version.written for version in known)
+        version_texts = [f"{version.sha256} {version.written}" for version in known]
+        self._version = joined_digest([footers.sizes_digest, *version_texts])
         self.is_random_access = footers.num_bytes <= RANDOM_ACCESS_BYTES
         self.label_column = label_column if label_column in first.names else None
         self.name_column = name_column(footers.schemas.values())
         self.is_multilabel = label_kind(first, label_column) == "lists"
         self.classes = self._find_classes(footers, classes, training)
+        if manifest is not None and self.label_column is not None:
+            self._labels_digest = manifest.labels_digest
         self.classes_key = hash_text("\n".join(self.classes))  # part of the cache's key: it holds labels by number
 
     def _find_classes(self, footers: Footers, given: tuple[str, ...], training: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,27 +155,35 @@ class ParquetSplit(Split):
             named = given or agreed_classes(footers.schemas, training)
         if kind == "integers":
             return count_classes(system, footers.label_ranges, self.label_column, named)
-        return find_classes(system, footers.schemas, self.label_column, named, self.is_multilabel)
+        if self.is_multilabel and named and footers.label_width is not None:
+            check_width(self.files[0], footers.label_width, named)
+            return named
+        return find_classes(system, list(self.files), self.label_column, named, self.is_multilabel)
 
     @override
     def content(self) -> Mapping[str, str]:
-        content = {"sizes": self._sizes_digest}
-        if all(version.sha256 for version in self.versions):
-            content["files"] = joined_digest([version.sha256 for version in self.versions])
-        if self._labels_digest:
-            content[LABELS] = self._labels_digest
-        return content
+        return self._content | ({LABELS: self._labels_digest} if self._labels_digest else {})
 
     @cached_property
     def _labels_digest(self) -> str:
         """Digest of all labels; empty without labels, or if reading them from a remote storage would take long."""
         system, _ = open_uri(self.uri)
         is_quick = isinstance(system, fs.LocalFileSystem) or self.num_samples <= MOST_READ
-        return labels_digest(system, self.files, self.label_column) if self.label_column and is_quick else ""
+        return labels_digest(system, list(self.files), self.label_column) if self.label_column and is_quick else ""
 
     @override
     def written(self, ask: bool = True) -> str:
-        return versions_digest(version.written for version in self.versions)
+        return self._written
+
+    @cached_property
+    def starts(self) -> Int64s:
+        """First row of each unit, int64 [U]."""
+        starts: Int64s = np.cumsum(self.unit_sizes)
+        starts -= self.unit_sizes
+        return starts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "starts"}
 
     @override
     def read(self, index: Int64s) -> Rows:
@@ -198,14 +221,18 @@ class ParquetSplit(Split):
 
     def _name(self, number: int, unit: _Unit, row: int) -> str:
         stored = None if unit.names is None else unit.names[row].as_py()
-        return stored or f"{self.units[number][0]} row {row}"
+        return stored or f"{self.files[int(self.unit_files[number])]} row {row}"
 
     def _by_unit(self, index: Int64s) -> Iterable[tuple[int, Int64s]]:
         """Return the units to read, and the positions in `index` of their rows."""
         return by_unit(self.starts, index)
 
+    def _locate(self, number: int) -> tuple[str, int]:
+        """Return the file of a unit, and the number of its row group."""
+        return self.files[int(self.unit_files[number])], int(self.unit_groups[number])
+
     def _unit(self, number: int, with_images: bool) -> _Unit:
-        path, group = self.units[number]
+        path, group = self._locate(number)
         wanted = (self.image_column if with_images else None, self.label_column, self.name_column)
         columns = [column for column in wanted if column is not None]
 
@@ -227,7 +254,7 @@ class ParquetSplit(Split):
         return _CACHE.get((self.fingerprint, self._version, self.classes_key, path, group, *wanted), make)
 
     def _table(self, number: int, columns: Sequence[str]) -> pa.Table:
-        path, group = self.units[number]
+        path, group = self._locate(number)
         group_name = f"row group {group} of {path}"
         try:
             table = retrying(lambda: self._row_group(path, group, columns), "read", group_name)

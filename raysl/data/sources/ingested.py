@@ -1,0 +1,104 @@
+"""What the manifest of an ingest says about the files of a split, so that a start reads neither footers nor labels."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.parquet_columns import CLASSES_KEY, Footers, Range, fingerprint_line, units_of
+from raysl.data.sources.parquet_labels import join_digests
+
+IMAGES = "image"
+_OF_A_SPLIT = {"fingerprint", "column_bytes", "labels_digest", "classes", "is_multilabel", "files"}
+_OF_A_FILE = {"name", "groups", "labels"}
+
+
+@dataclass(frozen=True)
+class IngestedSplit:
+    """One split of an ingest, as its manifest has it.
+
+    Args:
+        paths: of its files, sorted.
+        footers: what the footers of these files say.
+        labels_digest: see `labels_digest`.
+    """
+
+    paths: tuple[str, ...]
+    footers: Footers
+    labels_digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileNote:
+    """What a start needs to know about one ingested file.
+
+    Args:
+        name: of the file.
+        groups: rows and, before compression, bytes of each of its row groups.
+        labels: the smallest and the largest label, at most or at least -1; (-1, -1) where labels are lists.
+        labels_digest: of its labels, in hexadecimal digits.
+    """
+
+    name: str
+    groups: Sequence[tuple[int, int]]
+    labels: Range
+    labels_digest: str
+
+
+def stored_schema(classes: Sequence[str], is_multilabel: bool) -> pa.Schema:
+    """Return the schema of the files that an ingest writes."""
+    label = pa.list_(pa.int64()) if is_multilabel else pa.int64()
+    fields = {"index": pa.int64(), IMAGES: pa.large_binary(), LABELS: label, "name": pa.string()}
+    return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})
+
+
+def describe_split(files: Iterable[FileNote]) -> dict[str, Any]:
+    """Return the manifest's entries for a split as a whole, from those of its files."""
+    ordered = sorted(files, key=lambda file: file.name)  # as `data=parquet` reads them
+    lines = b"".join(fingerprint_line(file.name, [(rows, size) for rows, size in file.groups]) for file in ordered)
+    return {
+        "fingerprint": hashlib.sha256(lines).hexdigest()[:16],
+        "labels_digest": join_digests(bytes.fromhex(file.labels_digest) for file in ordered),
+        "column_bytes": sum(size for file in ordered for _, size in file.groups),
+    }
+
+
+def describe_file(file: FileNote) -> dict[str, Any]:
+    """Return the manifest's entries for a file."""
+    return {"groups": [rows for rows, _ in file.groups], "labels": list(file.labels)}
+
+
+def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSplit]:
+    """Return the splits that a manifest describes in full; those of older versions do not.
+
+    Args:
+        folder: path of the ingest, empty or ending in a slash.
+        manifest: its content.
+    """
+    entries = [entry for entry in manifest["splits"].values() if _is_complete(entry)]
+    return [_split(folder, entry) for entry in entries]
+
+
+def _is_complete(entry: Mapping[str, Any]) -> bool:
+    has_lengths = bool(entry.get("classes")) or not entry.get("is_multilabel")
+    return entry.keys() >= _OF_A_SPLIT and has_lengths and all(file.keys() >= _OF_A_FILE for file in entry["files"])
+
+
+def _split(folder: str, entry: Mapping[str, Any]) -> IngestedSplit:
+    files = {f"{folder}{file['name']}": file for file in entry["files"]}
+    paths = tuple(sorted(files))
+    classes, is_multilabel = entry["classes"], entry["is_multilabel"]
+    footers = Footers(
+        {paths[0]: stored_schema(classes, is_multilabel)},
+        {} if is_multilabel else {path: (files[path]["labels"][0], files[path]["labels"][1]) for path in paths},
+        *units_of([np.array(files[path]["groups"], np.int64) for path in paths]),
+        entry["column_bytes"],
+        entry["fingerprint"],
+        label_width=len(classes) if is_multilabel else None,
+    )
+    return IngestedSplit(paths, footers, entry["labels_digest"])
