@@ -1,6 +1,6 @@
 """`raysl ingest`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,8 +25,15 @@ def run_ingest(
     ] = None,
     rows_per_file: Annotated[int | None, typer.Option(min=1, help="Images in a file; default: 10,000.")] = None,
     rows_per_group: Annotated[
-        int | None, typer.Option(min=1, help="Images in a row group, which training reads at once; default: 256.")
+        int | None,
+        typer.Option(min=1, help="Images in a row group, which training reads at once; default: 8 MB."),
     ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the random order in which training images are stored; default: 0.")
+    ] = None,
+    keep_order: Annotated[
+        bool, typer.Option("--keep-order", help="Store training images in the order of the source.")
+    ] = False,
     quality: Annotated[
         int | None, typer.Option(min=1, max=100, help="Quality of the JPEG files that --resize makes; default: 95.")
     ] = None,
@@ -39,10 +46,14 @@ def run_ingest(
     """
     set_up(verbose)
     options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
-    given = {name: value for name, value in options.items() if value is not None}
+    if keep_order and seed is not None:
+        raise ConfigError("--seed draws an order, and --keep-order draws none; leave out one of them")
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given |= ({} if seed is None else {"seed": seed}) | ({"seed": None} if keep_order else {})
     for name in given if check or verify else ():
         only = "--check" if check else "--verify"
-        raise ConfigError(f"--{name.replace('_', '-')} has no effect beside {only}, which stores nothing; leave it out")
+        option = "keep-order" if keep_order and name == "seed" else name.replace("_", "-")
+        raise ConfigError(f"--{option} has no effect beside {only}, which stores nothing; leave it out")
     if quality is not None and resize is None:
         raise ConfigError("--quality has no effect without --resize, which makes the JPEG files; leave it out")
     if verify:

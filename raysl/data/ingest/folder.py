@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ _FILES = (PLAN_FILE, MANIFEST_FILE, CORRUPT_FILE)
 _LISTS = ("check.jsonl", "check.json")  # `raysl ingest --check` may have written to the same folder
 _LISTED = ("path", "train", "test")  # settings of sources whose folders are searched with their sub-folders
 _SHOWN = 5
+_NUMBERS = re.compile(r"\[[\s\d,-]+\]")
 
 
 def claim(folder: Folder, plan: Json, data: DataConfig) -> None:
@@ -101,8 +103,9 @@ def _describe(leaves: Json, key: str) -> str:
 
 
 def to_json(tree: Json) -> bytes:
-    """Encode a tree for the JSON files of an ingest."""
-    return (json.dumps(tree, indent=1) + "\n").encode()
+    """Encode a tree for the JSON files of an ingest; lists of numbers stand on one line."""
+    text = _NUMBERS.sub(lambda numbers: " ".join(numbers[0].split()), json.dumps(tree, indent=1))
+    return f"{text}\n".encode()
 
 
 def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) -> dict[str, Json]:
@@ -146,7 +149,7 @@ def _first_changed(
         file = files.get(f"{inner}{entry['name']}")
         if file is None or file.size != entry["bytes"]:
             return str(entry["name"])
-        if file.mtime_ns is None or written is None or file.mtime_ns > written:
+        if file.mtime_ns is not None and written is not None and file.mtime_ns > written:
             newer.append(entry)
     return _first_other_footer(system, f"{root}/{inner}".rstrip("/"), newer)
 

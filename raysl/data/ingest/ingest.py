@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from pyarrow import fs
@@ -26,6 +26,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import (
     CORRUPT_FILE,
     MANIFEST_FILE,
+    PLAN_FILE,
     Json,
     claim,
     files_of,
@@ -36,6 +37,7 @@ from raysl.data.ingest.folder import (
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits, warn_of_notes
 from raysl.data.source import Split
+from raysl.data.sources.ingested import describe_file, describe_split
 from raysl.errors import ConfigError, RunFailed
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
@@ -44,6 +46,7 @@ from raysl.storage.reads import REMOTE_READS
 log = logging.getLogger("raysl")
 
 FORMAT = 1
+FORMER_GROUP_ROWS = 256  # in a row group unless the user chose, before groups were cut by their bytes
 LEFT_BEHIND_S = 600.0  # an unfinished file that has not grown for so long belongs to an interrupted ingest
 CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that choose images and labels
 
@@ -75,7 +78,7 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     Args:
         data: settings of the dataset.
         out: local path or URI of a new folder, or of one that the same call began to fill.
-        layout: how images are stored; default: unchanged, 10,000 to a file.
+        layout: how images are stored; default: unchanged, 10,000 to a file, training images in a random order.
         spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
 
     Raises:
@@ -89,7 +92,10 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     folder = Folder(out)
     splits = open_splits(resolve("source", data.name)(data))
     warn_of_notes(splits.values())
+    layout, is_former = _layout_of_begun(folder, layout)
     plan = _plan(data, splits, layout)
+    if is_former:
+        del plan["layout"]["seed"]
     claim(folder, plan, data)
     if (manifest := _read_finished(folder, plan)) is not None:
         _sweep(folder)
@@ -150,12 +156,25 @@ def _check(layout: Layout) -> None:
     lines = [
         f"{name.replace('_', '-')}: {value} is out of range; give at least 1"
         for name, value in asdict(layout).items()
-        if value is not None and value < 1
+        if name != "seed" and value is not None and value < 1
     ]
+    if layout.seed is not None and layout.seed < 0:
+        lines.append(f"seed: {layout.seed} is out of range; give at least 0")
     if layout.quality > 100:
         lines.append(f"quality: {layout.quality} is out of range; give 1 to 100")
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def _layout_of_begun(folder: Folder, layout: Layout) -> tuple[Layout, bool]:
+    """Return the layout, and whether a version without a `seed` began to fill the folder.
+
+    Such a folder is filled on in the order of the source, and with the row groups that were the default.
+    """
+    before = folder.read_if_there(PLAN_FILE)
+    if not before or "seed" in json.loads(before)["layout"] or layout.seed != Layout.seed:
+        return layout, False
+    return replace(layout, rows_per_group=layout.rows_per_group or FORMER_GROUP_ROWS, seed=None), True
 
 
 def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json:
@@ -211,31 +230,39 @@ def _split_entry(name: str, split: Split, parts: list[SplitPart], shards: Mappin
     if rows == 0:
         index, where, reason = written[0].corrupt[0]
         raise RunFailed(f"none of the {split.num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
-    files = [
-        {
-            "name": shard.name,
-            "rows": shard.rows,
-            "bytes": shard.num_bytes,
-            "sha256": shard.sha256,
-            "footer_bytes": shard.footer_bytes,
-            "footer_sha256": shard.footer_sha256,
-        }
-        for shard in written
-    ]
+    notes = [note for shard in written if (note := shard.note) is not None]
     return {
         "rows": rows,
         "corrupt": split.num_samples - rows,
         "classes": list(split.classes),
         "is_multilabel": split.is_multilabel,
-        "files": files,
+        **(describe_split(notes) if len(notes) == len(written) else {}),
+        "files": [_file_entry(shard) for shard in written],
+    }
+
+
+def _file_entry(shard: Shard) -> Json:
+    """Return the manifest's entry for a file."""
+    return {
+        "name": shard.name,
+        "rows": shard.rows,
+        "bytes": shard.num_bytes,
+        "sha256": shard.sha256,
+        "footer_bytes": shard.footer_bytes,
+        "footer_sha256": shard.footer_sha256,
+        **({} if shard.note is None else describe_file(shard.note)),
     }
 
 
 def _write_corrupt(folder: Folder, parts: Iterable[SplitPart], shards: Mapping[str, Shard]) -> None:
+    """List the broken images, sorted by split and index."""
+    corrupt: dict[str, list[tuple[int, str, str]]] = {}
+    for part in parts:
+        corrupt.setdefault(part.split, []).extend(shards[f"{part.name}.parquet"].corrupt)
     lines = [
-        json.dumps({"split": part.split, "index": index, "name": name, "reason": reason}) + "\n"
-        for part in parts
-        for index, name, reason in shards[f"{part.name}.parquet"].corrupt
+        json.dumps({"split": split, "index": index, "name": name, "reason": reason}) + "\n"
+        for split, broken in corrupt.items()
+        for index, name, reason in sorted(map(tuple, broken))
     ]
     if lines:
         folder.write(CORRUPT_FILE, "".join(lines).encode())

@@ -5,7 +5,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,13 @@ from torch.nn import functional as F
 from raysl.config.background import WHITE, Color
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
 from raysl.data.ingest.folder import footer_of
+from raysl.data.ingest.row_order import RowOrder
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
-from raysl.data.sources.parquet_columns import CLASSES_KEY
+from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.ingested import FileNote, stored_schema
+from raysl.data.sources.parquet_columns import Range
+from raysl.data.sources.parquet_labels import digest_of, find_range, raw_labels
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
 from raysl.storage.addresses import storage_errors
@@ -28,6 +32,9 @@ from raysl.storage.folder import PART, Folder
 
 RECORDS = ".ingest"  # folder with a record of each complete file
 CHUNK_BYTES = 1 << 22
+GROUP_BYTES = 8 << 20  # of images in a row group: one read is worth the time of a request, and a window holds several
+MOST_GROUP_ROWS = 1024  # of small images: windows of a lane shuffle well while a unit has few of their rows
+MIXED_BYTES = 1 << 28  # of images in memory whose rows are mixed, where rows are read in units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +43,16 @@ class Layout:
 
     Args:
         rows_per_file: images in a file.
-        rows_per_group: images in a row group, which is the read unit of training.
+        rows_per_group: images in a row group, which is the read unit of training; None: as many as make about 8 MB,
+            at most 1,024.
+        seed: of the order in which training images are stored; None keeps the order of the source.
         resize: short side that larger images are shrunk to, in pixels; None stores all files unchanged.
         quality: JPEG quality of shrunk images, 1 to 100.
     """
 
     rows_per_file: int = 10_000
-    rows_per_group: int = 256
+    rows_per_group: int | None = None
+    seed: int | None = 0
     resize: int | None = None
     quality: int = 95
 
@@ -58,6 +68,9 @@ class Shard:
         corrupt: [index, name, reason] of the rows that were left out.
         footer_bytes, footer_sha256: of its footer, which is compared whenever the dataset is opened; 0 in the records
             of older versions.
+        groups: rows and bytes before compression of each row group.
+        labels: smallest and largest label.
+        labels_digest: of the labels; empty in the records of older versions.
     """
 
     name: str
@@ -67,6 +80,27 @@ class Shard:
     corrupt: list[tuple[int, str, str]]
     footer_bytes: int = 0
     footer_sha256: str = ""
+    groups: list[tuple[int, int]] = field(default_factory=list)
+    labels: Range = (-1, -1)
+    labels_digest: str = ""
+
+    @property
+    def note(self) -> FileNote | None:
+        """What a start needs to know about the file; None if the record is of an older version."""
+        if not self.labels_digest:
+            return None
+        groups = [(rows, size) for rows, size in self.groups]
+        return FileNote(name=self.name, groups=groups, labels=self.labels, labels_digest=self.labels_digest)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One image as it is stored."""
+
+    index: int
+    image: bytes
+    label: Any
+    name: str
 
 
 @dataclass(frozen=True)
@@ -94,46 +128,72 @@ class ShardWriter:
             shard = Shard(**json.loads(record))
             if folder.exists(name) and _sha256(folder, name) == shard.sha256:
                 return shard
-        shard = self._write(folder, name, split, part)
-        _read_back(folder, shard, part)
+        order = RowOrder(split, part, self.layout.seed if part.split == "train" else None)
+        shard = _read_back(folder, self._write(folder, name, order), order)
         folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
         return shard
 
-    def _write(self, folder: Folder, name: str, split: Split, part: SplitPart) -> Shard:
+    def _write(self, folder: Folder, name: str, order: RowOrder) -> Shard:
         corrupt: list[tuple[int, str, str]] = []
         rows = 0
         unfinished = f"{name}.{uuid.uuid4().hex[:8]}{PART}"
-        with _Sink(folder, unfinished, _make_schema(split)) as sink:
-            for index in part.runs(self.layout.rows_per_group):
-                table = self._table(split, index, sink.schema, corrupt)
-                rows += len(table)
-                sink.add(table)
+        schema = stored_schema(order.split.classes, order.split.is_multilabel)
+        with _Sink(folder, unfinished, schema) as sink:
+            for group in self._groups(order, corrupt):
+                rows += len(group)
+                sink.add(_to_table(group, schema))
         with storage_errors("write", folder.uri_of(name)):
             folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
         footer_bytes, footer_sha256 = footer_of(folder.system, f"{folder.path}/{name}", sink.num_bytes)
-        return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), corrupt, footer_bytes, footer_sha256)
+        return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), sorted(corrupt), footer_bytes, footer_sha256)
 
-    def _table(self, split: Split, index: Int64s, schema: pa.Schema, corrupt: list[tuple[int, str, str]]) -> pa.Table:
+    def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[_Row]]:
+        """Yield the rows of each row group; broken images are left out and added to `corrupt`."""
+        pool: list[_Row] = []
+        turn = 0
+        for index in order.chunks():
+            pool += self._read(order.split, index, corrupt)
+            if order.is_mixed:
+                if sum(len(row.image) for row in pool) < MIXED_BYTES:
+                    continue
+                pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
+                turn += 1
+            *whole, pool = self._cut(pool)
+            yield from whole
+        if order.is_mixed:
+            pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
+        yield from filter(None, self._cut(pool))
+
+    def _cut(self, rows: list[_Row]) -> list[list[_Row]]:
+        """Cut rows into row groups; the last one may be incomplete, or empty."""
+        most_rows = self.layout.rows_per_group or MOST_GROUP_ROWS
+        groups: list[list[_Row]] = [[]]
+        num_bytes = 0
+        for row in rows:
+            num_bytes += len(row.image)
+            is_full = num_bytes > GROUP_BYTES and self.layout.rows_per_group is None
+            if groups[-1] and (len(groups[-1]) == most_rows or is_full):
+                groups.append([])
+                num_bytes = len(row.image)
+            groups[-1].append(row)
+        return groups
+
+    def _read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[_Row]:
+        """Yield the rows with these indices; broken images are left out and added to `corrupt`."""
         rows = split.read(index)
-        images: list[bytes] = []
-        positions: list[int] = []
-        for position, (image, name) in enumerate(zip(rows.images, rows.names, strict=True)):
+        for number, image, label, name in zip(index.tolist(), rows.images, rows.labels, rows.names, strict=True):
             try:
-                images.append(encode_for_storage(image, self.layout.resize, self.layout.quality, split.background))
-                positions.append(position)
+                stored = encode_for_storage(image, self.layout.resize, self.layout.quality, split.background)
             except CorruptImage as error:
-                corrupt.append((int(index[position]), name, str(error)))
-        names = [rows.names[position].encode("utf-8", "backslashreplace").decode() for position in positions]
-        decoded = np.array(positions, np.int64)
-        columns = [index[decoded], images, list(rows.labels[decoded]), names]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=schema)
+                corrupt.append((number, name, str(error)))
+            else:
+                yield _Row(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
 
 
-def _make_schema(split: Split) -> pa.Schema:
-    label = pa.list_(pa.int64()) if split.is_multilabel else pa.int64()
-    fields = {"index": pa.int64(), "image": pa.large_binary(), "label": label, "name": pa.string()}
-    return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(split.classes).encode()})
+def _to_table(rows: list[_Row], schema: pa.Schema) -> pa.Table:
+    columns = zip(*((row.index, row.image, row.label, row.name) for row in rows), strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 class _Sink:
@@ -151,13 +211,12 @@ class _Sink:
             schema,
             compression={"index": "zstd", "image": "none", "label": "zstd", "name": "zstd"},
             use_dictionary=False,
-            write_statistics=["index"],
+            write_statistics=["index", "label"],
         )
 
     def add(self, table: pa.Table) -> None:
-        if len(table):
-            with storage_errors("write", self.uri):
-                self.writer.write_table(table, row_group_size=len(table))
+        with storage_errors("write", self.uri):
+            self.writer.write_table(table, row_group_size=len(table))
 
     def __enter__(self) -> "_Sink":
         return self
@@ -188,17 +247,30 @@ class _Tee(io.RawIOBase):
         return len(memoryview(content))
 
 
-def _read_back(folder: Folder, shard: Shard, part: SplitPart) -> None:
-    """Check that a file has the bytes that were written, and the rows of its part without the corrupt ones."""
+def _read_back(folder: Folder, shard: Shard, order: RowOrder) -> Shard:
+    """Check that a file has the bytes that were written, and the rows of its part without the corrupt ones.
+
+    Returns:
+        The record, with what the file says about its row groups and labels.
+    """
     uri = folder.uri_of(shard.name)
     if _sha256(folder, shard.name) != shard.sha256:
         raise RunFailed(f"{uri} reads back with other bytes than were written; check the storage, then start again")
     with storage_errors("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
-        rows = pq.ParquetFile(file).read(columns=["index"])["index"].to_numpy()
+        parquet = pq.ParquetFile(file)
+        table = parquet.read(columns=["index", LABELS])
     left_out = [index for index, _, _ in shard.corrupt]
-    expected = np.setdiff1d(np.arange(part.first, part.end), left_out)
-    if len(rows) != shard.rows or not np.array_equal(rows, expected):
-        raise RunFailed(f"{uri} holds {len(rows):,} rows, not the {len(expected):,} of its part; start again")
+    expected = np.setdiff1d(np.concatenate(list(order.chunks())), left_out)
+    if len(table) != shard.rows or not np.array_equal(np.sort(table["index"].to_numpy()), expected):
+        raise RunFailed(f"{uri} holds {len(table):,} rows, not the {len(expected):,} of its part; start again")
+    labels = raw_labels(table[LABELS], uri)
+    groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+    return replace(
+        shard,
+        groups=[(group.num_rows, group.total_byte_size) for group in groups],
+        labels=find_range(labels) if labels.ndim == 1 else (-1, -1),
+        labels_digest=digest_of(labels).hex(),
+    )
 
 
 def _sha256(folder: Folder, name: str) -> str:

@@ -108,7 +108,7 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
         where: the folder, for the note.
         kind: `files` or `images`.
     """
-    counts = Counter(paths)
+    counts = Counter(iter(paths))  # a mapping counts by its keys
     alike = [path for path in counts if any(map(_is_held_out, path.split("/")))]
     if not alike:
         return []

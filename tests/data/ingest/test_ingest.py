@@ -33,7 +33,7 @@ from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
 
-SMALL = Layout(rows_per_file=4, rows_per_group=2)
+SMALL = Layout(rows_per_file=4, rows_per_group=2, seed=None)
 
 
 def file_of(shade: int, kind: str = "PNG", size: tuple[int, int] = (16, 12)) -> bytes:
@@ -71,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_pixels_read_back_equal_with_their_labels_and_classes(tmp_path: Path) -> None:
-    done = ingest(Digits.Config(limit=30), str(tmp_path), Layout(rows_per_file=13, rows_per_group=5))
+    done = ingest(Digits.Config(limit=30), str(tmp_path), Layout(rows_per_file=13, rows_per_group=5, seed=None))
     assert (done.rows, done.num_files, done.num_corrupt, done.was_done) == ({"train": 30, "test": 30}, 6, 0, False)
     for name in ("train", "test"):
         source, copy = Digits(Digits.Config(limit=30)).required(name), stored(tmp_path, name)
@@ -148,7 +148,7 @@ class _TagsSplit(Split):
 
 
 def test_several_labels_an_image_are_kept(tmp_path: Path) -> None:
-    ingest(TagsConfig(), str(tmp_path))
+    ingest(TagsConfig(), str(tmp_path), Layout(seed=None))
     copy = stored(tmp_path)
     assert copy.is_multilabel
     assert copy.classes == ("red", "röund")
@@ -157,7 +157,7 @@ def test_several_labels_an_image_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_part_without_a_valid_image_is_an_empty_file(tmp_path: Path) -> None:
-    done = ingest(TagsConfig(num_broken=3), str(tmp_path), Layout(rows_per_file=2, rows_per_group=2))
+    done = ingest(TagsConfig(num_broken=3), str(tmp_path), Layout(rows_per_file=2, rows_per_group=2, seed=None))
     assert (done.rows, done.num_files) == ({"train": 2}, 3)
     assert everything(stored(tmp_path)).images == [file_of(3), file_of(4)]
 
@@ -533,6 +533,8 @@ def test_the_command_verifies_without_a_cluster(
         (("--verify", "--out", str(out), "--rows-per-file", "3"), "--rows-per-file has no effect beside --verify"),
         (("--check", "--resize", "8"), "--resize has no effect beside --check, which stores nothing"),
         (("--out", str(out), "--quality", "80"), "--quality has no effect without --resize"),
+        (("--check", "--keep-order"), "--keep-order has no effect beside --check, which stores nothing"),
+        (("--out", str(out), "--keep-order", "--seed", "1"), "--seed draws an order, and --keep-order draws none"),
     ):
         code, _, error = run(*words)
         assert code == 2

@@ -124,7 +124,7 @@ def test_files_of_an_ingest_count_by_their_hashes_until_they_are_written_after_t
     (file,) = (tmp_path / "out").glob("train*.parquet")
     before = seen(parquet(tmp_path / "out"))
     assert before[2] == ""
-    assert before[1].keys() == {"sizes", "files", "labels"}
+    assert before[1].keys() == {"files", "labels"}
     os.utime(file, ns=(1, 1))
     assert seen(parquet(tmp_path / "out")) == before, "an older time is that of a copy"
     later(tmp_path / "out" / "manifest.json")
