@@ -25,13 +25,21 @@ class RecentlyUsed(Generic[T]):
         self._lock = Lock()
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], tuple[T, int]]) -> T:
-        """Return the value of a key; if it is not cached, `make` returns it with its size in bytes."""
+    def get(self, key: Hashable, make: Callable[[], tuple[T, int]], is_kept: bool = True) -> T:
+        """Return the value of a key.
+
+        Args:
+            key: of the value.
+            make: returns the value with its size in bytes; called if it is not cached.
+            is_kept: whether a value that was made is cached.
+        """
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key][0]
         value, num_bytes = make()  # threads that miss at the same time both make it
+        if not is_kept:
+            return value
         with self._lock:
             self.num_bytes += num_bytes - self._values.get(key, (value, 0))[1]
             self._values[key] = value, num_bytes

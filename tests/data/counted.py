@@ -20,6 +20,7 @@ class CountedFiles(fs.FileSystemHandler):
 
     Args:
         wait_s: before each answer.
+        together: files that are opened at the same time; each waits a minute for the others, then fails.
 
     Attributes:
         requests: number of requests of each kind: `list`, `stat`, `open`, `read`.
@@ -27,12 +28,13 @@ class CountedFiles(fs.FileSystemHandler):
         num_bytes: read.
     """
 
-    def __init__(self, wait_s: float = 0.0) -> None:
+    def __init__(self, wait_s: float = 0.0, together: int = 1) -> None:
         self.local = fs.LocalFileSystem()
         self.wait_s = wait_s
         self.requests: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self.num_bytes = 0
+        self.gate = threading.Barrier(together)
         self._lock = threading.Lock()
 
     def answer(self, kind: str, path: str = "", num_bytes: int = 0) -> None:
@@ -63,6 +65,7 @@ class CountedFiles(fs.FileSystemHandler):
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         self.answer("open")
+        self.gate.wait(60)
         return pa.PythonFile(_CountedFile(self, path), mode="r")
 
     open_input_stream = open_input_file
@@ -107,9 +110,9 @@ class _CountedFile:
 
 
 @contextmanager
-def counted_storage(wait_s: float = 0.0) -> Iterator[CountedFiles]:
+def counted_storage(wait_s: float = 0.0, together: int = 1) -> Iterator[CountedFiles]:
     """Answer addresses such as `counted:///folder` from the local disk."""
-    files = CountedFiles(wait_s)
+    files = CountedFiles(wait_s, together)
     system = fs.PyFileSystem(files)
     before = addresses._open_remote
 

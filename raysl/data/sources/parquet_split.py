@@ -36,7 +36,9 @@ from raysl.storage.cache import RecentlyUsed
 from raysl.storage.reads import retrying, short_reason
 
 RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size stays in the memory of each process that reads it
-CACHE_BYTES = 1 << 30
+CACHE_BYTES = 1 << 30  # of such splits
+PART_BYTES = 1 << 28  # of row groups of which only some rows were read: the others may be needed soon
+FOOTER_BYTES = 1 << 24
 MOST_READ = 200_000  # rows of a remote dataset whose labels are read for their digest
 
 
@@ -190,7 +192,8 @@ class ParquetSplit(Split):
         images: list[Encoded] = [None] * len(index)
         labels, names = self._no_labels(len(index)), [""] * len(index)
         for number, positions in self._by_unit(index):
-            unit, rows = self._unit(number, with_images=True), index[positions] - self.starts[number]
+            rows = index[positions] - self.starts[number]
+            unit = self._unit(number, with_images=True, is_whole=len(rows) == self.unit_sizes[number])
             if unit.labels is not None:
                 labels[positions] = unit.labels[rows]
             for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
@@ -231,7 +234,8 @@ class ParquetSplit(Split):
         """Return the file of a unit, and the number of its row group."""
         return self.files[int(self.unit_files[number])], int(self.unit_groups[number])
 
-    def _unit(self, number: int, with_images: bool) -> _Unit:
+    def _unit(self, number: int, with_images: bool, is_whole: bool = False) -> _Unit:
+        """Return columns of a unit, which is kept in memory unless all of its rows are needed now."""
         path, group = self._locate(number)
         wanted = (self.image_column if with_images else None, self.label_column, self.name_column)
         columns = [column for column in wanted if column is not None]
@@ -251,7 +255,10 @@ class ParquetSplit(Split):
             numbers = None if labels is None else self._numbers(labels, path)
             return _Unit(images, numbers, names, paths), table.nbytes
 
-        return _CACHE.get((self.fingerprint, self._version, self.classes_key, path, group, *wanted), make)
+        key = self.fingerprint, self._version, self.classes_key, path, group, *wanted
+        if self.is_random_access:
+            return _RANDOM_ACCESS.get(key, make)
+        return _PARTS.get(key, make, is_kept=not is_whole)
 
     def _table(self, number: int, columns: Sequence[str]) -> pa.Table:
         path, group = self._locate(number)
@@ -270,7 +277,14 @@ class ParquetSplit(Split):
         system, _ = open_uri(self.uri)
         try:
             with system.open_input_file(path) as file:
-                return pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False)
+
+                def read_footer() -> tuple[pq.FileMetaData, int]:
+                    metadata = pq.ParquetFile(file).metadata
+                    return metadata, metadata.serialized_size
+
+                footer = _FOOTERS.get((self.fingerprint, self._version, path), read_footer)
+                parquet = pq.ParquetFile(file, metadata=footer)
+                return parquet.read_row_group(group, columns=columns, use_threads=False)
         except OSError as error:
             if _DAMAGE.search(str(error)):
                 raise pa.ArrowInvalid(short_reason(error)) from error  # another try would read the same
@@ -286,4 +300,6 @@ class ParquetSplit(Split):
 
 _DAMAGE = re.compile("thrift|decompress|corrupt|end of stream|page", re.IGNORECASE)
 """In what Arrow says about bytes that are not Parquet, which has the class of an error of the storage."""
-_CACHE: RecentlyUsed[_Unit] = RecentlyUsed(CACHE_BYTES)
+_RANDOM_ACCESS: RecentlyUsed[_Unit] = RecentlyUsed(CACHE_BYTES)
+_PARTS: RecentlyUsed[_Unit] = RecentlyUsed(PART_BYTES)
+_FOOTERS: RecentlyUsed[pq.FileMetaData] = RecentlyUsed(FOOTER_BYTES)

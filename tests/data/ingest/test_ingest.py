@@ -21,6 +21,7 @@ from PIL import Image
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.decode.images import read_images
+from raysl.data.ingest import row_order
 from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest, verify
 from raysl.data.ingest.shard import Layout, ShardWriter, encode_for_storage, shrink
 from raysl.data.ingest.split_parts import SplitPart, cut_parts, in_process
@@ -34,6 +35,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
 
 SMALL = Layout(rows_per_file=4, rows_per_group=2, seed=None)
+RANDOM = replace(SMALL, seed=0)
 
 
 def file_of(shade: int, kind: str = "PNG", size: tuple[int, int] = (16, 12)) -> bytes:
@@ -257,7 +259,8 @@ def _killed_at_second_part(config: DataConfig, out: str) -> None:
             split = splits[part.split]
             yield work(_Deadly(split) if number == 1 else split, part)
 
-    ingest(config, out, SMALL, spread)
+    row_order.READ_ROWS = 2  # so that a file takes several reads
+    ingest(config, out, RANDOM, spread)
 
 
 class _Deadly(Split):
@@ -277,7 +280,7 @@ class _Deadly(Split):
 @pytest.mark.cluster
 def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: DataConfig, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    ingest(images, str(whole), SMALL)
+    ingest(images, str(whole), RANDOM)
     process = multiprocessing.get_context("spawn").Process(target=_killed_at_second_part, args=(images, str(out)))
     process.start()
     process.join(60)
@@ -290,7 +293,7 @@ def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: Da
     first = out / "train-00000-of-00002.parquet"
     kept = first.stat().st_mtime_ns
 
-    done = ingest(images, str(out), SMALL)
+    done = ingest(images, str(out), RANDOM)
     assert not done.was_done
     assert first.stat().st_mtime_ns == kept, "what was whole is not written again"
     assert contents(out) == contents(whole)
@@ -559,7 +562,7 @@ def test_the_command_ingests_on_ray_and_checks(
     code, text, _ = run("--out", str(out), "--rows-per-file", "4", "--rows-per-group", "2")
     assert code == 0
     assert re.fullmatch(r"train +6 images\ntest +2 images\ncorrupt +1 \(see corrupt.jsonl\)\ndataset +\S+/out\n", text)
-    ingest(images, str(tmp_path / "here"), SMALL)
+    ingest(images, str(tmp_path / "here"), RANDOM)
     assert contents(out) == contents(tmp_path / "here"), "tasks write what one process writes"
 
     code, text, _ = run("--check", "--out", str(tmp_path / "lists"))

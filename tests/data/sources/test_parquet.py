@@ -1,6 +1,7 @@
 """Labels and names in Parquet files; `test_sources` has what else there is to them."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
-from raysl.data.sources import parquet_split
+from raysl.data.sources import parquet_columns, parquet_split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.data.split import Missing
 from raysl.errors import ConfigError, DamagedData, RunFailed
+from tests.data.counted import counted_storage
 from tests.data.samples import all_rows, png, sent
 
 
@@ -323,3 +326,84 @@ def test_a_missing_folder_is_told_without_a_setting_that_may_not_be_the_cause(tm
     missing = Parquet(Parquet.Config(**{setting: str(tmp_path / "gone")}))
     with pytest.raises(ConfigError, match=r"no file or folder '.*/gone'; give a Parquet file or a folder of them"):
         missing.required("train")
+
+
+def large_table(path: Path, monkeypatch: pytest.MonkeyPatch, num_groups: int = 6) -> None:
+    """A file of row groups of five images, that counts as too large to be kept in memory."""
+    monkeypatch.setattr(parquet_split, "RANDOM_ACCESS_BYTES", 0)
+    table = pa.table({"image": [png(number) for number in range(5 * num_groups)], "label": range(5 * num_groups)})
+    pq.write_table(table, path, row_group_size=5)
+
+
+def test_a_row_group_that_is_read_whole_is_one_request_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large_table(tmp_path / "train.parquet", monkeypatch)
+    with counted_storage() as storage:
+        split = Parquet(Parquet.Config(path=f"counted://{tmp_path}")).required("train")
+        split.read(np.arange(5))  # reads the footer once for this process
+        storage.requests.clear()
+        before = parquet_split._PARTS.num_bytes
+        for index in (np.arange(5, 10), np.array([14, 12, 10, 11, 13]), np.arange(5, 10)):
+            assert split.read(index).labels.tolist() == index.tolist()
+        assert storage.requests == {"open": 3, "read": 3}
+        assert parquet_split._PARTS.num_bytes == before
+
+
+def test_the_rest_of_a_row_group_is_kept_for_later_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large_table(tmp_path / "train.parquet", monkeypatch)
+    with counted_storage() as storage:
+        split = Parquet(Parquet.Config(path=f"counted://{tmp_path}")).required("train")
+        split.read(np.array([7, 9]))
+        storage.requests.clear()
+        assert split.read(np.array([5, 6, 8])).labels.tolist() == [5, 6, 8]
+        assert not storage.requests
+
+
+def test_the_footer_of_each_file_is_one_request_however_long_it_is(tmp_path: Path) -> None:
+    num_files = 400
+    for number in range(num_files):
+        table = pa.table({"image": [png(1)] * 2, "label": [number % 10, 3]})
+        pq.write_table(table, tmp_path / f"train-{number:03}.parquet")
+    with pq.ParquetWriter(tmp_path / "train-long.parquet", table.schema) as writer:
+        for _ in range(600):
+            writer.write_table(table)
+    assert pq.read_metadata(tmp_path / "train-long.parquet").serialized_size > parquet_columns.TAIL_BYTES
+    expected = Parquet(Parquet.Config(path=str(tmp_path), label_column=None)).required("train")
+    with counted_storage() as storage:
+        split = Parquet(Parquet.Config(path=f"counted://{tmp_path}", label_column=None)).required("train")
+        assert {path: num for path, num in storage.reads.items() if num > 1} == {f"{tmp_path}/train-long.parquet": 2}
+        assert storage.requests["read"] == num_files + 2
+    assert split.fingerprint == expected.fingerprint
+    assert split.num_samples == 2 * num_files + 1200
+    assert split.classes == ()
+
+
+def test_labels_without_statistics_are_read_side_by_side(tmp_path: Path) -> None:
+    for number in range(40):
+        table = pa.table({"image": [png(1)] * 2, "label": [number % 10, 3]})
+        pq.write_table(table, tmp_path / f"train-{number:03}.parquet", write_statistics=False)
+    with counted_storage(together=5):
+        split = Parquet(Parquet.Config(path=f"counted://{tmp_path}")).required("train")
+    assert split.classes == tuple(map(str, range(10)))
+    with pytest.raises(ConfigError, match=r"train-004.parquet has the label 4, but .* have 4 classes"):
+        Parquet(Parquet.Config(path=str(tmp_path), classes=tuple("abcd"))).required("train")
+
+
+def test_a_split_of_many_row_groups_is_sent_as_arrays(tmp_path: Path) -> None:
+    tables = [pa.table({"image": [png(1)], "label": [1]})] * 2000
+    with pq.ParquetWriter(tmp_path / "train.parquet", tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    split = Parquet(Parquet.Config(path=str(tmp_path))).required("train")
+    assert len(pickle.dumps(split)) < 2000 * 20 + 4000
+    assert all_rows(split).labels.tolist() == [1] * 2000
+
+
+def test_what_writers_note_beside_the_columns_does_not_make_schemas_differ(tmp_path: Path) -> None:
+    for number in range(3):
+        table = pa.table({"image": [png(1)], "label": [1]}).replace_schema_metadata({"pandas": f"rows {number}"})
+        pq.write_table(table, tmp_path / f"train-{number}.parquet")
+    files = [str(path) for path in sorted(tmp_path.iterdir())]
+    footers = parquet_columns.read_footers(fs.LocalFileSystem(), files, "image", "label", {})
+    assert list(footers.schemas) == files[:1]
