@@ -269,6 +269,8 @@ class _Deadly(Split):
     def __init__(self, split: Split) -> None:
         self.split = split
         self.classes, self.num_reads = split.classes, 0
+        self.fingerprint, self.unit_sizes = split.fingerprint, split.unit_sizes
+        self.is_random_access = split.is_random_access
 
     def read(self, index: Int64s) -> Rows:
         self.num_reads += 1
