@@ -282,7 +282,7 @@ class ParquetSplit(Split):
                     metadata = pq.ParquetFile(file).metadata
                     return metadata, metadata.serialized_size
 
-                footer = _FOOTERS.get((self.fingerprint, self._version, path), read_footer)
+                footer = _FOOTERS.get((self.fingerprint, self._version, path, file.size()), read_footer)
                 parquet = pq.ParquetFile(file, metadata=footer)
                 return parquet.read_row_group(group, columns=columns, use_threads=False)
         except OSError as error:
