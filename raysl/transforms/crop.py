@@ -11,6 +11,7 @@ from torch import Tensor
 from raysl.transforms import functional
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
+from raysl.transforms.small_boxes import LARGEST, Pixels
 
 CropParams = dict[str, Ints]
 """Parameters of a batch of crops, each int64 [B]."""
@@ -39,6 +40,19 @@ class Crop(ABC):
     @abstractmethod
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         """Cut one uint8 image [C, H, W] to [C, size, size]; the result may share the image's memory."""
+
+    def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
+        """Fill `out` like `apply` from many small images at once, if the crop can.
+
+        Args:
+            images: uint8 [B, H, W, 3], from `raysl.transforms.small_boxes.stack_small`.
+            params: of the crops.
+            out: uint8 [B, 3, size, size].
+
+        Returns:
+            Whether it has filled `out`.
+        """
+        return False
 
     @abstractmethod
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
@@ -97,6 +111,15 @@ class RandomResizedCrop(Crop):
 
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         return functional.resized_crop(image, **params, size=self.size, interpolation=self.interpolation)
+
+    def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
+        if self.interpolation != "bilinear" or self.size > LARGEST:
+            return False
+        from raysl.transforms import box_kernels
+
+        boxes = np.stack([params[name] for name in ("top", "left", "height", "width")], axis=1)  # [B, 4]
+        box_kernels.resize_boxes(images, boxes, out.numpy())
+        return True
 
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
         return np.minimum(params["height"], params["width"]) / self.size

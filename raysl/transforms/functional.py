@@ -238,7 +238,10 @@ def resized_crop(
     A box that already has the output's size is returned as it is.
     """
     box = image[:, top : top + height, left : left + width]
-    return box if (height, width) == (size, size) else resize(box, size, size, interpolation)
+    if (height, width) == (size, size):
+        return box
+    # Torch resizes RGB pixels that lie in a row a third faster than planes or a part of a larger image.
+    return resize(box[None].contiguous(memory_format=torch.channels_last)[0], size, size, interpolation)
 
 
 def resize(image: Tensor, height: int, width: int, interpolation: Interpolation = "bilinear") -> Tensor:

@@ -41,14 +41,15 @@ _SIXTH, _LEVELS = np.float32(1 / 6), np.float32(255)
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function that releases Python's lock, and keep the result on disk where that is allowed."""
     try:
         return njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written to: compile in each process
         return njit(nogil=True, error_model="numpy")(function)
 
 
-@_compiled
+@compiled
 def run(images: Pixels, rows: NDArray[np.int64], codes: NDArray[np.int64], values: Values, out: Pixels) -> None:
     """Run the programs of some uint8 images.
 
@@ -63,12 +64,16 @@ def run(images: Pixels, rows: NDArray[np.int64], codes: NDArray[np.int64], value
     planes = np.empty((3, height * width), np.float32)
     spare = np.empty(height * width, np.float32)
     for image in range(rows.size):
-        _load(images[rows[image]], planes)
-        _steps(planes, spare, width, codes[image], values[image])
+        if codes.shape[1] > 0 and codes[image, 0] == FLIP:
+            _load_mirrored(images[rows[image]], planes)
+            _steps(planes, spare, width, codes[image, 1:], values[image, 1:])
+        else:
+            _load(images[rows[image]], planes)
+            _steps(planes, spare, width, codes[image], values[image])
         _store(planes, out[rows[image]])
 
 
-@_compiled
+@compiled
 def run_in_place(images: Planes, codes: NDArray[np.int64], values: Values) -> None:
     """Run the programs of all float32 images [B, 3, H, W] in [0, 1]; codes and values as in `run`."""
     height, width = images.shape[2], images.shape[3]
@@ -77,7 +82,7 @@ def run_in_place(images: Planes, codes: NDArray[np.int64], values: Values) -> No
         _steps(images[image].reshape((3, height * width)), spare, width, codes[image], values[image])
 
 
-@_compiled
+@compiled
 def _steps(planes: Planes, spare: Planes, width: int, codes: NDArray[np.int64], values: Values) -> None:
     """Run one image's program on its planes [3, H * W]."""
     for step in range(codes.size):
@@ -106,7 +111,7 @@ def _steps(planes: Planes, spare: Planes, width: int, codes: NDArray[np.int64], 
             _blur(planes, spare, planes.shape[1] // width, width, first, int(second))
 
 
-@_compiled
+@compiled
 def normalize(images: Pixels, shift: Planes, scale: Planes, out: Planes) -> None:
     """(images / 255 - shift) / scale of uint8 [N, C, H, W] into float32 [N, C, H, W], with shift and scale [C]."""
     for image in range(images.shape[0]):
@@ -118,7 +123,7 @@ def normalize(images: Pixels, shift: Planes, scale: Planes, out: Planes) -> None
                     out[image, channel, row, column] = (value - mean) / std
 
 
-@_compiled
+@compiled
 def _load(image: Pixels, planes: Planes) -> None:
     height, width = image.shape[1], image.shape[2]
     for channel in range(3):
@@ -127,7 +132,16 @@ def _load(image: Pixels, planes: Planes) -> None:
                 planes[channel, row * width + column] = np.float32(image[channel, row, column]) / _LEVELS
 
 
-@_compiled
+@compiled
+def _load_mirrored(image: Pixels, planes: Planes) -> None:
+    height, width = image.shape[1], image.shape[2]
+    for channel in range(3):
+        for row in range(height):
+            for column in range(width):
+                planes[channel, row * width + column] = np.float32(image[channel, row, width - 1 - column]) / _LEVELS
+
+
+@compiled
 def _store(planes: Planes, image: Pixels) -> None:
     height, width = image.shape[1], image.shape[2]
     for channel in range(3):
@@ -137,7 +151,7 @@ def _store(planes: Planes, image: Pixels) -> None:
                 image[channel, row, column] = np.uint8(np.rint(value * _LEVELS))
 
 
-@_compiled
+@compiled
 def _flip(planes: Planes, width: int) -> None:
     for channel in range(3):
         for start in range(0, planes.shape[1], width):
@@ -146,12 +160,12 @@ def _flip(planes: Planes, width: int) -> None:
                 planes[channel, left], planes[channel, right] = planes[channel, right], planes[channel, left]
 
 
-@_compiled
+@compiled
 def _luma(planes: Planes, pixel: int) -> Any:
     return _RED * planes[0, pixel] + _GREEN * planes[1, pixel] + _BLUE * planes[2, pixel]
 
 
-@_compiled
+@compiled
 def _grayscale(planes: Planes) -> None:
     for pixel in range(planes.shape[1]):
         grey = _luma(planes, pixel)
@@ -160,7 +174,7 @@ def _grayscale(planes: Planes) -> None:
         planes[2, pixel] = grey
 
 
-@_compiled
+@compiled
 def _solarize(planes: Planes, threshold: np.float32) -> None:
     for channel in range(3):
         for pixel in range(planes.shape[1]):
@@ -168,7 +182,7 @@ def _solarize(planes: Planes, threshold: np.float32) -> None:
             planes[channel, pixel] = _ONE - value if value >= threshold else value
 
 
-@_compiled
+@compiled
 def _blend(planes: Planes, other: np.float32, factor: float) -> None:
     """factor * planes + (1 - factor) * other, clamped."""
     share, rest = np.float32(factor), np.float32(1.0 - factor) * other
@@ -177,7 +191,7 @@ def _blend(planes: Planes, other: np.float32, factor: float) -> None:
             planes[channel, pixel] = min(max(planes[channel, pixel] * share + rest, _ZERO), _ONE)
 
 
-@_compiled
+@compiled
 def _saturate(planes: Planes, factor: float) -> None:
     share, rest = np.float32(factor), np.float32(1.0 - factor)
     for pixel in range(planes.shape[1]):
@@ -187,14 +201,14 @@ def _saturate(planes: Planes, factor: float) -> None:
         planes[2, pixel] = min(max(planes[2, pixel] * share + grey, _ZERO), _ONE)
 
 
-@_compiled
+@compiled
 def _shift(planes: Planes, amount: np.float32) -> None:
     for channel in range(3):
         for pixel in range(planes.shape[1]):
             planes[channel, pixel] = min(max(planes[channel, pixel] + amount, _ZERO), _ONE)
 
 
-@_compiled
+@compiled
 def _blend_channels(planes: Planes, factor: float) -> None:
     """factor * planes + (1 - factor) * the mean of the plane, clamped."""
     share = np.float32(factor)
@@ -204,7 +218,7 @@ def _blend_channels(planes: Planes, factor: float) -> None:
             planes[channel, pixel] = min(max(planes[channel, pixel] * share + rest, _ZERO), _ONE)
 
 
-@_compiled
+@compiled
 def _saturate_hsv(planes: Planes, factor: np.float32) -> None:
     for pixel in range(planes.shape[1]):
         red, green, blue = planes[0, pixel], planes[1, pixel], planes[2, pixel]
@@ -215,7 +229,7 @@ def _saturate_hsv(planes: Planes, factor: np.float32) -> None:
         planes[2, pixel] = min(max(highest - share * (highest - blue), _ZERO), _ONE)
 
 
-@_compiled
+@compiled
 def _mean(plane: NDArray[np.float32]) -> np.float32:
     num_pixels = plane.size
     sums = np.zeros(_LANES, np.float32)
@@ -231,7 +245,7 @@ def _mean(plane: NDArray[np.float32]) -> np.float32:
     return np.float32(total / num_pixels)
 
 
-@_compiled
+@compiled
 def _mean_luma(planes: Planes) -> np.float32:
     num_pixels = planes.shape[1]
     sums = np.zeros(_LANES, np.float32)
@@ -247,7 +261,7 @@ def _mean_luma(planes: Planes) -> np.float32:
     return np.float32(total / num_pixels)
 
 
-@_compiled
+@compiled
 def _turn_hue(planes: Planes, turn: np.float32) -> None:
     """Exact HSV, hue in sixths of a turn: colour = lowest + chroma * wave(hue)."""
     for pixel in range(planes.shape[1]):
@@ -265,7 +279,7 @@ def _turn_hue(planes: Planes, turn: np.float32) -> None:
         planes[2, pixel] = lowest + chroma * min(max(_TWO - abs(hue - _FOUR), _ZERO), _ONE)
 
 
-@_compiled
+@compiled
 def _blur(planes: Planes, spare: Planes, height: int, width: int, sigma: float, radius: int) -> None:
     """Down the columns into `spare`, then along its rows, borders reflected."""
     weights = _gaussian(sigma, radius)  # [reach + 1]
@@ -300,7 +314,7 @@ def _blur(planes: Planes, spare: Planes, height: int, width: int, sigma: float, 
             plane[row * width : (row + 1) * width] = sums
 
 
-@_compiled
+@compiled
 def _gaussian(sigma: float, radius: int) -> Planes:
     """Return weights at distances 0 to `radius` of a kernel that sums to 1, without those too small for float32."""
     weights = np.empty(radius + 1)
@@ -313,7 +327,7 @@ def _gaussian(sigma: float, radius: int) -> Planes:
     return weights[: reach + 1].astype(np.float32)
 
 
-@_compiled
+@compiled
 def _reflect(position: int, length: int) -> int:
     position = abs(position)
     return 2 * (length - 1) - position if position >= length else position

@@ -11,6 +11,7 @@ from torch import Tensor
 from raysl.transforms.crop import CenterCrop, Crop
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
+from raysl.transforms.small_boxes import stack_small
 from raysl.transforms.view import View
 
 _CROP = crc32(b"crop")  # slot of a view's random numbers
@@ -90,6 +91,7 @@ class ViewRecipe:
         sizes = [(image.shape[1], image.shape[2]) for image in images] if sizes is None else sizes
         heights, widths = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
         num_channels = images[0].shape[0] if images else 3
+        small = stack_small(images)
         out = {}
         first = 0
         for name, views in self.groups.items():
@@ -98,7 +100,8 @@ class ViewRecipe:
             for number, view in enumerate(views):
                 random = SampleRandom(seed, epoch, index, first + number).at(_CROP)
                 params = view.crop.draw(random, heights, widths)
-                _crop_each(view.crop, images, params, sizes, group[:, number])
+                if small is None or not view.crop.cut_small(small, params, group[:, number]):
+                    _crop_each(view.crop, images, params, sizes, group[:, number])
             out[name] = group
             first += len(views)
         return out

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as vision
 
-from raysl.transforms import ColorJitter, GaussianBlur, Grayscale, HorizontalFlip, Solarize, Transform
+from raysl.transforms import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    HorizontalFlip,
+    Solarize,
+    Transform,
+    kernels,
+    programs,
+)
 from raysl.transforms.chain import apply_chain
 from raysl.transforms.functional import normalize, to_float, to_uint8
 from raysl.transforms.random import SampleRandom
@@ -111,3 +120,16 @@ def test_a_blur_that_reaches_over_the_image_is_refused(cuts) -> None:
     blur = GaussianBlur(p=1.0, kernel_size=33)
     with pytest.raises(ValueError, match=r"kernel_size 33 is too large .* give at most 31"):
         apply_chain([blur], drawn([blur], (16, 16)), pictures(cuts, 16, 16), torch.arange(NUM))
+
+
+def test_a_flip_is_the_same_first_and_later_in_a_program() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 6), dtype=np.uint8)
+    codes = np.array([[programs.FLIP, programs.CONTRAST], [programs.NONE, programs.CONTRAST]])
+    values = np.full((2, 2, 2), 1.3)
+    first, later, plain = (np.zeros_like(images) for _ in range(3))
+    kernels.run(images, np.arange(2), codes, values, first)
+    kernels.run(images, np.arange(2), np.insert(codes, 0, programs.NONE, axis=1), np.full((2, 3, 2), 1.3), later)
+    kernels.run(np.ascontiguousarray(images[..., ::-1]), np.arange(2), codes[:, 1:], values[:, 1:], plain)
+    assert np.array_equal(first, later)
+    assert np.array_equal(first[0], plain[0])
+    assert not np.array_equal(first[1], plain[1])

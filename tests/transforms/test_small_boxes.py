@@ -1,0 +1,75 @@
+"""Boxes of small images are resized at once, to the bits of torch's function for one image."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raysl.transforms import box_kernels, small_boxes
+from raysl.transforms.crop import RandomResizedCrop
+from raysl.transforms.functional import resized_crop
+from raysl.transforms.recipes import Crops
+from raysl.transforms.small_boxes import LARGEST, equals_torch, stack_small
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe
+
+pytestmark = pytest.mark.skipif(not equals_torch(), reason="torch rounds otherwise on this processor")
+
+
+def pixels(height: int, width: int, seed: int = 0) -> Tensor:
+    """Noise, in the memory layout of a decoded image."""
+    numbers = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return torch.from_numpy(numbers).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_box_of_any_small_image_has_the_bits_of_torch(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    height, width, size = random.integers(1, LARGEST + 1, 3).tolist()
+    images = np.stack([pixels(height, width, number).permute(1, 2, 0).numpy() for number in range(16)])
+    sides = random.integers(1, np.array([height, width]) + 1, (16, 2))
+    boxes = np.concatenate([random.integers(0, np.array([height, width]) + 1 - sides), sides], axis=1)
+    out = np.empty((16, 3, size, size), np.uint8)
+    box_kernels.resize_boxes(images, boxes, out)
+    for image, (top, left, rows, columns), view in zip(images, boxes.tolist(), out, strict=True):
+        box = torch.from_numpy(image).permute(2, 0, 1)[None, :, top : top + rows, left : left + columns]
+        expected = F.interpolate(box, size=(size, size), mode="bilinear", antialias=True)[0]
+        assert torch.equal(torch.from_numpy(view), expected)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("box", [(0, 0, 50, 70), (3, 5, 200, 300), (7, 9, 40, 30), (0, 0, 97, 96)])
+def test_the_memory_layout_of_a_box_does_not_change_its_bits(box: tuple[int, int, int, int], mode: str) -> None:
+    image = pixels(300, 400)
+    top, left, height, width = box
+    part = image[None, :, top : top + height, left : left + width]
+    expected = F.interpolate(part, size=(96, 96), mode=mode, antialias=True)[0]
+    assert torch.equal(resized_crop(image, *box, 96, mode), expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("side", [32, 96, 100])
+def test_a_batch_has_the_crops_of_its_images_one_by_one(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Crops(size=24).recipe()
+    images, index = [pixels(side, side, number) for number in range(9)], np.arange(9)
+    assert (stack_small(images) is None) == (side > LARGEST)
+    at_once = recipe.crop(images, index, seed=0, epoch=1)
+    monkeypatch.setattr("raysl.transforms.view_recipe.stack_small", lambda images: None)
+    one_by_one = recipe.crop(images, index, seed=0, epoch=1)
+    assert all(torch.equal(at_once[name], one_by_one[name]) for name in one_by_one)
+
+
+def test_crops_that_the_loop_cannot_make_are_made_one_by_one() -> None:
+    images, index = [pixels(40, 40, number) for number in range(3)], np.arange(3)
+    for crop in (RandomResizedCrop(size=24, interpolation="bicubic"), RandomResizedCrop(size=LARGEST + 1)):
+        views = ViewRecipe({"a": (View(crop),)}).crop(images, index, seed=0, epoch=0)["a"]
+        assert len(torch.unique(views)) > 1
+        assert not crop.cut_small(np.stack([image.permute(1, 2, 0).numpy() for image in images]), {}, views[:, 0])
+
+
+def test_images_of_several_sizes_grey_ones_and_none_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stack_small([pixels(8, 8), pixels(8, 9)]) is None
+    assert stack_small([torch.zeros(1, 8, 8, dtype=torch.uint8)]) is None
+    assert stack_small([]) is None
+    monkeypatch.setattr(small_boxes, "equals_torch", lambda: False)
+    assert stack_small([pixels(8, 8)]) is None
