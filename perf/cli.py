@@ -161,14 +161,19 @@ def run_order(
     world: Annotated[int, typer.Option(min=1, help="Simulated workers.")] = 1024,
     verbose: Verbose = False,
 ) -> None:
-    """Simulate the sample order of a large run: memory of a process, seconds to its first batch."""
+    """Simulate the sample order of a large run: memory, seconds to its first batch; count reads of ImageNet's shape."""
     set_up(verbose)
     from perf.order import OrderTask, measure_order, order_table
+    from perf.reads import measure_reads, reads_table
 
     task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
     if rows < task.batch_size:
         raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
-    _tell(json_file, lambda: measure_order(task, ranks=sorted({0, world // 2, world - 1})), order_table)
+    _tell(
+        json_file,
+        lambda: measure_order(task, ranks=sorted({0, world // 2, world - 1})) | measure_reads(),
+        lambda numbers: f"{order_table(numbers)}\n\n{reads_table(numbers)}",
+    )
 
 
 @app.command("sweep")

@@ -34,7 +34,7 @@ from raysl.storage.cache import RecentlyUsed
 CACHE_BYTES = 1 << 26  # of permutations in a process
 FEW_LANES = 16  # are kept even where a dataset has few read units, for as many workers
 SORTED_ROWS = 1 << 16  # exact permutations of at most so many rows are sorted and kept
-SAMPLES, UNITS, WINDOW = 1, 2, 3  # kinds of permutations; part of their keys
+SAMPLES, UNITS, WINDOW, LANE = 1, 2, 3, 4  # first words of the keys of what is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +143,20 @@ class Order:
 
         At a step inside the epoch, a lane uses its next `lane_rows` rows, at the last step all that are left.
         """
-        start, stop = self._lane_start(lane), self._lane_start(lane + 1)
-        _, starts = self._unit_order(epoch)
-        first, end = np.searchsorted(starts, [start, stop]).tolist()
-        # multiples of the golden ratio, modulo 1, are spread evenly over any consecutive lanes: those of a rank too
-        first += (lane * GOLDEN & MASK) * self.window_units >> 64
-        cuts = starts[first : end : self.window_units]
-        return np.unique(np.concatenate([[start], cuts, [stop]])) - start
+        key = self._key(LANE, epoch, lane)
+
+        def make() -> tuple[Int64s, int]:
+            start, stop = self._lane_start(lane), self._lane_start(lane + 1)
+            _, starts = self._unit_order(epoch)
+            first, end = np.searchsorted(starts, [start, stop]).tolist()
+            # multiples of the golden ratio, modulo 1, are spread evenly over any consecutive lanes: those of a rank too
+            first += (lane * GOLDEN & MASK) * self.window_units >> 64
+            cuts = starts[first : end : self.window_units]
+            rows = np.unique(np.concatenate([[start], cuts, [stop]])) - start
+            return rows, rows.nbytes
+
+        cuts: Int64s = _CACHE.get((key, self._shape_key), make)
+        return cuts
 
     def window_samples(self, epoch: int, lane: int, number: int) -> Int64s:
         """Return the sample indices of a window in the order in which the lane uses them, int64 [rows]."""
@@ -236,7 +243,11 @@ class Order:
         return {name: value for name, value in self.__dict__.items() if name != "_first_samples"}
 
     def _key(self, *words: int) -> int:
-        return hash_words(self.seed, hash_text(self.fingerprint), *words)
+        return hash_words(self.seed, self._dataset_key, *words)
+
+    @cached_property
+    def _dataset_key(self) -> int:
+        return hash_text(self.fingerprint)
 
 
 def cached_permutation(n: int, key: int) -> Int64s:
@@ -292,4 +303,4 @@ def default_lanes(batch_size: int, num_units: int | None = None, shares: int = 1
 
 
 _CACHE: RecentlyUsed[Any] = RecentlyUsed(CACHE_BYTES)
-"""Permutations of this process, by their keys; they are not pickled with an order."""
+"""Permutations and cuts of lanes of this process, by their keys; they are not pickled with an order."""

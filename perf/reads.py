@@ -1,0 +1,191 @@
+"""Bytes that a run reads beside those it uses, and how well it shuffles: counted over its windows, of ImageNet's shape.
+
+Nothing is read. The order of samples and its windows are those of training; a window counts the bytes of each read unit
+that it has a row of, in place of reading them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysl.data.order import Order, rank_share
+from raysl.data.order_v1 import OrderV1
+from raysl.data.split import runs
+from raysl.hashing import Int64s
+from raysl.plan.reads import Reads
+
+NUM_IMAGES, IMAGE_BYTES, BATCH = 1_281_167, 110_000, 4096
+UNIT_BYTES = 8_000_000
+FILE_ROWS = 10_000
+TARGET_ROWS = 111  # of 32 MiB of two views of 224 pixels; a block of version 1 has so many
+FIRST_STEPS = 10
+WORLDS = (1, 8, 64)
+LANES, MANY_LANES = 64, 512
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A dataset as files.
+
+    Args:
+        row_bytes: of each image, int64 [N].
+        unit_of: read unit of each image, ascending, int64 [N].
+    """
+
+    row_bytes: Int64s
+    unit_of: Int64s
+
+    @classmethod
+    def parquet(cls, num_images: int) -> "Stored":
+        """Return files of 10,000 images in row groups of 64, which are 7 MB."""
+        files = runs(num_images, FILE_ROWS)
+        units = np.concatenate([runs(rows, 64) for rows in files.tolist()])
+        return cls(np.full(num_images, IMAGE_BYTES), np.repeat(np.arange(len(units)), units))
+
+    @classmethod
+    def tar(cls, num_images: int) -> "Stored":
+        """Return tars of 10,000 images of different sizes, which are read in runs of 8 MB."""
+        row_bytes = np.random.default_rng(0).lognormal(0, 0.6, num_images)
+        row_bytes = (row_bytes / row_bytes.mean() * IMAGE_BYTES).astype(np.int64)
+        ends = np.cumsum(row_bytes)
+        tar_of = np.arange(num_images) // FILE_ROWS
+        starts = (ends - row_bytes)[::FILE_ROWS][tar_of]
+        run_of = (ends - row_bytes - starts) // UNIT_BYTES
+        is_first = (np.diff(run_of, prepend=-1) != 0) | (np.diff(tar_of, prepend=-1) != 0)
+        return cls(row_bytes, np.cumsum(is_first) - 1)
+
+    def order(self, lanes: int = LANES, kind: type[Order] = Order, is_exact: bool = False) -> Order:
+        """Return the order of a run over these images."""
+        sizes = np.bincount(self.unit_of)
+        return kind(0, "images", sizes, min(BATCH, len(self.unit_of)), lanes, None, is_exact)
+
+    def count(self, order: Order, world: int, first: int, end: int) -> tuple[int, int]:
+        """Return the bytes that all ranks read and use for the steps [first, end).
+
+        Raises:
+            RuntimeError: if an image comes twice in an epoch, or not as often as steps use images.
+        """
+        unit_bytes = np.bincount(self.unit_of, self.row_bytes).astype(np.int64)
+        uses = np.zeros(len(self.unit_of), np.int64)
+        read = 0
+        for rank in range(world):
+            for index in _blocks(order, rank, world, first, end):
+                read += int(unit_bytes[np.unique(self.unit_of[index])].sum())
+                uses[index] += 1
+        if uses.sum() != (end - first) * order.batch_size or uses.max() > -(-(end - first) // order.epoch_len):
+            raise RuntimeError(f"{uses.sum():,} images came in {end - first} steps of {order.batch_size:,}")
+        return read, int((uses * self.row_bytes).sum())
+
+
+def measure_reads(num_images: int = NUM_IMAGES) -> dict[str, Any]:
+    """Count reads and shuffle of an epoch at batch 4,096.
+
+    Args:
+        num_images: of the dataset.
+
+    Returns:
+        `read_amplification`: bytes read over bytes used by kind of files and number of ranks. The same, by files, with
+        512 lanes, with a resume on 64 ranks in the middle of an epoch that 8 ranks began, and for version 1 of the
+        order: `read_amplification_512_lanes`, `..._resumed`, `..._version_1`. `shuffle`: variance of the number of
+        images that batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
+    """
+    stored = {"parquet": Stored.parquet(num_images), "tar": Stored.tar(num_images)}
+    return {
+        "read_amplification": {
+            name: {str(world): _amplification(files, files.order(), world) for world in WORLDS}
+            for name, files in stored.items()
+        },
+        "read_amplification_512_lanes": {
+            name: {str(world): _amplification(files, files.order(MANY_LANES), world) for world in WORLDS}
+            for name, files in stored.items()
+        },
+        "read_amplification_resumed": {name: _resumed(files) for name, files in stored.items()},
+        "read_amplification_version_1": {
+            name: {str(world): _amplification(files, files.order(kind=OrderV1), world) for world in WORLDS}
+            for name, files in stored.items()
+        },
+        "shuffle": _shuffle(stored),
+    }
+
+
+def reads_table(numbers: dict[str, Any]) -> str:
+    """Format the result of `measure_reads` as text."""
+    lines = [f"{'bytes read / used, ImageNet at batch 4,096':<48}{'parquet':>10}{'tar':>10}"]
+    for key, words in (
+        ("read_amplification", "64 lanes"),
+        ("read_amplification_512_lanes", "512 lanes"),
+        ("read_amplification_version_1", "version 1 of the order"),
+    ):
+        for world in map(str, WORLDS):
+            values = "".join(f"{numbers[key][name][world]:>10.3f}" for name in ("parquet", "tar"))
+            lines.append(f"{f'{words}, {world} rank(s)':<48}{values}")
+    resumed = numbers["read_amplification_resumed"]
+    lines.append(f"{'8 ranks, resumed by 64':<48}{resumed['parquet']:>10.3f}{resumed['tar']:>10.3f}")
+    lines.append(f"{'variance of the overlap of epochs / mean':<48}{'measured':>10}{'formula':>10}")
+    lines += [f"{name:<48}{row['measured']:>10.2f}{row['formula']:>10.2f}" for name, row in numbers["shuffle"].items()]
+    return "\n".join(lines)
+
+
+def _blocks(order: Order, rank: int, world: int, first: int, end: int) -> Iterator[Int64s]:
+    """Yield the sample indices of what a rank reads at once, for the steps [first, end) of the first epoch."""
+    if not order.has_windows:
+        for step in range(first, end):
+            index = order.batch(step, rank, world)
+            yield from np.split(index, range(TARGET_ROWS, len(index), TARGET_ROWS))
+        return
+    for lane in rank_share(order.lanes, rank, world):
+        cuts, size = order.windows(0, lane), order.lane_rows(lane)
+        begin, stop = first * size, int(cuts[-1]) if end == order.epoch_len else end * size
+        for window, (low, high) in enumerate(pairwise(cuts.tolist())):
+            if low < stop and high > begin:
+                yield order.window_samples(0, lane, window)[max(0, begin - low) : stop - low]
+
+
+def _amplification(files: Stored, order: Order, world: int) -> float:
+    # each step of version 1 reads as much as another, and its blocks take long to count
+    end = min(order.epoch_len, FIRST_STEPS) if order.version == 1 else order.epoch_len
+    read, used = files.count(order, world, 0, end)
+    return read / used
+
+
+def _resumed(files: Stored) -> float:
+    order = files.order()
+    middle = order.epoch_len // 2 + 1
+    before, after = files.count(order, 8, 0, middle), files.count(order, 64, middle, order.epoch_len)
+    return (before[0] + after[0]) / (before[1] + after[1])
+
+
+def _shuffle(stored: dict[str, Stored]) -> dict[str, dict[str, float]]:
+    parquet = stored["parquet"]
+    large = replace(parquet, unit_of=parquet.unit_of // 4)
+    orders = {
+        "parquet": parquet.order(),
+        "tar": stored["tar"].order(),
+        "parquet, 512 lanes": parquet.order(MANY_LANES),
+        "parquet, row groups of 256": large.order(),
+        "exact": parquet.order(is_exact=True),
+    }
+    return {
+        name: {"measured": overlap_variance(order), "formula": Reads.of(order).shuffle}
+        for name, order in orders.items()
+    }
+
+
+def overlap_variance(order: Order, epochs: int = 2) -> float:
+    """Return the variance of the number of samples that batches of consecutive epochs share, over its mean."""
+    num = order.epoch_len + 1  # the last place is for samples that are left out
+    shared: list[NDArray[np.int64]] = []
+    before: Int64s | None = None
+    for epoch in range(epochs):
+        batch_of = np.full(order.num_samples, order.epoch_len)
+        for step in range(order.epoch_len):
+            batch_of[order.batch(epoch * order.epoch_len + step)] = step
+        if before is not None:
+            table = np.bincount(before * num + batch_of, minlength=num**2).reshape(num, num)
+            shared.append(table[:-1, :-1])
+        before = batch_of
+    return float(np.var(shared) / np.mean(shared))

@@ -1,0 +1,31 @@
+from perf.reads import WORLDS, Stored, measure_reads, overlap_variance, reads_table
+from raysl.plan.reads import Reads
+
+NUM_IMAGES = 65_536
+
+
+def test_every_unit_is_read_about_once_at_any_number_of_ranks_and_after_a_resume() -> None:
+    numbers = measure_reads(NUM_IMAGES)
+    for name, files in (("parquet", Stored.parquet(NUM_IMAGES)), ("tar", Stored.tar(NUM_IMAGES))):
+        ratios = numbers["read_amplification"][name]
+        assert list(ratios) == [str(world) for world in WORLDS]
+        assert len(set(ratios.values())) == 1, "lanes do not depend on the ranks"
+        assert 1 < ratios["1"] <= Reads.of(files.order()).read * 1.01
+        # a window of 512 images a lane is read again
+        assert ratios["1"] < numbers["read_amplification_resumed"][name] < ratios["1"] + 64 * 512 / NUM_IMAGES + 0.1
+        assert numbers["read_amplification_version_1"][name]["1"] > 10
+    for row in numbers["shuffle"].values():
+        assert 0.5 < row["measured"] / row["formula"] < 2
+    assert "64 lanes, 8 rank(s)" in reads_table(numbers)
+
+
+def test_the_units_of_a_dataset_have_about_8_mb() -> None:
+    for files in (Stored.parquet(NUM_IMAGES), Stored.tar(NUM_IMAGES)):
+        units = files.order().unit_sizes
+        assert units.sum() == NUM_IMAGES
+        assert 6e6 < files.row_bytes.sum() / len(units) < 9e6
+
+
+def test_the_overlap_of_permutations_varies_as_much_as_its_mean() -> None:
+    order = Stored.parquet(200_000).order(is_exact=True)
+    assert 0.9 < overlap_variance(order, epochs=4) < 1.1
