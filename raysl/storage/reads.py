@@ -11,10 +11,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import RunFailed
+from raysl.hashing import Int64s
 
 log = logging.getLogger("raysl")
 
@@ -26,6 +28,10 @@ FIRST_WAIT_S = 0.2
 REMOTE_READS = 16  # in parallel
 SMALL_READS = 64  # in parallel, of remote files of which only a little is read
 LOCAL_READS = 8  # in parallel
+RUN_BYTES = 8 << 20  # of parts of a file that are one request; takes longer than the wait for its first byte
+GAP_BYTES = 1 << 16  # between such parts
+FIRST_RANGE = 1 << 16
+LONG_SKIP = 2 << 20  # about as many bytes as are transferred in the time of a request
 CHECK = "check the address, the network and the rights"
 REFUSALS = {
     errno.ENOSPC: ("the disk is full", "make room there"),
@@ -134,6 +140,90 @@ def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes:
             return [part(offset, size) for offset, size in zip(offsets, sizes, strict=True)]
         pool = stack.enter_context(ThreadPoolExecutor(REMOTE_READS))
         return list(pool.map(part, offsets, sizes))
+
+
+def read_together(system: fs.FileSystem, path: str, offsets: Int64s, sizes: Int64s) -> list[bytes]:
+    """Return parts of one file, in any order; parts of a remote file that lie close together are one request.
+
+    Args:
+        system: file system of the file.
+        path: path of the file.
+        offsets: int64 [N], start of each part in bytes.
+        sizes: int64 [N], bytes of each part.
+
+    Raises:
+        FileNotFoundError, PermissionError, IsADirectoryError, RunFailed: as `read_ranges`.
+    """
+    if isinstance(system, fs.LocalFileSystem):
+        return read_ranges(system, path, offsets.tolist(), sizes.tolist())
+    order = np.argsort(offsets, kind="stable")
+    starts, ends = offsets[order], (offsets + sizes)[order]
+    firsts = _first_of_runs(starts, ends)
+    lasts = [*firsts[1:], len(order)]
+    spans = [int(ends[first:last].max() - starts[first]) for first, last in zip(firsts, lasts, strict=True)]
+    runs = read_ranges(system, path, starts[firsts].tolist(), spans)
+    parts = [b""] * len(order)
+    for run, first, last in zip(runs, firsts, lasts, strict=True):
+        for number in range(first, last):
+            low = int(starts[number] - starts[first])
+            parts[int(order[number])] = run[low : low + int(ends[number] - starts[number])]
+    return parts
+
+
+def _first_of_runs(starts: Int64s, ends: Int64s) -> list[int]:
+    """Return the first part of each request, for parts in the order of their starts."""
+    firsts: list[int] = []
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        is_far = not firsts or start - ends[number - 1] > GAP_BYTES
+        if is_far or end - starts[firsts[-1]] > RUN_BYTES:
+            firsts.append(number)
+    return firsts
+
+
+class RangeFile:
+    """A remote file that is read by ranges, for readers that skip from header to header.
+
+    A range is twice as long as the one before while the reader goes on near its end, and short after a long skip: a
+    request costs as much time as the transfer of some megabytes.
+
+    Args:
+        system: file system of the file.
+        path: path of the file.
+        num_bytes: its size.
+    """
+
+    def __init__(self, system: fs.FileSystem, path: str, num_bytes: int) -> None:
+        self.system, self.path, self.num_bytes = system, path, num_bytes
+        self.position = 0
+        self._start, self._content = 0, b""
+        self._size = FIRST_RANGE
+
+    def tell(self) -> int:
+        """Return the position of the next byte to read."""
+        return self.position
+
+    def seek(self, position: int) -> int:
+        """Go to a position from the start of the file."""
+        self.position = position
+        return position
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; fewer at the end of the file."""
+        size = max(0, min(size, self.num_bytes - self.position))
+        low = self.position - self._start
+        if size and not 0 <= low <= low + size <= len(self._content):
+            low = self._fetch(size)
+        self.position += size
+        return self._content[low : low + size]
+
+    def _fetch(self, size: int) -> int:
+        """Read the range at the position; return where the position is in it."""
+        skipped = self.position - self._start - len(self._content)
+        self._size = min(RUN_BYTES, 2 * self._size) if 0 <= skipped <= LONG_SKIP else FIRST_RANGE
+        self._start = self.position
+        size = min(max(size, self._size), self.num_bytes - self.position)
+        (self._content,) = read_ranges(self.system, self.path, [self._start], [size])
+        return 0
 
 
 def small_reads(system: fs.FileSystem) -> int:

@@ -6,8 +6,9 @@ import logging
 import re
 import zipfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,19 @@ from pyarrow import fs
 
 from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import IMAGES, printable
-from raysl.data.sources.shards import Member, Shard, read_members
+from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
+from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import join, open_uri, storage_errors
 from raysl.storage.folder import Folder
-from raysl.storage.reads import read_file
+from raysl.storage.reads import LASTING, REMOTE_READS, RUN_BYTES, RangeFile, in_parallel, read_file
 
 log = logging.getLogger("raysl")
 
 ENDING = ".index.npz"
 SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # the key of a sample, and the kind of the file
-SCANS = 4  # remote shards that are read whole at a time
+LOCAL_SCANS = 4  # shards at a time
 
 
 @dataclass(frozen=True)
@@ -57,29 +59,19 @@ class ShardIndex:
         return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
 
     @property
+    def read_units(self) -> Int64s:
+        """Images of each run of members that is read by one request, int64 [R]."""
+        ends = self.offsets + self.sizes
+        cuts = [0] if len(ends) else []
+        while cuts and cuts[-1] < len(ends):
+            last = int(np.searchsorted(ends, self.offsets[cuts[-1]] + RUN_BYTES, side="right"))
+            cuts.append(max(last, cuts[-1] + 1))
+        return np.array([end - start for start, end in pairwise(cuts)], np.int64)
+
+    @property
     def num_bytes(self) -> int:
         """Memory of the arrays."""
         return self.offsets.nbytes + self.sizes.nbytes + self.labels.nbytes + self.keys.nbytes
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Summary of the index of a shard.
-
-    Args:
-        digest: of the index.
-        num_images: number of images.
-        smallest_label: at most -1; smaller only if a label is invalid.
-        largest_label: -1 if nothing is labelled.
-        num_left_out, left_out: as in `ShardIndex`.
-    """
-
-    digest: str
-    num_images: int
-    smallest_label: int
-    largest_label: int
-    num_left_out: int
-    left_out: str
 
 
 def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
@@ -94,27 +86,39 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
         ConfigError: if a shard is damaged or has a label that is not an integer, or if the index of a remote one cannot
             be written.
     """
+    known = read_summaries(shards, label_key, folder)
+    if known is not None:
+        return known
     is_stored = _are_stored(shards, folder)
     num_missing = sum(not there for there in is_stored)
-    if num_missing > SCANS:
+    if num_missing > LOCAL_SCANS:
         log.info("indexing %d of %d shards; this is done once", num_missing, len(shards))
 
-    def summarize(shard: Shard, there: bool) -> tuple[Summary, bool]:
-        index, is_written = _load_or_make(shard, there, label_key, folder)
+    def summarize(given: tuple[Shard, bool]) -> tuple[Summary, bool]:
+        index, is_written = _load_or_make(*given, label_key, folder)
         least, most = int(index.labels.min(initial=-1)), int(index.labels.max(initial=-1))
-        return Summary(index.digest, len(index.sizes), least, most, index.num_left_out, index.left_out), is_written
+        left_out = index.num_left_out, index.left_out
+        return Summary(index.digest, len(index.sizes), least, most, *left_out, index.read_units), is_written
 
-    with ThreadPoolExecutor(SCANS) as pool:
-        results = list(pool.map(summarize, shards, is_stored))
+    is_local = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in shards)
+    pairs = zip(shards, is_stored, strict=True)
+    results = list(in_parallel(summarize, pairs, LOCAL_SCANS if is_local else REMOTE_READS))
     unwritten = [shard for shard, (_, is_written) in zip(shards, results, strict=True) if not is_written]
     if unwritten:
         uri, name = _index_address(unwritten[0], folder)
         log.warning("cannot write %s: %d shards are indexed at every start", join(uri, name), len(unwritten))
-    return [summary for summary, _ in results]
+    summaries = [summary for summary, _ in results]
+    if not unwritten:
+        write_summaries(summaries, shards, label_key, folder)
+    return summaries
 
 
-def read_index(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex:
-    """Return the index of one shard, as `summarize_shards` does."""
+def read_index(shard: Shard, label_key: str | None, folder: str | None, digest: str) -> ShardIndex:
+    """Return the index of one shard; the one that is stored if it has the digest, else as `summarize_shards` does."""
+    with suppress(*LASTING):
+        stored = _load(shard, label_key, folder)
+        if stored is not None and stored.digest == digest:
+            return stored
     return _load_or_make(shard, _are_stored([shard], folder)[0], label_key, folder)[0]
 
 
@@ -140,11 +144,8 @@ def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
     addresses = [_index_address(shard, folder) for shard in shards]
     infos: dict[tuple[str, str], fs.FileInfo] = {}
     for uri in {uri for uri, _ in addresses}:
-        system, root = open_uri(uri)
         names = [name for where, name in addresses if where == uri]
-        with storage_errors("read", uri):
-            entries = system.get_file_info([f"{root}/{name}" for name in names])
-        infos |= {(uri, name): info for name, info in zip(names, entries, strict=True)}
+        infos |= {(uri, name): info for name, info in zip(names, stat_names(uri, names), strict=True)}
     return [_is_newer(infos[address], shard) for address, shard in zip(addresses, shards, strict=True)]
 
 
@@ -201,6 +202,8 @@ def _scan(shard: Shard, label_key: str | None) -> ShardIndex:
     system, path = shard.locate()
     with storage_errors("read", path):
         is_local = isinstance(system, fs.LocalFileSystem)
+        if not is_local and shard.num_bytes is not None:
+            return _index_tar(RangeFile(system, path, shard.num_bytes), path, label_key)
         with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
             return _index_tar(file, path, label_key)
 

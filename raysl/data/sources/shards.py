@@ -2,7 +2,7 @@
 
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyarrow import fs
 from raysl.data.sources.listing import list_files, printable
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, open_uri, stat_uri, storage_errors
+from raysl.storage.reads import in_parallel, small_reads
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,20 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
     return [Shard(uri, file.path, file.size, file.mtime_ns) for file in files]
 
 
+def stat_names(folder: str, names: Sequence[str]) -> list[fs.FileInfo]:
+    """Return what there is at some paths below a folder, local or a URI; remote ones are asked for side by side.
+
+    Raises:
+        ConfigError: if the folder cannot be read.
+    """
+    system, root = open_uri(folder)
+    with storage_errors("read", folder):
+        paths = [f"{root}/{name}" for name in names]
+        if isinstance(system, fs.LocalFileSystem):
+            return list(system.get_file_info(paths))
+        return list(in_parallel(system.get_file_info, paths, small_reads(system)))
+
+
 def check_names(paths: Iterable[str], uri: str) -> None:
     """Refuse shards whose names are not UTF-8, because Arrow cannot open them.
 
@@ -74,9 +89,7 @@ def check_names(paths: Iterable[str], uri: str) -> None:
 def _find_by_pattern(uri: str) -> list[Shard]:
     shards: list[Shard] = []
     for folder, names in _group_by_folder(_expand(uri)).items():
-        system, root = open_uri(folder)
-        with storage_errors("read", folder):
-            infos = system.get_file_info([f"{root}/{name}" for name in names])
+        infos = stat_names(folder, names)
         missing = [name for name, info in zip(names, infos, strict=True) if info.type != fs.FileType.File]
         if missing:
             raise ConfigError(

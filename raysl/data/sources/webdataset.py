@@ -15,7 +15,8 @@ from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.listing import IMAGES
 from raysl.data.sources.part_names import choose_files, held_out_notes
-from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
+from raysl.data.sources.shard_index import ShardIndex, read_index, summarize_shards
+from raysl.data.sources.shard_summaries import Summary
 from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
@@ -23,11 +24,11 @@ from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s
 from raysl.storage.addresses import storage_errors
 from raysl.storage.cache import RecentlyUsed
-from raysl.storage.reads import read_ranges
+from raysl.storage.reads import read_together
 
 
 class WebDataset(Source):
-    """Tars of images and labels; the shard is the read unit.
+    """Tars of images and labels; a run of members is the read unit.
 
     Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.png` or
     another ending of images), and its label from `.cls`, an integer, else from a field of `.json`. Samples without an
@@ -38,7 +39,7 @@ class WebDataset(Source):
     those of no part if there are none; `val` is held out, or `test` if there is no `val`.
 
     The first start writes the position of each image to `SHARD.index.npz` beside its shard; with it, images of remote
-    shards are read one by one.
+    shards that lie side by side are read by one request.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -113,6 +114,7 @@ class _ShardsSplit(Split):
         self.digests = [summary.digest for _, summary in full]
         self.unit_sizes = np.array([summary.num_images for _, summary in full], np.int64)
         self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
+        self._read_units = np.concatenate([summary.read_units for _, summary in full])
         for shard, summary in full:
             origin = f"the shard {shard.locate()[1]}"
             check_range(summary.smallest_label, summary.largest_label, origin, len(classes) or None)
@@ -121,6 +123,11 @@ class _ShardsSplit(Split):
         self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
         self.is_random_access = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in self.shards)
         self._written = versions_digest(shard.mtime_ns for shard in self.shards)
+
+    @property
+    @override
+    def read_units(self) -> Int64s:
+        return self._read_units
 
     @override
     def written(self, ask: bool = True) -> str:
@@ -133,8 +140,7 @@ class _ShardsSplit(Split):
             shard_index, rows = self._index(unit), index[positions] - self.starts[unit]
             system, path = self.shards[unit].locate()
             with storage_errors("read", path):
-                offsets, sizes = shard_index.offsets[rows].tolist(), shard_index.sizes[rows].tolist()
-                parts = read_ranges(system, path, offsets, sizes)
+                parts = read_together(system, path, shard_index.offsets[rows], shard_index.sizes[rows])
             for position, image in zip(positions.tolist(), parts, strict=True):
                 images[position] = image
         return Rows(images, self.labels_of(index), self.names_of(index))
@@ -160,7 +166,7 @@ class _ShardsSplit(Split):
         shard, digest = self.shards[unit], self.digests[unit]
 
         def make() -> tuple[ShardIndex, int]:
-            index = read_index(shard, self.label_key, self.folder)
+            index = read_index(shard, self.label_key, self.folder, digest)
             if index.digest != digest:
                 raise DamagedData(f"the shard {shard.locate()[1]} changed while it was in use; start again")
             return index, index.num_bytes

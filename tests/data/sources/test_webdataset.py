@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from raysl.data.sources.shard_index import SCANS, ShardIndex, _scan
+from raysl.data.sources import shard_index, shard_summaries
+from raysl.data.sources.shard_index import LOCAL_SCANS, ShardIndex, _scan
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.webdataset import WebDataset
 from raysl.errors import ConfigError, RunFailed
+from raysl.storage import reads
+from tests.data.counted import counted_storage
 from tests.data.samples import all_rows, png, sent
 
 Files = dict[str, bytes]
@@ -189,7 +192,7 @@ def test_a_shard_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_is_in_the_shards_is_not_kept_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for shade in range(6 * SCANS):
+    for shade in range(6 * LOCAL_SCANS):
         write(tmp_path / f"{shade:02d}.tar", samples(range(shade, shade + 1)))
     made: list[weakref.ref[ShardIndex]] = []
     num_alive: list[int] = []
@@ -201,8 +204,8 @@ def test_what_is_in_the_shards_is_not_kept_all_at_once(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("raysl.data.sources.shard_index._scan", scanned)
     split = source_of(tmp_path).required("train")
-    assert (split.num_samples, len(split.classes), len(made)) == (6 * SCANS, 6 * SCANS, 6 * SCANS)
-    assert max(num_alive) <= 2 * SCANS
+    assert (split.num_samples, len(split.classes), len(made)) == (6 * LOCAL_SCANS, 6 * LOCAL_SCANS, 6 * LOCAL_SCANS)
+    assert max(num_alive) <= 3 * LOCAL_SCANS
     assert not any(each() for each in made)
 
 
@@ -272,7 +275,7 @@ def bucket() -> Iterator[Any]:
         memory.rm("/wds", recursive=True)
 
 
-def test_remote_shards_are_streamed_and_their_images_read_one_by_one(
+def test_remote_shards_are_streamed_and_their_images_read_without_the_rest(
     bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.pipe("/wds/train-0.tar", tar_of(samples(range(4))))
@@ -452,3 +455,82 @@ def test_a_field_or_classes_that_no_sample_has_are_refused(tmp_path: Path) -> No
         f"no sample of '{path}' has the field 'class' in its .json; set data.label_key="
     )
     assert "data.classes= names 2 classes, but no sample of" in message_of(source_of(path, classes=("a", "b")))
+
+
+def shard_of_noise(path: Path, num: int, num_bytes: int = 3000, other: int = 10) -> None:
+    """A tar of images of random bytes, each with a label and another file."""
+    noise = np.random.default_rng(0)
+    members = {}
+    for number in range(num):
+        members[f"{number:04}.jpg"] = noise.bytes(num_bytes)
+        members[f"{number:04}.cls"] = str(number % 7).encode()
+        members[f"{number:04}.txt"] = b"x" * other
+    path.write_bytes(tar_of(members))
+
+
+def test_a_run_of_members_is_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_index, "RUN_BYTES", 50_000)
+    monkeypatch.setattr(reads, "RUN_BYTES", 50_000)
+    shard_of_noise(tmp_path / "train-0.tar", 100)
+    shard_of_noise(tmp_path / "train-1.tar", 5)
+    here = source_of(tmp_path).required("train")
+    with counted_storage() as storage:
+        split = source_of(f"counted://{tmp_path}").required("train")
+        assert split.unit_sizes.tolist() == [100, 5]
+        units = split.read_units
+        assert units.tolist() == [*[9] * 11, 1, 5], "9 such members are 50 kB with all that is beside them"
+        ends = np.cumsum(units)
+        split.labels_of(np.arange(105))  # reads the indices
+        for start, end in zip(ends - units, ends, strict=True):
+            storage.requests.clear()
+            storage.num_bytes = 0
+            index = np.random.default_rng(1).permutation(np.arange(start, end))
+            assert split.read(index).images == here.read(index).images
+            assert storage.requests == {"open": 1, "read": 1}
+            assert storage.num_bytes <= 50_000
+
+
+def test_images_with_much_between_them_are_read_without_it(tmp_path: Path) -> None:
+    shard_of_noise(tmp_path / "train-0.tar", 10, other=100_000)
+    source_of(tmp_path).required("train")
+    with counted_storage() as storage:
+        split = source_of(f"counted://{tmp_path}").required("train")
+        split.labels_of(np.arange(10))
+        storage.num_bytes = 0
+        split.read(np.arange(10))
+        assert storage.num_bytes == 10 * 3000
+
+
+@pytest.mark.parametrize(("num_bytes", "most_share", "most_requests"), [(3000, 1.01, 12), (3_000_000, 0.1, 45)])
+def test_an_index_is_made_from_ranges_of_the_shard(
+    tmp_path: Path, num_bytes: int, most_share: float, most_requests: int
+) -> None:
+    num = 200 if num_bytes == 3000 else 8
+    shard_of_noise(tmp_path / "train-0.tar", num, num_bytes)
+    size = (tmp_path / "train-0.tar").stat().st_size
+    with counted_storage() as storage:
+        shard = Shard(f"counted://{tmp_path}", "train-0.tar", size, None)
+        index = _scan(shard, None)
+        assert storage.num_bytes <= most_share * size
+        assert storage.requests["read"] <= most_requests
+    assert np.array_equal(index.offsets, _scan(Shard(str(tmp_path), "train-0.tar", size, None), None).offsets)
+    assert index.labels.tolist() == [number % 7 for number in range(num)]
+
+
+def test_a_start_over_many_shards_reads_one_file_of_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_summaries, "MANY", 5)
+    for number in range(5):
+        write(tmp_path / f"train-{number}.tar", samples(range(number, 2 * number + 1)))
+    first = source_of(tmp_path).required("train")
+    (stored,) = tmp_path.glob("*.shards.npz")
+    with counted_storage() as storage:
+        again = source_of(f"counted://{tmp_path}").required("train")
+        assert set(storage.reads) == {str(stored)} or not storage.reads
+    (tmp_path / "train-2.tar.index.npz").unlink()
+    write(tmp_path / "train-2.tar", samples(range(20, 24)))
+    changed = source_of(tmp_path).required("train")
+    assert changed.num_samples == first.num_samples + 1
+    assert again.fingerprint == first.fingerprint != changed.fingerprint
+    assert source_of(tmp_path).required("train").fingerprint == changed.fingerprint
+    stored.write_bytes(b"of no use")
+    assert source_of(tmp_path).required("train").fingerprint == changed.fingerprint
