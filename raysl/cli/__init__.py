@@ -19,6 +19,7 @@ from raysl.cli.credentials import refuse_credentials
 from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
 from raysl.cli.listing import list_names, show_config
+from raysl.cli.plan import run_plan
 from raysl.cli.pretrain import run_pretrain
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command("config")(show_config)
 app.command("pretrain")(run_pretrain)
+app.command("plan")(run_plan)
 app.command("benchmark")(run_benchmark)
 app.command("extract")(run_extract)
 app.command("cluster")(run_cluster)

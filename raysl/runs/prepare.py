@@ -157,8 +157,10 @@ def continued(run: Prepared, newest: NewestCheckpoint) -> Prepared:
             f"train.workers={lanes} or less, or give the run another name="
         )
     plan = _plan(run.config, run.loader.split, order["version"], lanes)
-    setup = replace(run.setup, plan=plan)
-    return replace(run, setup=setup, loader=replace(run.loader, order=plan.order(run.loader.split)))
+    setup, loader = replace(run.setup, plan=plan), replace(run.loader, order=plan.order(run.loader.split))
+    if order["version"] == OrderV1.version and not loader.order.is_exact:
+        log.info("the run %s keeps version 1 of the order of samples, which reads images many times", run.config.name)
+    return replace(run, setup=setup, loader=loader)
 
 
 def _plan(config: RunConfig, split: Split, order_version: int = Order.version, lanes: int | None = None) -> TrainPlan:

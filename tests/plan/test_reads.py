@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from raysl.cli import main
 from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.split import runs
@@ -86,6 +87,27 @@ def test_a_bad_layout_is_named_with_its_costs_and_the_way_out() -> None:
     assert "the overlap of batches of two epochs varies 1,000 times as much as with an exact permutation" in few
     small = Reads.of(order(64, lanes=16, rows=5000)).warning(ROW_BYTES, DATA)
     assert small is None, "there is not much to read, and nothing that reads less"
+
+
+def test_the_command_prints_the_numbers_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = ["data=synthetic", "data.num_train=20480", "data.unit_rows=64", "data.limit=null", "benchmarks=[]"]
+    words = [*images, "data.is_random_access=false", "train.batch_size=512", "train.epochs=3", "train.workers=3"]
+    monkeypatch.setattr("sys.argv", ["raysl", "plan", "quickstart", *words, "train.uneven=true", "data.image_size=32"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert caught.value.code in (0, None)
+    assert lines[:3] == [
+        "images      20,480 to train on",
+        "batch       512 images: 168 to 176 on each of 3 worker(s), 64 lanes",
+        "training    120 steps, 40 in an epoch",
+    ]
+    assert lines[3].startswith(
+        "reads       320 read units of 64 images in 64 lanes: an epoch reads at most 1.197 times"
+    )
+    assert len(lines) == 6
 
 
 def test_a_start_warns_once_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
