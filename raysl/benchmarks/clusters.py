@@ -13,11 +13,11 @@ from raysl.benchmarks.suite.results import weights_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.cluster.settings import use_settings
-from raysl.components import resolve
 from raysl.config.build import build_node
 from raysl.config.layers import parse_overrides
 from raysl.config.ranges import Count, Seed, Width, Within
 from raysl.data.assignments import Assignments
+from raysl.data.source import make_source
 from raysl.errors import ConfigError
 from raysl.methods.clusters import feature_clusters
 from raysl.redact import redact_uri
@@ -79,7 +79,7 @@ def cluster_images(
     loaded = load_checkpoint(checkpoint, trust_code)
     use_settings(loaded.config.cluster)
     data = load_data(loaded.config, of_data) if of_data else loaded.config.data
-    images = resolve("source", data.name)(data).required("train")
+    images = make_source(data, "" if of_data else loaded.data.fingerprint).required("train")
     if settings.k > images.num_samples:
         raise ConfigError(f"k={settings.k} is more than the {images.num_samples} images; give fewer clusters")
     tag = dataset_tag(data, loaded.config.data)

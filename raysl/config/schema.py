@@ -78,7 +78,8 @@ class DataConfig(ComponentConfig):
     """Input channels of the network, in training and measurement: red, green and blue; the reverse, each channel with
     its mean and std; or three times the same normalised channel: grey, or the lightness L / 100 of CIE Lab."""
     limit: Count | None = None
-    """Use only so many images of each split, at even distances in the order of files; default: all."""
+    """Use only so many images of each split, at even distances in the order of files; default: all. Where that would
+    read more than four times their bytes, they are those of a few read units, unless images are sorted by class."""
     balanced: bool = False
     """Take the same number of training images from each class, `limit` in total; the first classes give one more if
     it does not divide evenly."""

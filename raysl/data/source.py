@@ -24,6 +24,8 @@ class Source(ABC):
     """A dataset. A subclass nests a frozen `Config` and takes one as its only argument."""
 
     Config: ClassVar[type[DataConfig]]
+    chosen: str = ""
+    """Fingerprint of the training images of a run that began earlier, which `data.limit` then chooses again."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -45,7 +47,7 @@ class Source(ABC):
         split = self.split(name)
         if split is None:
             return None
-        chosen = with_labels(with_subset(split, self.config, name), self.config.label_type)
+        chosen = with_labels(with_subset(split, self.config, name, self.chosen), self.config.label_type)
         return with_background(chosen, parse_color(self.config.background))
 
     def required(self, name: str) -> Split:
@@ -91,8 +93,14 @@ def _is_of_the_images(field: Field[Any]) -> bool:
     return field.name in _OF_THE_IMAGES or bool(field.metadata.get("of_the_images", False))
 
 
-def make_source(config: DataConfig) -> Source:
-    """Return the source that these settings describe."""
+def make_source(config: DataConfig, chosen: str = "") -> Source:
+    """Return the source that these settings describe.
+
+    Args:
+        config: the settings.
+        chosen: fingerprint of the training images of a run that began earlier with these settings, see `Source.chosen`.
+    """
     source = resolve("source", config.name)(config)
     assert isinstance(source, Source)
+    source.chosen = chosen
     return source

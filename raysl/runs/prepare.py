@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 
 from raysl.checkpoint.files import NewestCheckpoint
-from raysl.components import Classes, resolve
+from raysl.components import Classes
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import find_size_setting
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
 from raysl.data.order_v1 import OrderV1
-from raysl.data.source import Split
+from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
 from raysl.errors import ConfigError
@@ -84,19 +84,20 @@ class Prepared:
         return self.setup.config
 
 
-def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
+def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "") -> Prepared:
     """Check the settings and the images of a run, without a cluster.
 
     Args:
         config: the run's settings.
         measure: checks what will be measured of the run. Default: nothing is measured, and `train.expect` is not
             checked.
+        chosen: fingerprint of the training images that the run began with, see `Source.chosen`.
 
     Raises:
         ConfigError: if the run cannot work.
     """
     classes = Classes.of(config)
-    source = resolve("source", config.data.name)(config.data)
+    source = make_source(config.data, chosen)
     train, test = source.required("train"), source.optional("test")
     warn_of_notes([train] if test is None else [train, test])
     callbacks = configured(config)

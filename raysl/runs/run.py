@@ -25,6 +25,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
+from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
@@ -140,8 +141,9 @@ def training(
         marks = {"command": waits.since, "imports": time.time()}
         waits.enter("reading the dataset")
         config = replace(config, storage=absolute(config.storage))
-        run = prepare(config, measure)
         folder = RunFolder.of(config)
+        note = DatasetNote.read(folder)
+        run = prepare(config, measure, "" if note is None else note.fingerprint)
         folder.make()
         with folder.locked() as owner:
             newest = begin(run, folder)

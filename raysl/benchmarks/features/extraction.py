@@ -21,10 +21,9 @@ from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.cluster.settings import use_settings
-from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.schema import DataConfig
-from raysl.data.source import SPLITS, Split
+from raysl.data.source import SPLITS, Split, make_source
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact
@@ -88,7 +87,7 @@ def extract(
     use_settings(load_cluster(loaded.config, of_cluster))
     check_stages(loaded.backbone, (stage,), loaded.uri)
     data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
-    images = resolve("source", data.name)(data).required(split)
+    images = make_source(data, loaded.data.fingerprint if data is loaded.config.data else "").required(split)
     tag = dataset_tag(data, loaded.config.data)
     name = "_".join(filter(None, ("features", tag, stage.replace(".", "-"), split)))
     path = str(out) if out else join(loaded.uri, f"{name}.parquet")

@@ -91,7 +91,7 @@ def prepare(
     rest = [word for word in overrides if word not in (*of_images, *of_cluster)]
     wanted = load_benchmarks(loaded.config, benchmarks, rest)
     data = load_data(loaded.config, of_images) if of_images else loaded.config.data
-    images = MeasuredImages.of(data)
+    images = MeasuredImages.of(data, "" if of_images else loaded.data.fingerprint)
     fitting = images.fit(wanted, in_run=config is not None)
     if config is None:
         for line in fitting.left_out:

@@ -14,7 +14,7 @@ from raysl.benchmarks.suite.settings import other_data
 from raysl.components import resolve
 from raysl.config.ranges import Interpolation
 from raysl.config.schema import BenchmarkConfig, DataConfig
-from raysl.data.source import Split
+from raysl.data.source import Split, make_source
 from raysl.errors import ConfigError
 
 MOST_COUNTED = 200_000
@@ -72,13 +72,17 @@ class MeasuredImages:
         self._states: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def of(cls, data: DataConfig) -> "MeasuredImages":
+    def of(cls, data: DataConfig, chosen: str = "") -> "MeasuredImages":
         """Read the images of settings.
+
+        Args:
+            data: the settings.
+            chosen: fingerprint of the training images of a run with these settings, see `Source.chosen`.
 
         Raises:
             ConfigError: if they cannot be found or read.
         """
-        source = resolve("source", data.name)(data)
+        source = make_source(data, chosen)
         return cls(data, source.required("train"), source.optional("test"))
 
     @property

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from raysl.config.schema import DataConfig
 from raysl.data.sources.lists import read_values
-from raysl.data.sources.sample import even_index, sample_rows
+from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
 from raysl.data.split import Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_text, permutation
@@ -18,26 +18,39 @@ from raysl.hashing import Int64s, hash_text, permutation
 log = logging.getLogger("raysl")
 
 MOST_TIMES = 4.0
-"""Bytes that are read for each byte of the chosen images before a warning."""
+"""Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,
+`skip` or `subset` choose, a warning."""
+IN_UNITS = " in units"
+"""Follows the number of images in the fingerprint of those that `limit` takes from a few units."""
 _SHOWN = 5
 
 
-def with_subset(split: Split, config: DataConfig, name: str) -> Split:
+def with_subset(split: Split, config: DataConfig, name: str, chosen: str = "") -> Split:
     """Return the images of a split that the settings choose, in the order of the split.
 
     For training images, `subset` comes first; `limit`, `balanced` and `skip` then choose among the listed images.
     For held-out images, only `limit` counts. Images for which much more than their own bytes is read cause a warning.
 
+    Args:
+        split: the whole split.
+        config: the settings.
+        name: of the split.
+        chosen: fingerprint of the training images of an earlier start; `limit` chooses as it did.
+
     Raises:
         ConfigError: if the settings need images that do not exist.
     """
-    chosen = _choose(split, config, name == "train")
-    if isinstance(chosen, Subset) and not chosen.is_random_access:
-        _warn_of_reads(chosen, name)
-    return chosen
+    is_even = bool(chosen) and not chosen.endswith(IN_UNITS)
+    part = _choose(split, config, name == "train", is_even)
+    if isinstance(part, Subset) and not part.is_random_access and (times := part.read_times) > MOST_TIMES:
+        _warn_once(
+            f"the {part.num_samples:,} {name} images that the settings choose are spread over the dataset: reading "
+            f"them costs {times:.0f} times their bytes; raysl ingest with the same data settings stores them alone"
+        )
+    return part
 
 
-def _choose(split: Split, config: DataConfig, is_train: bool) -> Split:
+def _choose(split: Split, config: DataConfig, is_train: bool, is_even: bool) -> Split:
     if is_train and config.subset is not None:
         split = Subset(split, _find_listed(split, config.subset, config.subset_by))
     if is_train and config.balanced and config.limit is not None:
@@ -53,21 +66,16 @@ def _choose(split: Split, config: DataConfig, is_train: bool) -> Split:
     if config.limit is not None:
         if is_train and config.limit > split.num_samples:
             _warn_once(f"data.limit={config.limit} changes nothing: there are {split.num_samples:,} training images")
-        num_samples = min(config.limit, split.num_samples)
-        return Subset(split, even_index(split.num_samples, num_samples), f"{num_samples}")
+        return _limited(split, min(config.limit, split.num_samples), is_even)
     return split
 
 
-def _warn_of_reads(chosen: "Subset", name: str) -> None:
-    """Warn if the units of the chosen images hold many others."""
-    sizes = chosen.split.read_units
-    units = np.unique(np.searchsorted(np.cumsum(sizes), chosen.rows, side="right"))
-    times = sizes[units].sum() / len(chosen.rows)
-    if times > MOST_TIMES:
-        _warn_once(
-            f"the {len(chosen.rows):,} {name} images that the settings choose are spread over the dataset: reading "
-            f"them costs {times:.0f} times their bytes; raysl ingest with the same data settings stores them alone"
-        )
+def _limited(split: Split, num: int, is_even: bool) -> Split:
+    """Return `num` images at even distances; if much more than their bytes were read for them, those of a few units."""
+    part = Subset(split, even_index(split.num_samples, num), f"{num}")
+    if is_even or split.is_random_access or part.read_times <= MOST_TIMES or is_sorted_by_class(split):
+        return part
+    return Subset(split, unit_rows(split, num), f"{num}{IN_UNITS}", is_in_units=True)
 
 
 @cache
@@ -93,12 +101,13 @@ class Subset(Split):
         split: the whole split.
         rows: their indices in it, int64 [N], ascending, so that rows that are stored together are read together.
         key: of this choice in the fingerprint; default: a hash of the rows.
+        is_in_units: whether its units are those of the whole split; else they are runs of the chosen rows.
     """
 
-    def __init__(self, split: Split, rows: Int64s, key: str | None = None) -> None:
+    def __init__(self, split: Split, rows: Int64s, key: str | None = None, is_in_units: bool = False) -> None:
         self.split = split
         self.rows = rows
-        self.unit_sizes = runs(len(rows))
+        self.unit_sizes = self.read_units if is_in_units else runs(len(rows))
         self.fingerprint = f"{split.fingerprint}:{key or hashlib.sha256(rows.tobytes()).hexdigest()[:16]}"
         self.classes = split.classes
         self.is_random_access = split.is_random_access
@@ -114,6 +123,13 @@ class Subset(Split):
         units = np.searchsorted(np.cumsum(self.split.read_units), self.rows, side="right")
         counts: Int64s = np.unique(units, return_counts=True)[1]
         return counts
+
+    @property
+    def read_times(self) -> float:
+        """Images in the units that hold the chosen ones, for each of these: bytes read for each byte used."""
+        sizes = self.split.read_units
+        units = np.unique(np.searchsorted(np.cumsum(sizes), self.rows, side="right"))
+        return float(sizes[units].sum() / max(1, len(self.rows)))
 
     @override
     def read(self, index: Int64s) -> Rows:

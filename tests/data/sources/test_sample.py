@@ -8,26 +8,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysl.data.source import Split
+from raysl.data.source import Split, make_source
 from raysl.data.sources import parquet_split
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.sample import is_sorted_by_class, sample_rows, unit_share
-from raysl.data.sources.subset import sample_of
+from raysl.data.sources.subset import Subset, sample_of
 from raysl.data.sources.synthetic import Synthetic
 from raysl.storage.cache import RecentlyUsed
-from tests.data.counted_files import CountedFiles, counted_files
+from tests.data.counted import CountedFiles, counted_storage
 
 UNIT, ROW_BYTES, CLASSES = 16, 20_000, 4
 NUM, FILE_ROWS = 1280, 160
 
 
 @pytest.fixture(autouse=True)
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[CountedFiles]]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedFiles]:
     """All Parquet sets are too large for random access, and no row group is cached from another test."""
     monkeypatch.setattr(parquet_split, "RANDOM_ACCESS_BYTES", 0)
-    monkeypatch.setattr(parquet_split, "_CACHE", RecentlyUsed(parquet_split.CACHE_BYTES))
-    with counted_files() as files:
+    monkeypatch.setattr(parquet_split, "_PARTS", RecentlyUsed(parquet_split.PART_BYTES))
+    with counted_storage() as files:
         yield files
 
 
@@ -44,7 +44,7 @@ def large_set(folder: Path, is_sorted: bool = False, labelled: bool = True) -> S
     return Parquet(Parquet.Config(path=f"counted://{folder}")).required("train")
 
 
-def bytes_a_byte(split: Split, rows: np.ndarray, counted: type[CountedFiles]) -> float:
+def bytes_a_byte(split: Split, rows: np.ndarray, counted: CountedFiles) -> float:
     """Bytes that are read for each byte of some images, read 10 rows at a time."""
     counted.num_bytes = 0
     for part in np.split(rows, range(10, len(rows), 10)):
@@ -53,7 +53,7 @@ def bytes_a_byte(split: Split, rows: np.ndarray, counted: type[CountedFiles]) ->
 
 
 @pytest.mark.parametrize("most", [40, 64, 500])
-def test_a_sample_reads_at_most_twice_its_bytes(tmp_path: Path, counted: type[CountedFiles], most: int) -> None:
+def test_a_sample_reads_at_most_twice_its_bytes(tmp_path: Path, counted: CountedFiles, most: int) -> None:
     split = large_set(tmp_path)
     rows = sample_rows(split, most)
     assert len(rows) == most
@@ -62,7 +62,7 @@ def test_a_sample_reads_at_most_twice_its_bytes(tmp_path: Path, counted: type[Co
     assert bytes_a_byte(split, rows, counted) <= 2
 
 
-def test_few_rows_cost_one_unit(tmp_path: Path, counted: type[CountedFiles]) -> None:
+def test_few_rows_cost_one_unit(tmp_path: Path, counted: CountedFiles) -> None:
     split = large_set(tmp_path)
     assert bytes_a_byte(split, sample_rows(split, 4), counted) < 1.3 * UNIT / 4
 
@@ -102,10 +102,51 @@ def test_ranks_share_a_sample_without_sharing_a_unit(tmp_path: Path) -> None:
         assert len(read) == len(set(read))
 
 
-def test_a_sample_of_joined_and_selected_sets_is_of_few_units(tmp_path: Path, counted: type[CountedFiles]) -> None:
+def test_a_sample_of_joined_and_selected_sets_is_of_few_units(tmp_path: Path, counted: CountedFiles) -> None:
     for name in "ab":
         large_set(tmp_path / name)
     sources = {name: Parquet.Config(path=f"counted://{tmp_path / name}", skip=0, limit=NUM // 2) for name in "ab"}
     split = Concat(Concat.Config(sources=sources)).required("train")
     rows = sample_rows(split, 200)
     assert bytes_a_byte(split, rows, counted) <= 2 * 2
+
+
+def test_a_limit_of_a_large_set_reads_at_most_twice_its_bytes(tmp_path: Path, counted: CountedFiles) -> None:
+    large_set(tmp_path)
+    source = Parquet(Parquet.Config(path=f"counted://{tmp_path}", limit=64))
+    split = source.required("train")
+    assert split.num_samples == 64
+    assert split.unit_sizes.tolist() == [UNIT] * 4
+    assert bytes_a_byte(split, np.arange(64), counted) <= 2
+    assert split.fingerprint == source.required("train").fingerprint
+
+
+def test_a_run_that_began_at_even_distances_keeps_them_and_a_new_one_its_units(tmp_path: Path) -> None:
+    whole = large_set(tmp_path)
+    config = Parquet.Config(path=f"counted://{tmp_path}", limit=64)
+    before = f"{whole.fingerprint}:64"
+    kept, new = make_source(config, before).required("train"), make_source(config).required("train")
+    assert isinstance(kept, Subset)
+    assert isinstance(new, Subset)
+    assert kept.fingerprint == before
+    assert kept.rows.tolist() == list(range(0, NUM, 20))
+    assert kept.unit_sizes.tolist() == [64]
+    again = make_source(config, new.fingerprint).required("train")
+    assert (again.fingerprint, new.fingerprint != before) == (new.fingerprint, True)
+
+
+def test_a_limit_that_costs_little_or_is_of_a_sorted_set_is_at_even_distances(tmp_path: Path) -> None:
+    large_set(tmp_path / "mixed")
+    large_set(tmp_path / "sorted", is_sorted=True)
+    for name, limit in (("mixed", NUM // 2), ("sorted", 64)):
+        split = make_source(Parquet.Config(path=f"counted://{tmp_path / name}", limit=limit)).required("train")
+        assert split.rows.tolist() == list(range(0, NUM, NUM // limit))  # type: ignore[attr-defined]
+
+
+def test_images_that_cost_many_times_their_bytes_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    large_set(tmp_path)
+    Parquet(Parquet.Config(path=f"counted://{tmp_path}", limit=40, balanced=True)).required("train")
+    assert "the 40 train images that the settings choose are spread over the dataset: reading them costs" in caplog.text
+    assert "raysl ingest with the same data settings stores them alone" in caplog.text
