@@ -111,6 +111,23 @@ def run_pipeline(
     )
 
 
+@app.command("cores")
+def run_cores(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 5,
+    batches: Annotated[int, typer.Option(min=1, help="Batches that a turn times.")] = 2,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as dino/parquet; again for more.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Count the images a second that one CPU core makes for SimCLR and DINO, from each kind of storage."""
+    set_up(verbose)
+    from perf.cores import cores_table, measure_cores
+
+    _tell(json_file, lambda: measure_cores(only or [], repeats=repeats, batches=batches), cores_table)
+
+
 @app.command("loss")
 def run_loss(
     json_file: JsonFile = None,

@@ -2,6 +2,7 @@
 
 * `vision_pil`, `vision_tensor`: a torch DataLoader with torchvision's transforms v2, image by image
 * `lightly`: a torch DataLoader with lightly's SimCLRTransform
+* `dali`: NVIDIA DALI's pipeline on CPUs, where it is installed
 * `raysl_local`: raysl in one process, with threads
 * `raysl_ray`: raysl's Ray Data tasks feeding a worker of Ray Train
 * `decode`: decoding alone, the floor under all of them
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from perf.dali import simclr_batches
 from perf.pictures import read_pictures
 from perf.turns import join
 from raysl.config.schema import DataConfig
@@ -138,6 +140,19 @@ def lightly(task: StreamTask) -> Iterator[Any]:
     return _loaded(task, _open, SimCLRTransform(input_size=task.size, normalize=normal))
 
 
+def dali(task: StreamTask) -> Iterator[Any]:
+    """DALI on CPUs."""
+    return simclr_batches(
+        read_pictures(Path(task.file)),
+        size=task.size,
+        batch_size=task.batch_size,
+        threads=task.threads,
+        blur_kernel=blur_kernel_size(task.size),
+        mean=MEAN,
+        std=STD,
+    )
+
+
 def raysl_local(task: StreamTask) -> Iterator[Any]:
     """raysl in one process."""
     return LocalBatches(_loader(task), threads=task.threads).from_step(0)
@@ -183,6 +198,7 @@ STREAMS: dict[str, Callable[[StreamTask], Iterator[Any]]] = {
     "vision_pil": vision_pil,
     "vision_tensor": vision_tensor,
     "lightly": lightly,
+    "dali": dali,
     "raysl_local": raysl_local,
     "decode": decode_alone,
 }

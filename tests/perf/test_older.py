@@ -44,6 +44,15 @@ def test_contenders_are_chosen_by_their_letters() -> None:
         contender_names("dz")
 
 
+def test_dali_takes_part_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perf.dali.is_installed", lambda: True)
+    assert contender_names() == "abcdefg"
+    monkeypatch.setattr("perf.dali.is_installed", lambda: False)
+    assert contender_names() == "abcdef"
+    with pytest.raises(ConfigError, match="DALI is not installed; run `pip install"):
+        contender_names("dg")
+
+
 @pytest.mark.slow
 def test_a_version_is_measured_beside_itself() -> None:
     numbers = measure_pipeline("f", sizes=(32,), repeats=1, seconds=0.1, threads=1, beside=CHECKOUT)
