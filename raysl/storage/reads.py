@@ -26,6 +26,7 @@ T = TypeVar("T")
 TRIES = 5
 FIRST_WAIT_S = 0.2
 REMOTE_READS = 16  # in parallel
+RANGE_FILES = 32  # in parallel; each holds up to RUN_BYTES
 SMALL_READS = 64  # in parallel, of remote files of which only a little is read
 LOCAL_READS = 8  # in parallel
 RUN_BYTES = 8 << 20  # of parts of a file that are one request; takes longer than the wait for its first byte
@@ -197,6 +198,15 @@ class RangeFile:
         self.position = 0
         self._start, self._content = 0, b""
         self._size = FIRST_RANGE
+        is_opened = fsspec_client(system) is None
+        self._file = retrying(lambda: system.open_input_file(path), "open", path) if is_opened else None
+
+    def __enter__(self) -> "RangeFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def tell(self) -> int:
         """Return the position of the next byte to read."""
@@ -222,7 +232,8 @@ class RangeFile:
         self._size = min(RUN_BYTES, 2 * self._size) if 0 <= skipped <= LONG_SKIP else FIRST_RANGE
         self._start = self.position
         size = min(max(size, self._size), self.num_bytes - self.position)
-        (self._content,) = read_ranges(self.system, self.path, [self._start], [size])
+        part = self.system, self.path, self._file, self._start, size
+        self._content = retrying(lambda: _read_part(*part), "read", self.path)
         return 0
 
 

@@ -23,7 +23,7 @@ from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import join, open_uri, storage_errors
 from raysl.storage.folder import Folder
-from raysl.storage.reads import LASTING, REMOTE_READS, RUN_BYTES, RangeFile, in_parallel, read_file
+from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
 
 log = logging.getLogger("raysl")
 
@@ -102,7 +102,7 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
 
     is_local = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in shards)
     pairs = zip(shards, is_stored, strict=True)
-    results = list(in_parallel(summarize, pairs, LOCAL_SCANS if is_local else REMOTE_READS))
+    results = list(in_parallel(summarize, pairs, LOCAL_SCANS if is_local else RANGE_FILES))
     unwritten = [shard for shard, (_, is_written) in zip(shards, results, strict=True) if not is_written]
     if unwritten:
         uri, name = _index_address(unwritten[0], folder)
@@ -203,7 +203,8 @@ def _scan(shard: Shard, label_key: str | None) -> ShardIndex:
     with storage_errors("read", path):
         is_local = isinstance(system, fs.LocalFileSystem)
         if not is_local and shard.num_bytes is not None:
-            return _index_tar(RangeFile(system, path, shard.num_bytes), path, label_key)
+            with RangeFile(system, path, shard.num_bytes) as ranges:
+                return _index_tar(ranges, path, label_key)
         with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
             return _index_tar(file, path, label_key)
 
