@@ -92,9 +92,11 @@ class _Follower:
             self.view = ProgressView(self.plan.total_steps, self.first)
         if self.view is not None and self._has_changed(METRICS_FILE, versions):
             lines = parse_metrics(self.folder.last_lines(METRICS_FILE))
-            if lines and lines[-1]["step"] != self.shown:
-                self.shown = int(lines[-1]["step"])
-                self.view.show(self.shown, lines[-1])
+            step = int(lines[-1]["step"]) if lines else self.shown
+            if step > self.shown:
+                self.view.show(step, lines[-1])
+            # A start cuts off the lines after its checkpoint: the newest that is left is of an earlier start.
+            self.shown = step
             self.read[METRICS_FILE] = versions[METRICS_FILE]
 
     def _show_events(self, versions: Mapping[str, Version]) -> None:
