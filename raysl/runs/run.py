@@ -142,12 +142,14 @@ def training(
         waits.enter("reading the dataset")
         config = replace(config, storage=absolute(config.storage))
         folder = RunFolder.of(config)
+        signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
         note = DatasetNote.read(folder)
         run = prepare(config, measure, "" if note is None else note.fingerprint)
         folder.make()
         with folder.locked() as owner:
             newest = begin(run, folder)
             run = continued(run, newest)
+            signals.left = _describe_left(folder, newest.name)
             start = _Start(run, folder, owner, newest, marks, callbacks, signals, waits, until, stop)
             is_done = start.train()
             if is_done:
@@ -199,7 +201,6 @@ class _Start:
         folder, newest, total, name = self.folder, self.newest, self.plan.total_steps, self.run.config.name
         if newest.name is not None:
             _check_corrupt(self.run, folder, newest)
-            self.signals.left = _describe_left(folder, newest.name)
         step, ended = newest.step, None if self.run.config.train.extend else newest.meta.get("ended")
         if step < self.last and ended is None:
             if step:
@@ -285,7 +286,7 @@ class _Start:
 def _describe_left(folder: RunFolder, checkpoint: str | None) -> str:
     """Describe what is kept of a run if it ends now."""
     if checkpoint is None:
-        return "nothing was saved yet"
+        return f"nothing was saved yet; the same command starts it again ({folder.uri})"
     return f"{folder.uri_of(checkpoint)} is the last checkpoint; the same command goes on from there"
 
 

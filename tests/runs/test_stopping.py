@@ -119,6 +119,23 @@ def test_a_run_that_is_not_to_train_does_not_start(tmp_path: Path, monkeypatch: 
         pretrain(config, show_progress=False, stop=stop)
 
 
+@pytest.mark.parametrize(
+    ("moment", "left"),
+    [
+        ("prepare", "it had not started yet; the same command starts it"),
+        ("connect", "nothing was saved yet; the same command starts it again"),
+    ],
+)
+def test_a_run_that_is_interrupted_before_its_first_step_names_its_folder_and_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, left: str
+) -> None:
+    monkeypatch.setattr(f"raysl.runs.run.{moment}", lambda *_: signal.raise_signal(signal.SIGINT))
+    config = load_config("quickstart", [*SMALL, f"storage={tmp_path}", "name=one"])
+    with pytest.raises(Stopped) as stopped:
+        pretrain(config, show_progress=False)
+    assert str(stopped.value) == f"interrupted; {left} ({tmp_path}/one)"
+
+
 def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / STOP_FILE).mkdir()  # no file can take its place
     signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
@@ -172,7 +189,8 @@ def test_a_run_that_is_asked_to_stop_before_its_first_step_ends_with_a_line(tmp_
         waited.append(next(lines))
     os.killpg(process.pid, signal.SIGINT)
     rest = process.communicate(timeout=60)[0]
-    assert (process.returncode, rest) == (130, "raysl: interrupted; nothing was saved yet\n")
+    next_step = f"the same command starts it again ({tmp_path}/one)"
+    assert (process.returncode, rest) == (130, f"raysl: interrupted; nothing was saved yet; {next_step}\n")
     words = [line.split(" s  ")[1] for line in waited]
     assert words == [
         "loading libraries ...\n",
