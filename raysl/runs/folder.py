@@ -22,7 +22,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
 from raysl.storage.owner import Owner, own_folder
-from raysl.train.files import EVENTS_FILE, event_line
+from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
 
 log = logging.getLogger("raysl")
 
@@ -41,9 +41,11 @@ class RunFolder(Folder):
     def claim(self, config: RunConfig, checkpoint: NewestCheckpoint | None = None) -> None:
         """Write the run's settings, after checking that they may replace those of earlier starts.
 
+        Starts that ended before a first step, for example because no cluster answered, bind no later one.
+
         Args:
             config: the settings of this start.
-            checkpoint: the run's newest whole checkpoint, if it has one.
+            checkpoint: the run's newest whole checkpoint; None: any settings in the folder bind this start.
 
         Raises:
             ConfigError: if the folder has a run with other settings (the message lists them), or a run that has begun
@@ -54,7 +56,9 @@ class RunFolder(Folder):
         if self.exists(SETTINGS_FILE):
             old_config = stored_settings(self.read(SETTINGS_FILE).decode(), self.uri_of(SETTINGS_FILE), config)
             changes = [*differences(old_config, config), *_changed_workers(old_config, config)]
-            if changes:
+            if changes and checkpoint is not None and self._has_no_step(checkpoint):
+                log.info("the run %s made no step with other settings, so it takes those of this start", config.name)
+            elif changes:
                 listed = "\n  ".join(changes)
                 raise ConfigError(
                     f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
@@ -66,6 +70,12 @@ class RunFolder(Folder):
         if message is not None:
             self.note(message)
             log.info(message)
+
+    def _has_no_step(self, checkpoint: NewestCheckpoint) -> bool:
+        """Whether no start has stored a checkpoint, even a damaged one, logged a line, or noted its first step."""
+        if checkpoint.name is not None or checkpoint.passed_over:
+            return False
+        return not (self.exists(STARTUP_FILE) or self.read_if_there(METRICS_FILE))
 
     def newest(self) -> NewestCheckpoint:
         """Return the newest whole checkpoint; warn of newer ones that are damaged."""

@@ -17,6 +17,7 @@ from raysl.plan.setup import Setup
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train.files import METRICS_FILE
 from raysl.train.state import TrainState
 from tests.train.problem import SMALL, batches, differing, tensors_of
 
@@ -130,6 +131,7 @@ def test_the_run_is_that_of_the_settings_it_comes_to(tmp_path: Path) -> None:
 def test_a_run_that_has_begun_keeps_its_workers(tmp_path: Path) -> None:
     config = dataclasses.replace(config_of(2), storage=str(tmp_path))
     RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))
+    RunFolder.of(config).write(METRICS_FILE, b'{"step": 1, "loss": 2.5}\n')
     RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))
     other = dataclasses.replace(config, train=dataclasses.replace(config.train, workers=4))
     with pytest.raises(ConfigError, match=r"train.workers: 2 -> 4, which changes the batch size, as train.ref"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from raysl.runs.prepare import Prepared, prepare
 from raysl.runs.worker import _callbacks, max_corrupt
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
+from raysl.train.files import METRICS_FILE, STARTUP_FILE
 from raysl.train.state import TrainState
 from raysl.transforms.recipes import Crops
 from tests.runs.runs import SMALL, finish, start
@@ -235,6 +237,29 @@ def test_what_may_not_change_is_refused_with_its_name_and_both_values(tmp_path: 
         "optim.lr: 1.0 -> 0.7",
     ]
     assert second_start(tmp_path).found.step == STEP, "a refusal changes nothing"
+
+
+@pytest.mark.parametrize("left", [None, METRICS_FILE, STARTUP_FILE, checkpoint_name(STEP)])
+def test_a_start_without_a_first_step_does_not_bind_the_next_one(
+    tmp_path: Path, left: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "raysl")
+    config = load_config("quickstart", words(tmp_path, "train.workers=2", "train.reference_workers=2"))
+    folder = RunFolder.of(config)
+    folder.make()
+    begin(prepare(config), folder)  # no cluster answered
+    if left is not None:
+        file = Path(folder.path) / left / ("meta.json" if left.startswith("checkpoint") else "")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{")
+        with pytest.raises(ConfigError, match="seed: 0 -> 3"):
+            second_start(tmp_path, "seed=3")
+        return
+    run = second_start(tmp_path, "seed=3", "data.limit=128")
+    line = "the run one made no step with other settings, so it takes those of this start"
+    assert caplog.messages.count(line) == 1
+    assert load_dumped(run.folder.read("run.yaml").decode()) == run.config
+    assert json.loads(run.folder.read(DATASET_FILE))["num_samples"] == 128
 
 
 @pytest.mark.slow
