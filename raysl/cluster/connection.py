@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +16,14 @@ import ray._private.utils
 import ray._private.worker
 import ray.cloudpickle
 
+from raysl.cluster.attaching import prepare
 from raysl.cluster.autoscaler import read_autoscaler
 from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.losses import describe_message
 from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import RunFailed
 from raysl.process.signals import install_handlers
 
 log = logging.getLogger("raysl")
@@ -41,9 +41,6 @@ _PRIVATE_SETTINGS = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
 }
 
-ANSWER_S = 10.0
-"""Seconds in which a cluster must accept a connection."""
-
 
 def connect(with_state: bool = False) -> None:
     """Use the cluster that RAY_ADDRESS names (set inside a Ray job), else start a private one on this machine.
@@ -56,7 +53,7 @@ def connect(with_state: bool = False) -> None:
             trial; it makes the start slower.
 
     Raises:
-        ConfigError: if nothing answers at RAY_ADDRESS.
+        ConfigError: if RAY_ADDRESS is no address, no cluster answers there, or it wants a token that is not at hand.
         RunFailed: if Ray does not start.
     """
     _send_user_files()
@@ -68,10 +65,10 @@ def connect(with_state: bool = False) -> None:
     level = logging.INFO if is_verbose else logging.ERROR
     ray._private.worker.print_to_stdstream = _print if is_verbose else _print_less
     if address := os.environ.get("RAY_ADDRESS"):
-        _check_answers(address)
-        for name, value in (_ATTACHED_SETTINGS | {"RAY_AUTH_MODE": "token"}).items():
+        prepare(address)
+        for name, value in _ATTACHED_SETTINGS.items():
             os.environ.setdefault(name, value)
-        with _keep_signal_handler(), _explain_failures():
+        with _keep_signal_handler(), _explain_failures(f"cannot attach to the cluster at {address}"):
             ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
     else:
         for name, value in _PRIVATE_SETTINGS.items():
@@ -83,29 +80,15 @@ def connect(with_state: bool = False) -> None:
     install_handlers()  # Ray's core has replaced ours for SIGTERM
 
 
-def _check_answers(address: str) -> None:
-    """Refuse an address at which nothing listens, where Ray would try for minutes."""
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, set the address of another one, or "
-            "unset RAY_ADDRESS for a private one on this machine"
-        ) from error
-
-
 @contextmanager
-def _explain_failures() -> Iterator[None]:
-    """Turn the errors of a failed start of Ray, which may be of any class, into one line."""
+def _explain_failures(what: str = "Ray has not started") -> Iterator[None]:
+    """Turn the errors of a failed start of Ray, which may be of any class, into one line that begins with `what`."""
     try:
         yield
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise RunFailed(
-            f"Ray has not started: {first}; on a machine that is busy or short of memory try again later; "
+            f"{what}: {first}; on a machine that is busy or short of memory try again later; "
             "RAYSL_VERBOSE=1 shows what Ray says"
         ) from error
 
