@@ -211,8 +211,10 @@ def _nodes() -> list[NodeGroup]:
     return [NodeGroup(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in node_resources()]
 
 
-MAY_GROW = "; if its autoscaler adds nodes, set cluster.max_cpus and cluster.max_gpus to what it may add up to"
-"""Advice where nobody knows whether a cluster grows: it has no autoscaler, or one that cannot be asked."""
+MAY_GROW = "; if its autoscaler adds nodes, set {} to what it may add up to"
+"""Advice where nobody knows whether a cluster grows: it has no autoscaler, or one that cannot be asked.
+
+`{}` stands for the settings that say it."""
 _growths: dict[str, Growth | None] = {}  # of a cluster, by its address
 
 

@@ -22,8 +22,8 @@ class Resources:
         cpus, gpus: total numbers.
         trials: concurrent trials of Ray Tune that share them; 0: one run has them alone.
         node_cpus: CPUs of its largest node; with GPUs, of the largest node that has one; None: unknown.
-        origin: what says how many the cluster can ever have, for messages: ` by FILE`.
-        advice: what to do where that may be wrong, as the end of a message.
+        origins: what says how many CPUs and GPUs the cluster can ever have, for messages: ` by FILE`.
+        advices: what to do where that may be wrong, as the ends of messages about CPUs and GPUs.
 
     >>> Resources(cpus=8, gpus=0).most_cpus(workers=2)
     3.47
@@ -33,12 +33,12 @@ class Resources:
     gpus: float
     trials: int = 0
     node_cpus: float | None = None
-    origin: str = ""
-    advice: str = ""
+    origins: tuple[str, str] = ("", "")
+    advices: tuple[str, str] = ("", "")
 
     @classmethod
     def of(
-        cls, up: Sequence[NodeGroup], growth: Growth | None, settings: ClusterConfig, advice: str, trials: int
+        cls, up: Sequence[NodeGroup], growth: Growth | None, settings: ClusterConfig, may_grow: str, trials: int
     ) -> "Resources":
         """Return the most that a cluster can have.
 
@@ -46,30 +46,47 @@ class Resources:
             up: its nodes.
             growth: what its autoscaler may add up to, where that is known.
             settings: of the run, which say more about it.
-            advice: what to do where nobody knows whether it grows.
+            may_grow: what to do where nobody knows whether it grows; `{}` stands for the settings to give.
             trials: that share it.
 
         >>> nodes, settings = [NodeGroup(cpus=8, gpus=0)], ClusterConfig(max_gpus=4)
-        >>> have = Resources.of(nodes, None, settings, advice="", trials=0)
-        >>> have.cpus, have.gpus, have.origin
-        (8.0, 4.0, ' by cluster.max_gpus')
+        >>> have = Resources.of(nodes, None, settings, "; or set {}", trials=0)
+        >>> have.cpus, have.gpus, have.origins, have.advices
+        (8.0, 4.0, ('', ' by cluster.max_gpus=4'), ('; or set cluster.max_cpus', ''))
         """
         cpus, gpus = (sum(getattr(node, kind) for node in up) for kind in ("cpus", "gpus"))
         if growth is not None:
             cpus, gpus = max(cpus, growth.cpus), max(gpus, growth.gpus)
+        limits = {"cluster.max_cpus": settings.max_cpus, "cluster.max_gpus": settings.max_gpus}
+        known = "" if growth is None else growth.origin
+        origins = [
+            f"{name}={limit:g}" if limit is not None and limit >= have else known
+            for (name, limit), have in zip(limits.items(), (cpus, gpus), strict=True)
+        ]
+        unset = " and ".join(name for name, limit in limits.items() if limit is None)
+        advices = ["" if growth or limit is not None else may_grow.format(unset) for limit in limits.values()]
         cpus, gpus = max(cpus, settings.max_cpus or 0.0), max(gpus, settings.max_gpus or 0.0)
         groups = [group for group in (*up, *(growth.groups if growth else ())) if group.most > 0]
         sizes = [group.cpus for group in groups if group.gpus >= 1] or [group.cpus for group in groups]
-        names = [f"cluster.{name}" for name in ("max_cpus", "max_gpus") if getattr(settings, name) is not None]
-        origin = " and ".join(names) or (growth.origin if growth else "")
+        is_given = any(limit is not None for limit in limits.values())
         return cls(
             float(cpus),
             float(gpus),
             trials,
-            node_cpus=None if names else max(sizes, default=0.0) or None,
-            origin=f" by {origin}" if origin else "",
-            advice="" if growth or len(names) == 2 else advice,
+            node_cpus=None if is_given else max(sizes, default=0.0) or None,
+            origins=(_by(origins[0]), _by(origins[1])),
+            advices=(advices[0], advices[1]),
         )
+
+    @property
+    def origin(self) -> str:
+        """What says how many CPUs the cluster can ever have, as part of a message."""
+        return self.origins[0]
+
+    @property
+    def advice(self) -> str:
+        """What to do where the number of CPUs may be wrong, as the end of a message."""
+        return self.advices[0]
 
     def shared(self, trials: int) -> "Resources":
         """Return the resources as shared by concurrent trials, so that `worker_shape` gives each only its part.
@@ -167,7 +184,10 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"{cluster.origin}; set train.cpus_per_worker={cluster.node_cpus:g} or less{cluster.advice}"
         )
     if cpus is None and num > cluster.cpus:
-        fewer = f"; set train.workers={int(cluster.cpus)}, or train.cpus_per_worker to let them share CPUs"
+        fit = max(1, int(cluster.cpus))
+        each = min(1.0, cluster.most_cpus(fit))
+        fewer = f"; set train.workers={fit} ({each:g} CPU each, the rest for data tasks), or train.cpus_per_worker"
+        fewer += f"={most:g} to let {num} share them" if most >= LEAST_CPUS else " to let them share CPUs"
         raise ConfigError(
             f"{_count(num)} {'is' if num == 1 else 'are'} more than the {cluster.cpus:g} CPUs that this cluster can "
             f"ever have{cluster.origin}{fewer if cluster.cpus >= 1 else ''}{cluster.advice}"
@@ -240,13 +260,13 @@ def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
     fit = _most_workers(train, cluster)
     if max(1, cluster.trials) * train.least_workers <= fit:
         return
-    have = f"this cluster can never have more than {cluster.gpus:g}{cluster.origin}"
+    have = f"this cluster can never have more than {cluster.gpus:g}{cluster.origins[1]}"
     if cluster.trials <= 1:
         need = (
             "1 worker needs a GPU" if train.least_workers == 1 else f"{train.least_workers} workers need as many GPUs"
         )
         way = f"train.workers={int(cluster.gpus)}" if cluster.gpus >= 1 else "train.device=cpu"
-        raise ConfigError(f"{need}, and {have}; set {way}{cluster.advice}")
+        raise ConfigError(f"{need}, and {have}; set {way}{cluster.advices[1]}")
     ways = [f"run {fit // train.least_workers} at a time"] if fit >= train.least_workers else []
     if train.least_workers == 1 and cluster.gpus >= 1:
         each = _floor(1 / math.ceil(cluster.trials / int(cluster.gpus)))
@@ -254,8 +274,12 @@ def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
     need = f"{train.gpus_per_worker:g} of a GPU each" if train.gpus_per_worker < 1 else "a GPU each"
     raise ConfigError(
         f"{_workers(train, cluster)} need {need}, and {have}; {', or '.join(ways) or 'set train.device=cpu'}"
-        f"{cluster.advice}"
+        f"{cluster.advices[1]}"
     )
+
+
+def _by(origin: str) -> str:
+    return f" by {origin}" if origin else ""
 
 
 def _count(num: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped, StorageError
+from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers
 from raysl.plan.plan import TrainPlan
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
@@ -144,7 +145,10 @@ def training(
         folder = RunFolder.of(config)
         signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
         note = DatasetNote.read(folder)
-        run = prepare(config, measure, "" if note is None else note.fingerprint)
+        try:
+            run = prepare(config, measure, "" if note is None else note.fingerprint)
+        except UnevenWorkers as error:
+            raise _with_limit_of_cluster(error, config) from error
         folder.make()
         with folder.locked() as owner:
             newest = begin(run, folder)
@@ -155,6 +159,21 @@ def training(
             if is_done:
                 signals.left = "training is done; the same command goes on with the measurements"
             yield TrainedRun.read(config, is_done, waits.since, folder)
+
+
+def _with_limit_of_cluster(error: UnevenWorkers, config: RunConfig) -> ConfigError:
+    """Return an error that also says that the cluster can never have that many workers, where one is running."""
+    if "RAY_ADDRESS" not in os.environ:
+        return error
+    use_settings(config.cluster)
+    try:
+        connect()
+        worker_shape(config.train, cluster_resources())
+    except ConfigError as limit:
+        return ConfigError(f"{limit}; besides, {error}")
+    except RunFailed:  # Ray has not started: the first error stands alone
+        return error
+    return error
 
 
 @dataclass(frozen=True)

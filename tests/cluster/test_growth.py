@@ -96,8 +96,28 @@ def test_settings_say_what_may_come_where_nobody_else_does() -> None:
     shape = worker_shape(TrainConfig(workers=4), have)
     assert shape.resources == {"CPU": 1.0, "GPU": 1.0}
     assert have.task_cpus == 1, "the size of the nodes to come is unknown"
-    with pytest.raises(ConfigError, match=r"never have more than 4 by cluster.max_cpus and cluster.max_gpus; set"):
+    with pytest.raises(ConfigError, match=r"never have more than 4 by cluster.max_gpus=4; set train.workers=4$"):
         worker_shape(TrainConfig(workers=5), have)
+
+
+def test_more_workers_than_the_given_limit_are_refused_with_numbers_that_start() -> None:
+    have = may_have(None, ClusterConfig(max_cpus=4))
+    with pytest.raises(ConfigError) as refused:
+        worker_shape(TrainConfig(workers=8), have)
+    assert str(refused.value) == (
+        "8 workers are more than the 4 CPUs that this cluster can ever have by cluster.max_cpus=4; set train.workers=4 "
+        "(0.73 CPU each, the rest for data tasks), or train.cpus_per_worker=0.36 to let 8 share them"
+    )
+    assert worker_shape(TrainConfig(workers=4), have).cpus == 0.73
+    assert worker_shape(TrainConfig(workers=8, cpus_per_worker=0.36), have).cpus == 0.36
+    with pytest.raises(ConfigError, match=r"never have more than 0; .* adds nodes, set cluster.max_gpus to"):
+        worker_shape(TrainConfig(device="cuda"), have)
+
+
+def test_a_limit_below_the_nodes_that_are_up_is_not_named() -> None:
+    have = may_have(None, ClusterConfig(max_cpus=4), (NodeGroup(cpus=6, gpus=0),))
+    with pytest.raises(ConfigError, match="8 workers are more than the 6 CPUs that this cluster can ever have; set"):
+        worker_shape(TrainConfig(workers=8), have)
 
 
 def test_without_nodes_and_settings_the_message_names_the_settings() -> None:
