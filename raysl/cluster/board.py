@@ -33,6 +33,10 @@ class Board:
         content = _internal_kv_get(f"{self.key}/{name}", namespace=_NAMESPACE)
         return None if content is None else json.loads(content)
 
+    def remove(self, name: str) -> None:
+        """Remove a note, if it is there."""
+        _internal_kv_del(f"{self.key}/{name}", namespace=_NAMESPACE)
+
     def names(self, prefix: str) -> list[str]:
         """Return the names of notes that begin with a prefix, in order."""
         start = len(f"{self.key}/")

@@ -1,7 +1,7 @@
 """Shares of a cluster for workers, data tasks, benchmarks and concurrent trials, computed without Ray."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raysl.cluster.growth import Growth, NodeGroup
@@ -221,6 +221,29 @@ def run_bundles(train: TrainConfig, shape: WorkerShape, cluster: Resources) -> l
     """
     task = [] if cluster.trials > 1 else [{"CPU": shape.task_cpus}]
     return [shape.resources] * train.least_workers + task
+
+
+def describe_bundles(bundles: Sequence[Mapping[str, float]], num_workers: int) -> str:
+    """Describe what `run_bundles` returns: the bundles of workers and what else is there.
+
+    >>> describe_bundles([{"CPU": 1.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}], num_workers=2)
+    '2 workers of 1 GPU and 1 CPU each and a data task of 0.5 CPU'
+    >>> describe_bundles([{"CPU": 0.5}, {"CPU": 0.5}], num_workers=1)
+    '1 worker of 0.5 CPU and a data task of 0.5 CPU'
+    """
+    amounts = " and ".join(amount(bundles[0][kind], kind) for kind in ("GPU", "CPU") if kind in bundles[0])
+    text = f"{_count(num_workers)} of {amounts}{' each' if num_workers > 1 else ''}"
+    tasks = [f" and a data task of {amount(bundle['CPU'], 'CPU')}" for bundle in bundles[num_workers:]]
+    return text + "".join(tasks)
+
+
+def amount(num: float, kind: str) -> str:
+    """Return a number of CPUs or GPUs in words.
+
+    >>> amount(0.5, "CPU"), amount(2.0, "GPU")
+    ('0.5 CPU', '2 GPUs')
+    """
+    return f"{num:g} {kind}{'' if num <= 1 else 's'}"
 
 
 def most_trials(train: TrainConfig, cluster: Resources) -> int:

@@ -11,7 +11,9 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 
 from raysl.cluster.autoscaler import Activity, read_activity
 from raysl.cluster.connection import is_private
+from raysl.cluster.controllers import runs_at_work, withdraw_requests_of_dead
 from raysl.cluster.head import keep_actors_on_head
+from raysl.cluster.resources import amount
 from raysl.cluster.settings import cluster_settings
 from raysl.errors import RunFailed
 from raysl.process.screen import duration
@@ -22,9 +24,10 @@ SILENT_S = 1.0
 LOOK_S = 2.0
 """Seconds between two looks at the cluster."""
 Amounts = Mapping[str, float]
+_KINDS = ("GPU", "CPU")
 
 
-def wait_for_nodes(bundles: Sequence[Amounts], user: str) -> None:
+def wait_for_nodes(bundles: Sequence[Amounts], user: str, need: str = "") -> None:
     """Wait until the cluster has room for all bundles at once, which makes its autoscaler add nodes; then free it.
 
     Says what is missing, and again each minute. Does nothing on a private cluster, which never grows, and in a task or
@@ -32,7 +35,8 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str) -> None:
 
     Args:
         bundles: resources, each on one node: `[{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}]`.
-        user: what they are for, such as `8 workers`.
+        user: what they are for, such as `workers`.
+        need: the bundles in words; default: their sum.
 
     Raises:
         RunFailed: if there is no room within `cluster.wait_minutes`.
@@ -40,21 +44,25 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str) -> None:
     if is_private() or not bundles or ray._private.worker.global_worker.mode != ray.SCRIPT_MODE:
         return
     keep_actors_on_head()
+    withdraw_requests_of_dead()
     group = placement_group([dict(bundle) for bundle in bundles])
     try:
         if not group.wait(SILENT_S):
-            _wait(group, bundles, user)
+            _wait(group, bundles, user, need)
+        withdraw_requests_of_dead()  # again: a run that was killed meanwhile may be what made the room
     finally:
         with suppress(RayError):
             remove_placement_group(group)
 
 
-def _wait(group: PlacementGroup, bundles: Sequence[Amounts], user: str) -> None:
-    need = total(bundles)
+def _wait(group: PlacementGroup, bundles: Sequence[Amounts], user: str, need: str) -> None:
+    wanted = total(bundles)
+    need = need or f"{' and '.join(amount(wanted[kind], kind) for kind in _KINDS if kind in wanted)} for {user}"
     limit, begun = cluster_settings().wait_minutes, time.monotonic()
     with waiting() as waits:
         while True:
-            missing = describe_missing(need, ray.cluster_resources(), ray.available_resources(), _activity())
+            up, free = ray.cluster_resources(), ray.available_resources()
+            missing = f"{need}: {describe_missing(wanted, up, free, _activity(), _runs())}"
             waits.enter(f"waiting for {missing}")
             if group.wait(LOOK_S):
                 waits.enter(f"starting {user}")
@@ -73,6 +81,13 @@ def _activity() -> Activity:
         return Activity()
 
 
+def _runs() -> list[str]:
+    try:
+        return runs_at_work()
+    except RayError:
+        return []
+
+
 def total(bundles: Sequence[Amounts]) -> dict[str, float]:
     """Add up bundles.
 
@@ -83,7 +98,7 @@ def total(bundles: Sequence[Amounts]) -> dict[str, float]:
     return {kind: round(sum(bundle.get(kind, 0.0) for bundle in bundles), 4) for kind in kinds}
 
 
-def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activity) -> str:
+def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activity, runs: Sequence[str] = ()) -> str:
     """Return what a cluster lacks, in words.
 
     Args:
@@ -91,23 +106,28 @@ def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activi
         up: those of the nodes that are there.
         free: those that nobody uses.
         activity: of the autoscaler.
+        runs: names of the runs at work on the cluster.
 
     >>> describe_missing({"GPU": 8}, {"GPU": 2}, {"GPU": 2}, Activity(is_adding=True))
-    '8 GPUs: 2 of 8 there, the autoscaler is adding nodes'
-    >>> describe_missing({"CPU": 4}, {"CPU": 8}, {"CPU": 1.5}, Activity())
-    '4 CPUs: all there, 1.5 of them free until other work ends'
+    'the cluster has 2 of 8 GPUs; the autoscaler is adding nodes'
+    >>> describe_missing({"CPU": 1.45}, {"CPU": 2}, {"CPU": 1.06}, Activity(), ["b"])
+    'the cluster has 2 CPUs, of which 0.94 is in use by other work (run b)'
     """
-    kinds = [kind for kind in ("GPU", "CPU") if need.get(kind, 0) > 0]
+    kinds = [kind for kind in _KINDS if need.get(kind, 0) > 0]
     kind = next((kind for kind in kinds if free.get(kind, 0.0) < need[kind]), kinds[0])
-    wanted = need[kind]
-    if up.get(kind, 0.0) < wanted:
-        text = f"{up.get(kind, 0.0):g} of {wanted:g} there"
-    elif free.get(kind, 0.0) < wanted:
-        text = f"all there, {free.get(kind, 0.0):g} of them free until other work ends"
+    wanted, have = need[kind], up.get(kind, 0.0)
+    if free.get(kind, 0.0) >= wanted:
+        text = "the cluster has enough, but not together on its nodes"
+    elif have < wanted:
+        text = f"the cluster has {have:g} of {amount(wanted, kind)}"
     else:
-        text = "enough there, but not together on the nodes"
+        text = f"the cluster has {amount(have, kind)}"
+    used = round(have - free.get(kind, 0.0), 4)
+    if used > 0:
+        names = f" ({'run' if len(runs) == 1 else 'runs'} {', '.join(runs)})" if runs else ""
+        text += f", of which {used:g} {'is' if used <= 1 else 'are'} in use by other work{names}"
     doing = describe_activity(activity)
-    return f"{wanted:g} {kind}{'' if wanted == 1 else 's'}: {text}{', ' if doing else ''}{doing}"
+    return f"{text}{'; ' if doing else ''}{doing}"
 
 
 def describe_activity(activity: Activity) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, connect, node_resources
-from raysl.cluster.resources import WorkerShape, run_bundles, worker_shape
+from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.arguments import run_config
@@ -245,7 +245,8 @@ class _Start:
         use_settings(self.run.config.cluster)
         train, cluster = self.run.config.train, cluster_resources()
         shape = worker_shape(train, cluster)
-        wait_for_nodes(run_bundles(train, shape, cluster), "workers")
+        bundles = run_bundles(train, shape, cluster)
+        wait_for_nodes(bundles, "workers", describe_bundles(bundles, train.least_workers))
         self.waits.enter("starting workers")
         job = self._job(shape)
         board, newest = Board(job.board), partial(saved_step, self.folder.uri)

@@ -27,6 +27,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, disconnect
+from raysl.cluster.controllers import forget_controller, note_controller
 from raysl.cluster.losses import reason
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import RunFailed, Stopped
@@ -169,11 +170,18 @@ class Trainer(TorchTrainer):
         }
         remote = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": env_vars})
         self.controller = remote(TrainController).remote(**arguments)
+        note_controller(self.request, self.controller._actor_id.hex(), self.run_config.name)
         end = self.controller.run.remote()
         while not ray.wait([end], timeout=LOOK_EVERY_S)[0]:
             self.look()
         ray.get(end)
+        forget_controller(self.request)
         return ray.get(self.controller.get_result.remote())
+
+    @property
+    def request(self) -> str:
+        """Identifier of the controller's request for nodes, as Ray makes it."""
+        return f"train-{self.train_run_context.run_id}"
 
     def abort(self) -> None:
         """End the workers and free their resources; for an exception that has come out of `fit`."""
@@ -191,5 +199,5 @@ class Trainer(TorchTrainer):
     def withdraw_request(self) -> None:
         """Withdraw the request for nodes of a controller that has died; Ray would reserve them for three minutes."""
         with suppress(RayError):
-            request = f"train-{self.train_run_context.run_id}"
-            ray.get(get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=request), timeout=1)
+            coordinator = get_or_create_autoscaling_coordinator()
+            ray.get(coordinator.cancel_request.remote(requester_id=self.request), timeout=1)

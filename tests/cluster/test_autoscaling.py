@@ -60,10 +60,11 @@ def test_what_can_never_come_is_refused_and_a_wait_ends_by_ctrl_c_or_its_limit(
     # a GPU that never comes
     wanted = ("train.device=cuda", "cluster.max_gpus=1")
     output = finish(pretrain(from_zero, tmp_path, "name=late", *wanted, "cluster.wait_minutes=0.05"), code=1)
-    assert "no room for workers after 3 s, by cluster.wait_minutes=0.05: waited for 1 GPU: 0 of 1 there" in output
+    waited = "1 worker of 1 GPU and 1 CPU and a data task of 0.5 CPU: the cluster has 0 of 1 GPU"
+    assert f"no room for workers after 3 s, by cluster.wait_minutes=0.05: waited for {waited}" in output
     process = pretrain(from_zero, tmp_path, "name=stopped", *wanted)
     assert process.stdout is not None
-    while "waiting for 1 GPU" not in process.stdout.readline():
+    while "the cluster has 0 of 1 GPU" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     begun = time.monotonic()
@@ -79,19 +80,20 @@ def test_a_run_a_benchmark_and_a_sweep_bring_the_nodes_that_they_need_and_these_
     from_zero: AutoscaledCluster, tmp_path: Path
 ) -> None:
     output = finish(pretrain(from_zero, tmp_path, "name=run", "train.workers=2"))
-    assert re.search(r"waiting for 2\.5 CPUs: 0 of 2\.5 there, the autoscaler is adding nodes", output)
+    waited = "waiting for 2 workers of 1 CPU each and a data task of 0.5 CPU"
+    assert f"{waited}: the cluster has 0 of 2.5 CPUs; the autoscaler is adding nodes" in output
     assert "started on 2 worker(s) on cpu" in output
     assert from_zero.num_nodes() == 2
     from_zero.wait_for_nodes(0)
 
     output = finish(start(from_zero, "benchmark", "--checkpoint", str(tmp_path / "run"), "knn"))
-    assert re.search(r"waiting for 1 CPU: 0 of 1 there", output)
+    assert re.search("waiting for 1 CPU for feature extraction: the cluster has 0 of 1 CPU", output)
     assert "knn" in output
     assert (tmp_path / "run" / "report.json").is_file()
     from_zero.wait_for_nodes(0)
 
     small = (*SMALL, "train.epochs=1", "train.online_knn_every=1ep", "benchmarks=[knn]")
     output = finish(start(from_zero, "sweep", "sweep/quickstart", "trials=2", *small, f"storage={tmp_path}"))
-    assert re.search(r"waiting for [\d.]+ CPUs: 0 of", output)
+    assert re.search(r"waiting for [\d.]+ CPUs for the first trial: the cluster has 0 of", output)
     assert (tmp_path / "sweep-quickstart" / "leaderboard.json").is_file()
     from_zero.wait_for_nodes(0)

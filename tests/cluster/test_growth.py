@@ -20,6 +20,7 @@ from raysl.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 HEAD = NodeGroup(cpus=0, gpus=0)
 NOTHING_SAID = ClusterConfig()
+ADDING = Activity(is_adding=True)
 
 
 def may_have(growth: Growth | None, settings: ClusterConfig = NOTHING_SAID, up: tuple[NodeGroup, ...] = (HEAD,)) -> Any:
@@ -149,26 +150,38 @@ def test_a_run_waits_for_its_workers_and_a_data_task() -> None:
 @pytest.mark.parametrize(
     ("up", "free", "activity", "told"),
     [
-        ({}, {}, Activity(), "8 GPUs: 0 of 8 there"),
-        ({"GPU": 2.0}, {}, Activity(is_adding=True), "8 GPUs: 2 of 8 there, the autoscaler is adding nodes"),
-        ({"GPU": 8.0}, {"GPU": 3.0}, Activity(), "8 GPUs: all there, 3 of them free until other work ends"),
-        ({"GPU": 8.0, "CPU": 4.0}, {"GPU": 8.0}, Activity(), "9 CPUs: 4 of 9 there"),
+        ({}, {}, Activity(), "the cluster has 0 of 8 GPUs"),
+        ({"GPU": 2.0}, {"GPU": 2.0}, ADDING, "the cluster has 2 of 8 GPUs; the autoscaler is adding nodes"),
+        (
+            {"GPU": 2.0},
+            {},
+            ADDING,
+            "the cluster has 2 of 8 GPUs, of which 2 are in use by other work (runs a, b); the autoscaler is adding "
+            "nodes",
+        ),
+        (
+            {"GPU": 8.0},
+            {"GPU": 3.0},
+            Activity(),
+            "the cluster has 8 GPUs, of which 5 are in use by other work (runs a, b)",
+        ),
+        ({"GPU": 8.0, "CPU": 4.0}, {"GPU": 8.0, "CPU": 4.0}, Activity(), "the cluster has 4 of 9 CPUs"),
         (
             {"GPU": 9.0, "CPU": 9.0},
             {"GPU": 9.0, "CPU": 9.0},
             Activity(is_infeasible=True),
-            "8 GPUs: enough there, but not together on the nodes, the autoscaler has no nodes that hold it",
+            "the cluster has enough, but not together on its nodes; the autoscaler has no nodes that hold it",
         ),
         (
             {},
             {},
             Activity(is_adding=True, problem="InsufficientInstanceCapacity"),
-            "8 GPUs: 0 of 8 there, the autoscaler could not add a node: InsufficientInstanceCapacity",
+            "the cluster has 0 of 8 GPUs; the autoscaler could not add a node: InsufficientInstanceCapacity",
         ),
     ],
 )
 def test_what_is_missing_is_told(up: dict[str, float], free: dict[str, float], activity: Activity, told: str) -> None:
-    assert describe_missing({"CPU": 9, "GPU": 8}, up, free, activity) == told
+    assert describe_missing({"CPU": 9, "GPU": 8}, up, free, activity, ["a", "b"]) == told
 
 
 def test_the_configuration_is_found_by_the_port_of_the_autoscaler(
