@@ -106,7 +106,10 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("optim.warmup=5", r"optim\.warmup: 5 is not of type duration; write epochs \(10ep\), steps .*"),
         ("optim.warmup=101%", r"optim\.warmup: 101% is longer than the run; give at most 100%"),
         ("nosuch", r"no configuration 'nosuch'; Known: .*quickstart.*"),
-        ("quickstart 'train.expect={a: [2, 1]}'", r"train\.expect\.a: \[2\.0, 1\.0\] holds no number; write .*"),
+        (
+            "quickstart 'train.expect={a: [2, 1]}'",
+            r"train\.expect\.a: \[2\.0, 1\.0\] holds no number: 2 is above 1; .*",
+        ),
         # components
         ("method=simclrr", r"method\.name: unknown method 'simclrr'; did you mean 'simclr'\?.*"),
         ("method.name=gone.py:X", r"method\.name: .*no file .*/gone\.py'; it is looked for at .*/gone\.py"),

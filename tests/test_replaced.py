@@ -10,6 +10,7 @@ from raysl.config.dump import to_dict
 from raysl.config.files import config_names
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.view_presets import PRESETS
+from raysl.errors import ConfigError
 
 NUMBERS = "data.mean=[0.31, 0.31, 0.31], data.std=[0.37, 0.37, 0.37]"
 OWN = """
@@ -69,6 +70,14 @@ def test_the_same_component_and_one_in_place_of_another_that_nothing_was_set_for
     assert told(caplog, "quickstart", "data=digits", "data.limit=64") == []
     assert told(caplog, "quickstart", "method=raysl.methods.simclr:SimCLR") == []
     assert told(caplog, "simclr", "data=parquet", "data.path=/images") == []
+
+
+def test_a_component_that_does_not_exist_is_refused_without_a_word_on_what_it_would_drop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(ConfigError, match=r"unknown optimizer 'larrs'; did you mean 'lars'"):
+        load_config("quickstart", ["optim=larrs"])
+    assert caplog.messages == []
 
 
 def test_no_packaged_configuration_has_anything_to_tell(caplog: pytest.LogCaptureFixture) -> None:

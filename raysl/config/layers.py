@@ -70,12 +70,14 @@ class Layers:
         """
         for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
+            if not _is_known(keys, node):
+                continue  # an error says so
             gone = [
                 f"{'.'.join((key, *leaf))}={write_inline(redact_tree(value))}"
                 for leaf, value in leaves(below)
                 if leaf[0] != "name" and find(node, leaf, _GONE) is _GONE
             ]
-            if gone and isinstance(node, dict):
+            if gone:
                 name = _name_of(node, keys)
                 yield f"{key}={name} starts from its defaults; dropped with {before}: {', '.join(gone)}"
         if (preset := tree.get("views")) in (None, "imagenet"):
@@ -200,6 +202,12 @@ def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
 def _name_of(node: dict[str, Any], keys: Keys) -> Any:
     """Return the name of the component at these keys; None if it has none yet."""
     return node.get("name", keys[-1] if keys[0] in GROUPS else None)
+
+
+def _is_known(keys: Keys, node: Any) -> bool:
+    """Whether the node of a component names an alias or the place of a class, which need not exist."""
+    name = _name_of(node, keys) if isinstance(node, dict) else None
+    return isinstance(name, str) and (":" in name or name in ALIASES[(COMPONENTS | GROUPS)[keys[0]]])
 
 
 def _is_another(keys: Keys, before: Any, now: Any) -> bool:

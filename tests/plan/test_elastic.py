@@ -20,7 +20,7 @@ from raysl.runs.prepare import prepare
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("[8, 2]", r"train\.workers: \[8, 2\] holds no number; write \[low, high\]"),
+        ("[8, 2]", r"train\.workers: \[8, 2\] holds no number: 8 is above 2; write \[2, 8\]"),
         ("[2, 2]", r"train\.workers: \[2, 2\] is one number; write 2, or \[low, high\] with low < high"),
         ("[0, 2]", r"train\.workers\[0\]: 0 is out of range; give a number in \[1, 65536\]"),
         ("[1, 2, 3]", r"train\.workers: \[1, 2, 3\] has 3 values; it needs 2"),
