@@ -65,19 +65,22 @@ def _storage(arguments: list[str]) -> str | None:
     if not overrides:
         return None
     from raysl.config.load import load_config
-    from raysl.storage.addresses import absolute
+    from raysl.storage.addresses import absolute, check_scheme
 
-    return absolute(load_config(DEFAULT_CONFIG, overrides).storage)
+    storage = absolute(load_config(DEFAULT_CONFIG, overrides).storage)
+    check_scheme(storage)
+    return storage
 
 
 def _look(storage: str | None) -> dict[str, Any]:
     """Look at the cluster of RAY_ADDRESS, without one at the storage alone."""
     from raysl.doctor.look import look_at_cluster, look_at_storage
+    from raysl.process.signals import handling_signals
     from raysl.process.waiting import waiting
 
     address = os.environ.get("RAY_ADDRESS")
     if address:
-        with waiting(), redirect_stdout(sys.stderr):  # Ray prints what it has to say of nodes
+        with handling_signals(), waiting(), redirect_stdout(sys.stderr):  # Ray prints what it has to say of nodes
             cluster = look_at_cluster(address, storage)
         return {"cluster": cluster, "problems": cluster["problems"]}
     if storage is None:

@@ -83,11 +83,9 @@ class Rising:
         low, high = value
         if self.strictly and low == high:
             return f"is one number; write {low}, or [low, high] with low < high"
-        return (
-            None
-            if low <= high
-            else f"holds no number: {_text(low)} is above {_text(high)}; write [{_text(high)}, {_text(low)}]"
-        )
+        if low <= high:
+            return None
+        return f"holds no number: {_text(low)} is above {_text(high)}; write [{_text(high)}, {_text(low)}]"
 
     def describe(self) -> str:
         """Return the rule in words."""

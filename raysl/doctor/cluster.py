@@ -1,9 +1,10 @@
 """Asking the nodes of a Ray cluster; no question can hang, and one that is not answered in time is a finding."""
 
+import math
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -15,8 +16,8 @@ from raysl.cluster.autoscaler import read_activity, read_autoscaler
 from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.losses import reason
 from raysl.doctor import node as node_module
-from raysl.doctor.measures import image_speed, storage_speed, sum_speed
-from raysl.doctor.node import node_facts
+from raysl.doctor.measures import JOIN_S, image_speed, storage_speed, sum_speed
+from raysl.doctor.node import NodeActor
 from raysl.process import environment
 from raysl.process.waiting import enter
 from raysl.storage.reads import short_reason
@@ -24,6 +25,9 @@ from raysl.storage.reads import short_reason
 ANSWER_S = 20.0
 """Seconds in which a node must answer."""
 STORAGE_S, SUM_S, IMAGES_S = 60.0, 45.0, 45.0
+MOST_PATIENCE = 4.0
+"""By which these grow at most on nodes with more processes than cores."""
+CLOCK_ASKS = 8
 GIB = 1 << 30
 
 
@@ -65,13 +69,11 @@ class Answer:
         value: the result; None without one.
         error: why there is none, in a line; None with a result.
         is_late: whether the time was over.
-        received: seconds since 1970.
     """
 
     value: Any = None
     error: str | None = None
     is_late: bool = False
-    received: float = field(default_factory=time.time)
 
 
 def nodes() -> list[Node]:
@@ -111,47 +113,104 @@ def ask_growth(found: Sequence[Node]) -> dict[str, Any] | None:
 
 
 def ask_facts(asked: Sequence[Node]) -> dict[str, Answer]:
-    """Return `node_facts` of nodes, by id."""
+    """Return `node_facts` of nodes, by id, with `clock_s`: how far a node's clock is ahead of ours, in seconds.
+
+    That is within `clock_bound_s` of the truth: half of the time of the fastest of several questions to it.
+    """
     enter(f"asking {len(asked)} node(s)")
     for module in (node_module, environment):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
-        return _collect({node.id: _on(node, node_facts).remote() for node in asked}, ANSWER_S)
+        actors = {node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in asked}
+        tasks = {node: actor.facts.remote() for node, actor in actors.items()}
+        answers = _collect(tasks, ANSWER_S, give_up=lambda task: None)
+        answers = {node: _with_clock(answer, actors[node]) for node, answer in answers.items()}
+        for actor in actors.values():
+            ray.kill(actor)
+        return answers
     finally:
         for module in (node_module, environment):
             ray.cloudpickle.unregister_pickle_by_value(module)
 
 
-def ask_storage(asked: Sequence[Node], uri: str, note: str) -> dict[str, Answer]:
-    """Return `storage_speed` of nodes, by id; all read and write at a time."""
+def _with_clock(answer: Answer, actor: Any) -> Answer:
+    """Add the clock of a node to its facts: the middle of a question is when the node looked at its clock."""
+    if answer.error is not None:
+        return answer
+    best: tuple[float, float] | None = None  # bound, offset
+    for _ in range(CLOCK_ASKS):
+        asked, start = time.time(), time.perf_counter()
+        now = _answer(actor.now.remote())
+        took = time.perf_counter() - start
+        if now.error is not None:
+            return now
+        if best is None or took / 2 < best[0]:
+            best = took / 2, now.value - (asked + took / 2)
+    assert best is not None
+    bound, offset = best
+    clock = {"clock_s": round(offset, 3), "clock_bound_s": math.ceil(bound * 1000) / 1000}
+    return replace(answer, value=answer.value | clock)
+
+
+def patience(facts: Sequence[Mapping[str, Any]]) -> float:
+    """Return the factor by which to wait longer: the load a core of the busiest node, from 1 to `MOST_PATIENCE`.
+
+    >>> patience([{"load": 1.0, "cores": 8}, {"load": 6.0, "cores": 2}])
+    3.0
+    """
+    loads = [float(each["load"] / each["cores"]) for each in facts]
+    return min(MOST_PATIENCE, max([1.0, *loads]))
+
+
+def ask_storage(asked: Sequence[Node], uri: str, note: str, patience: float = 1.0) -> dict[str, Answer]:
+    """Return `storage_speed` of nodes, by id; all read and write at a time.
+
+    Args:
+        asked: the nodes.
+        uri, note: of a `StorageProbe`.
+        patience: factor of the time in which they must answer.
+    """
     enter(f"reading and writing the storage on {len(asked)} node(s)")
-    return _collect({node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in asked}, STORAGE_S)
+    tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in asked}
+    return _collect(tasks, STORAGE_S * patience)
 
 
-def ask_sums(asked: Sequence[Node]) -> Answer:
-    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs."""
+def ask_sums(asked: Sequence[Node], patience: float = 1.0) -> Answer:
+    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs.
+
+    Args:
+        asked: the nodes.
+        patience: factor of the time in which they must meet and answer.
+    """
     enter(f"summing tensors over {len(asked)} nodes")
     free = ray.available_resources()
     is_cuda = all(node.gpus >= 1 for node in asked) and free.get("GPU", 0.0) >= sum(node.gpus for node in asked)
-    (port,) = _collect({"port": _on(asked[0], _free_port).remote()}, ANSWER_S).values()
+    (port,) = _collect({"port": _on(asked[0], _free_port).remote()}, ANSWER_S * patience).values()
     if port.error is not None:
         return port
     address = f"{asked[0].address}:{port.value}"
+    gpus, join_s = 1.0 if is_cuda else 0.0, JOIN_S * patience
     tasks = {
-        node.id: _on(node, sum_speed, 1.0 if is_cuda else 0.0).remote(address, rank, len(asked), is_cuda)
+        node.id: _on(node, sum_speed, gpus).remote(address, rank, len(asked), is_cuda, join_s)
         for rank, node in enumerate(asked)
     }
-    answers = _collect(tasks, SUM_S)
+    answers = _collect(tasks, SUM_S * patience)
     late = [answer for answer in answers.values() if answer.is_late]
     failed = [answer for answer in answers.values() if answer.error is not None]
     return next(iter([*late, *failed, *answers.values()]))
 
 
-def ask_images(cpus: float) -> Answer:
-    """Return `image_speed` with as many data tasks."""
+def ask_images(cpus: float, patience: float = 1.0) -> Answer:
+    """Return `image_speed` with as many data tasks.
+
+    Args:
+        cpus: of the cluster that are free.
+        patience: factor of the time in which it must end.
+    """
     enter("decoding images on the cluster")
     keep_actors_on_head()
-    (answer,) = _collect({"": ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)}, IMAGES_S).values()
+    task = ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)
+    (answer,) = _collect({"": task}, IMAGES_S * patience).values()
     return answer
 
 
@@ -163,12 +222,19 @@ def free_cpus(workers: Sequence[Node]) -> float:
 
 def _on(node: Node, function: Any, gpus: float = 0.0) -> Any:
     """Return a function as a task of one node, which needs none of its CPUs."""
-    strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    return ray.remote(num_cpus=0, num_gpus=gpus, max_retries=0, scheduling_strategy=strategy)(function)
+    return ray.remote(num_cpus=0, num_gpus=gpus, max_retries=0, scheduling_strategy=_at(node))(function)
 
 
-def _collect(tasks: Mapping[str, Any], timeout_s: float) -> dict[str, Answer]:
-    """Wait for tasks, note when each answers, and cancel those that do not in time."""
+def _at(node: Node) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node.id, soft=False)
+
+
+def _cancel(task: Any) -> None:
+    ray.cancel(task, force=True)
+
+
+def _collect(tasks: Mapping[str, Any], timeout_s: float, give_up: Callable[[Any], None] = _cancel) -> dict[str, Answer]:
+    """Wait for tasks, and call `give_up` with those that do not answer in time."""
     names = {task: name for name, task in tasks.items()}
     answers: dict[str, Answer] = {}
     left, deadline = list(names), time.monotonic() + timeout_s
@@ -176,7 +242,7 @@ def _collect(tasks: Mapping[str, Any], timeout_s: float) -> dict[str, Answer]:
         done, left = ray.wait(left, num_returns=1, timeout=rest)
         answers |= {names[task]: _answer(task) for task in done}
     for task in left:
-        ray.cancel(task, force=True)
+        give_up(task)
         answers[names[task]] = Answer(error=f"no answer within {timeout_s:.0f} s", is_late=True)
     return answers
 

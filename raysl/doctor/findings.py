@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 MOST_OFFSET_S = 2.0
 LEAST_FREE_GIB, LEAST_STORE_GIB = 2.0, 0.5
 LEAST_GB_PER_S = 0.1
+MOST_LOAD = 2.0
+"""Processes a core above which a finding names the load."""
 
 
 def describe(node: "Node", answer: "Answer") -> dict[str, Any]:
@@ -24,9 +26,10 @@ def describe(node: "Node", answer: "Answer") -> dict[str, Any]:
         "cpus": node.cpus,
         "gpus": node.gpus,
         "object_store": node.object_store,
-        "clock_s": round(facts["time"] - answer.received, 2) if facts else None,
+        "clock_s": None,
+        "clock_bound_s": None,
         "error": answer.error,
-        **{name: value for name, value in facts.items() if name != "time"},
+        **facts,
     }
 
 
@@ -53,7 +56,7 @@ def of_node(node: dict[str, Any], driver: dict[str, Any]) -> list[str]:
             f"{name} has {shm['total']:.1f} GiB of /dev/shm beside {memory['total']:.1f} GiB of memory, so its object "
             "store is on a disk; start its container with --shm-size"
         )
-    if abs(node["clock_s"]) > MOST_OFFSET_S:
+    if abs(node["clock_s"]) - node["clock_bound_s"] > MOST_OFFSET_S:
         lines.append(
             f"{name} has a clock {abs(node['clock_s']):.1f} s {'ahead of' if node['clock_s'] > 0 else 'behind'} this "
             "machine's; run chrony or ntpd on both, since storages refuse requests of wrong times"
@@ -87,6 +90,14 @@ def of_driver_storage(uri: str, failure: str) -> str:
     return f"storage {redact_uri(uri)} from this machine: {failure}"
 
 
+def of_missing_storage(uri: str) -> str:
+    """Return the line for a local storage whose folder was made to look at it."""
+    return (
+        f"storage {redact_uri(uri)} did not exist on this machine (a typo?); it was made to look at it and removed; "
+        "make it, or correct storage="
+    )
+
+
 def of_storage(uri: str, names: dict[str, str], nodes: dict[str, dict[str, Any]]) -> list[str]:
     """Return what is wrong with a storage, by what nodes said of it."""
     shown = redact_uri(uri)
@@ -116,8 +127,25 @@ def of_growth(growth: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def of_sums(answer: "Answer") -> list[str]:
-    """Return what is wrong with sums over nodes."""
+def busy_nodes(nodes: list[dict[str, Any]]) -> str:
+    """Return the nodes with a load above `MOST_LOAD` a core, as they stand in a finding; empty without one."""
+    busy = [
+        f"node {node['name']} has a load of {node['load']:.0f} on {node['cores']} cores"
+        for node in nodes
+        if node["error"] is None and node["load"] > MOST_LOAD * node["cores"]
+    ]
+    return f"{', '.join(busy)}; end what else runs there, or try again later" if busy else ""
+
+
+def of_sums(answer: "Answer", busy: str = "") -> list[str]:
+    """Return what is wrong with sums over nodes.
+
+    Args:
+        answer: what they answered.
+        busy: of `busy_nodes`.
+    """
+    if answer.is_late and busy:
+        return [f"nodes cannot sum tensors together: {answer.error}; {busy}"]
     if answer.error is not None:
         return [
             f"nodes cannot sum tensors together: {answer.error}; open all TCP ports between them, and where they have "
@@ -131,11 +159,17 @@ def of_sums(answer: "Answer") -> list[str]:
     ]
 
 
-def of_images(answer: "Answer") -> list[str]:
-    """Return what is wrong with the way of images."""
+def of_images(answer: "Answer", busy: str = "") -> list[str]:
+    """Return what is wrong with the way of images.
+
+    Args:
+        answer: what the cluster answered.
+        busy: of `busy_nodes`.
+    """
     if answer.error is None:
         return []
-    return [f"no images come through Ray Data: {answer.error}; end what holds the CPUs, or look at `ray status`"]
+    advice = busy or "end what holds the CPUs, or look at `ray status`"
+    return [f"no images come through Ray Data: {answer.error}; {advice}"]
 
 
 def cluster_text(facts: dict[str, Any]) -> str:
@@ -189,5 +223,6 @@ def _node_text(node: dict[str, Any]) -> str:
     memory = node["memory"] and f"{node['memory']['free']:.1f} of {node['memory']['total']:.1f} GiB of memory free"
     shm = node["shm"] and f"/dev/shm {node['shm']['total']:.1f} GiB"
     versions = [f"Python {node['python']}", *(f"{name} {number}" for name, number in node["packages"].items())]
-    clock = f"clock {node['clock_s']:+.2f} s"
-    return ", ".join(part for part in (offers, memory, shm, clock, node["driver"], *versions) if part)
+    load = f"load {node['load']:.1f} on {node['cores']} cores"
+    clock = f"clock {node['clock_s']:+.3f} s ± {node['clock_bound_s']:.3f}"
+    return ", ".join(part for part in (offers, load, memory, shm, clock, node["driver"], *versions) if part)

@@ -18,11 +18,12 @@ def look_at_storage(uri: str) -> dict[str, Any]:
         `uri`, `driver` (MB/s of `read` and `write`; None where it failed) and `problems`.
     """
     with _Probed(uri) as probed:
-        return probed.facts
+        pass
+    return probed.facts
 
 
 def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
-    """Look at the cluster of RAY_ADDRESS, in some half a minute.
+    """Look at the cluster of RAY_ADDRESS.
 
     Args:
         address: of the cluster, to show.
@@ -48,6 +49,8 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     problems = [line for each in described for line in findings.of_node(each, here)]
     awake = [node for node in found if answers[node.id].error is None]
     workers = [node for node in awake if node.is_worker]
+    patience = cluster.patience([each for each in described if each["error"] is None])
+    busy = findings.busy_nodes(described)
     facts: dict[str, Any] = {"address": address, "nodes": described, "growth": None}
     facts |= {"all_reduce": None, "images": None, "notes": []}
     if any(node.is_head for node in awake):
@@ -56,7 +59,7 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     if storage is not None:
         with _Probed(storage) as probed:
             if not probed.facts["problems"]:
-                reports = cluster.ask_storage(awake, probed.uri, probed.note)
+                reports = cluster.ask_storage(awake, probed.uri, probed.note, patience)
                 probed.add({node.id: node.name for node in awake}, reports)
             facts["storage"] = probed.facts
         problems += probed.facts["problems"]
@@ -66,15 +69,15 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
         facts["notes"].append("sums and images were not measured, since a node does not answer")
         return facts | {"problems": problems}
     if len(workers) >= 2:
-        sums = cluster.ask_sums(workers)
+        sums = cluster.ask_sums(workers, patience)
         facts["all_reduce"] = sums.value
-        problems += findings.of_sums(sums)
+        problems += findings.of_sums(sums, busy)
     else:
         facts["notes"].append("sums over nodes were not measured: fewer than two nodes with CPUs or GPUs are up")
     if cpus := cluster.free_cpus(workers):
-        images = cluster.ask_images(cpus)
+        images = cluster.ask_images(cpus, patience)
         facts["images"] = images.value
-        problems += findings.of_images(images)
+        problems += findings.of_images(images, busy)
     else:
         facts["notes"].append("images were not decoded: no CPU is up and free")
     return facts | {"problems": problems}
@@ -92,6 +95,7 @@ class _Probed:
         self.facts: dict[str, Any] = {"uri": uri, "driver": None, "nodes": {}, "problems": []}
         self.probe: StorageProbe | None = None
         self.uri = self.note = ""
+        self.is_stuck = False
 
     def __enter__(self) -> "_Probed":
         """Write the probe, in a thread, so that a storage that does not answer is not waited for."""
@@ -99,7 +103,8 @@ class _Probed:
         thread = threading.Thread(target=self._write, args=(failures,), daemon=True)
         thread.start()
         thread.join(STORAGE_S)
-        if thread.is_alive():
+        self.is_stuck = thread.is_alive()
+        if self.is_stuck:
             failures = [f"no answer within {STORAGE_S:.0f} s"]
         self.facts["problems"] = [findings.of_driver_storage(self.given, failure) for failure in failures]
         return self
@@ -122,7 +127,13 @@ class _Probed:
         self.facts["problems"] += findings.of_storage(self.given, names, self.facts["nodes"])
 
     def __exit__(self, *_: object) -> None:
-        """Delete the probe."""
-        if self.note:
-            assert self.probe is not None
+        """Delete the probe, unless its storage does not answer."""
+        if self.probe is None or self.is_stuck:
+            return
+        try:
             self.probe.remove()
+        except ConfigError as error:
+            if not self.facts["problems"]:  # else it is the same once more
+                self.facts["problems"].append(findings.of_driver_storage(self.given, str(error)))
+        if self.probe.made:
+            self.facts["problems"].append(findings.of_missing_storage(self.given))

@@ -4,6 +4,7 @@ import io
 import os
 import time
 import uuid
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,8 @@ class StorageProbe:
         self.storage = Folder(storage)
         self.name = f".doctor_{uuid.uuid4().hex[:12]}"
         self.uri = self.storage.uri_of(self.name)
+        self.made: list[str] = []
+        """Local folders that `write` made around the probe, the innermost first."""
 
     def write(self) -> None:
         """Write the note and the sample.
@@ -41,6 +44,10 @@ class StorageProbe:
             ConfigError: if the storage cannot be written.
         """
         folder = Folder(self.uri)
+        path = self.storage.path
+        while self.storage.is_local and path and not os.path.lexists(path):
+            self.made.append(path)
+            path = os.path.dirname(path)
         folder.make()
         folder.write("sample", os.urandom(SAMPLE_BYTES))
         folder.write("note", self.name.encode())
@@ -50,8 +57,11 @@ class StorageProbe:
         return len(Folder(self.uri).read_if_there(node)) == SAMPLE_BYTES
 
     def remove(self) -> None:
-        """Delete all that was written."""
+        """Delete all that was written, and the folders that were made for it unless others use them by now."""
         self.storage.remove_folder(self.name)
+        with suppress(OSError):
+            for path in self.made:
+                os.rmdir(path)
 
 
 def storage_speed(uri: str, note: str, node: str) -> dict[str, Any]:
@@ -75,7 +85,7 @@ def storage_speed(uri: str, note: str, node: str) -> dict[str, Any]:
     return {"sees": True, "read": round(megabytes / (middle - start), 1), "write": round(megabytes / (end - middle), 1)}
 
 
-def sum_speed(address: str, rank: int, world: int, is_cuda: bool) -> dict[str, Any]:
+def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float = JOIN_S) -> dict[str, Any]:
     """Sum tensors over nodes, as training does with gradients, for some five seconds; every node calls it.
 
     Args:
@@ -83,6 +93,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool) -> dict[str, A
         rank: number of this node.
         world: number of nodes.
         is_cuda: whether to sum on this task's GPU by NCCL, instead of on the CPU by gloo.
+        join_s: seconds in which all have to meet.
 
     Returns:
         `nodes`, `backend`, `latency_ms` of one number, `seconds` of 64 MiB, and `gb_per_s`, what a node sends in the
@@ -94,7 +105,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool) -> dict[str, A
     from raysl.distributed.group import joined
 
     device, backend = ("cuda", "nccl") if is_cuda else ("cpu", "gloo")
-    with joined(address, rank, world, backend, JOIN_S):
+    with joined(address, rank, world, backend, join_s):
 
         def seconds(num: int, times: int) -> float:
             tensor = torch.zeros(num, device=device)

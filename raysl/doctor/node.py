@@ -1,4 +1,4 @@
-"""What a node says of itself. The function is sent by value, so it answers on a node without raysl too."""
+"""What a node says of itself. The module is sent by value, so it answers on a node without raysl too."""
 
 import hashlib
 import importlib.util
@@ -20,8 +20,8 @@ def node_facts() -> dict[str, Any]:
 
     Returns:
         `python`, `packages` (versions, None where one is missing), `code` (a digest of raysl's source, None without),
-        `driver` and `devices` (NVIDIA's driver and how many GPUs it has), `memory` and `shm` (total and free, in GiB)
-        and `time` (seconds since 1970).
+        `driver` and `devices` (NVIDIA's driver and how many GPUs it has), `memory` and `shm` (total and free, in GiB),
+        `cores` and `load` (processes that run or wait for a core, the mean of a minute).
     """
     package = _package_folder("raysl")
     return {
@@ -32,8 +32,21 @@ def node_facts() -> dict[str, Any]:
         "devices": len(_entries(Path("/proc/driver/nvidia/gpus"))),
         "memory": free_memory(),
         "shm": free_space(Path("/dev/shm")),
-        "time": time.time(),
+        "cores": os.cpu_count() or 1,
+        "load": round(os.getloadavg()[0], 1),
     }
+
+
+class NodeActor:
+    """Answers on a node, again and again from one process."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return `node_facts`."""
+        return node_facts()
+
+    def now(self) -> float:
+        """Return the seconds since 1970 by the node's clock."""
+        return time.time()
 
 
 def _version(name: str) -> str | None:

@@ -14,6 +14,7 @@ from raysl.redact import without_hidden
 from raysl.storage.reads import LASTING, advice, check_server, file_errors, short_reason
 from raysl.storage.s3 import with_single_puts
 
+_ARROW_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 GCS_RETRY_S = 20  # the client's default is a silent quarter of an hour
 
 
@@ -92,6 +93,18 @@ def _open_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
 
     system, path = fsspec.core.url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(system)), path
+
+
+def check_scheme(uri: str) -> None:
+    """Check that the scheme of a URI is one that can be opened; the storage is not asked.
+
+    >>> check_scheme("s3://bucket/runs")
+
+    Raises:
+        ConfigError: if no client knows the scheme.
+    """
+    if _is_uri(uri) and urlparse(uri).scheme not in _ARROW_SCHEMES:
+        open_uri(uri)
 
 
 def stat_uri(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:

@@ -8,8 +8,9 @@ import pytest
 
 from raysl import cli
 from raysl.doctor import findings
-from raysl.doctor.cluster import Answer, Node
+from raysl.doctor.cluster import Answer, Node, patience
 from raysl.doctor.look import look_at_storage
+from raysl.doctor.measures import StorageProbe
 from raysl.doctor.node import node_facts
 
 DRIVER = {
@@ -20,19 +21,22 @@ DRIVER = {
     "devices": 0,
     "memory": {"total": 16.0, "free": 8.0},
     "shm": {"total": 8.0, "free": 8.0},
-    "time": 100.0,
+    "cores": 8,
+    "load": 1.5,
 }
+CLOCK = {"clock_s": 0.012, "clock_bound_s": 0.004}
 NODE = Node("4f2a91ff", "10.0.0.2", is_head=False, cpus=8.0, gpus=0.0, object_store=4.0)
 SUMS = {"nodes": 2, "backend": "gloo", "latency_ms": 1.25, "seconds": 0.06712, "gb_per_s": 1.0}
 
 
-def problems(node: Node = NODE, received: float = 100.0, **change: Any) -> list[str]:
-    return findings.of_node(findings.describe(node, Answer(DRIVER | change, received=received)), DRIVER)
+def problems(node: Node = NODE, **change: Any) -> list[str]:
+    return findings.of_node(findings.describe(node, Answer(DRIVER | CLOCK | change)), DRIVER)
 
 
 def test_a_node_like_this_machine_has_no_finding() -> None:
     assert problems() == []
     assert problems(python="3.11.9") == []
+    assert problems(clock_s=-4.0, clock_bound_s=2.5) == [], "nobody knows that it is more than 2 s"
 
 
 @pytest.mark.parametrize(
@@ -51,8 +55,8 @@ def test_a_node_like_this_machine_has_no_finding() -> None:
         ({"driver": "NVIDIA 560", "devices": 4}, "has 4 GPU(s) and offers none to Ray; start it with --num-gpus"),
         ({"memory": {"total": 16.0, "free": 0.5}}, "has 0.5 GiB of memory left; end other processes"),
         ({"shm": {"total": 0.06, "free": 0.06}}, "start its container with --shm-size"),
-        ({"received": 130.0}, "has a clock 30.0 s behind this machine's; run chrony or ntpd"),
-        ({"received": 95.0}, "has a clock 5.0 s ahead of this machine's"),
+        ({"clock_s": -30.0}, "has a clock 30.0 s behind this machine's; run chrony or ntpd"),
+        ({"clock_s": 5.0}, "has a clock 5.0 s ahead of this machine's"),
         ({"node": Node("4f2a91ff", "10.0.0.2", False, 8.0, 0.0, 0.07)}, "--object-store-memory=2000000000 or more"),
         (
             {
@@ -80,6 +84,21 @@ def test_a_node_without_an_answer_and_nodes_that_cannot_meet_are_findings() -> N
     assert findings.of_sums(Answer(SUMS)) == []
 
 
+def test_what_does_not_answer_on_a_node_with_more_processes_than_cores_names_its_load() -> None:
+    late = Answer(error="no answer within 90 s", is_late=True)
+    idle, full = (findings.describe(NODE, Answer(DRIVER | CLOCK | {"load": load})) for load in (15.0, 28.4))
+    gone = findings.describe(NODE, Answer(error="no answer within 20 s", is_late=True))
+    assert findings.busy_nodes([idle, gone]) == ""
+    busy = findings.busy_nodes([idle, full])
+    wanted = "node 10.0.0.2 (4f2a91) has a load of 28 on 8 cores; end what else runs there, or try again later"
+    assert findings.of_images(late, busy) == [f"no images come through Ray Data: no answer within 90 s; {wanted}"]
+    assert findings.of_sums(late, busy) == [f"nodes cannot sum tensors together: no answer within 90 s; {wanted}"]
+    (line,) = findings.of_images(late)
+    assert line.endswith("no answer within 90 s; end what holds the CPUs, or look at `ray status`")
+    assert patience([idle, full]) == 28.4 / 8
+    assert (patience([]), patience([idle]), patience([full | {"load": 900.0}])) == (1.0, 15 / 8, 4.0)
+
+
 def test_a_storage_that_nodes_do_not_share_names_them() -> None:
     good = {"sees": True, "read": 100.0, "write": 50.0, "arrives": True}
     names = {"a": "10.0.0.1", "b": "10.0.0.2"}
@@ -102,7 +121,7 @@ def test_an_autoscaler_that_cannot_add_a_node_is_a_finding() -> None:
 def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
     seen = {
         "address": "10.0.0.1:6379",
-        "nodes": [findings.describe(NODE, Answer(DRIVER, received=99.5))],
+        "nodes": [findings.describe(NODE, Answer(DRIVER | CLOCK))],
         "growth": {"cpus": 64.0, "gpus": 8.0, "origin": "cluster.yaml", "problem": "no quota"},
         "all_reduce": SUMS,
         "images": {"images_per_s": 1234.5, "cpus": 8.0},
@@ -111,8 +130,9 @@ def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
     assert findings.cluster_text(seen).splitlines() == [
         "cluster     10.0.0.1:6379: 1 node(s), 8 CPUs, 0 GPUs",
         "may grow    to 64 CPUs, 8 GPUs, by cluster.yaml",
-        "node        10.0.0.2 (4f2a91): 8 CPUs, 0 GPUs, object store 4.0 GiB, 8.0 of 16.0 GiB of memory free, "
-        "/dev/shm 8.0 GiB, clock +0.50 s, Python 3.11.7, ray 2.60.0, torch 2.15.0, raysl 0.1.0",
+        "node        10.0.0.2 (4f2a91): 8 CPUs, 0 GPUs, object store 4.0 GiB, load 1.5 on 8 cores, "
+        "8.0 of 16.0 GiB of memory free, /dev/shm 8.0 GiB, "
+        "clock +0.012 s ± 0.004, Python 3.11.7, ray 2.60.0, torch 2.15.0, raysl 0.1.0",
         "sums        over 2 nodes by gloo: one number in 1.25 ms, 64 MiB in 0.067 s, 1.00 GB/s; the gradients of a "
         "ResNet-50 would take 0.10 s a step",
         "images      1,234/s decoded and cropped by 8 CPUs",
@@ -135,8 +155,31 @@ def test_without_a_cluster_a_storage_is_looked_at_from_this_machine(
     (tmp_path / "file").write_text("")
     (line,) = look_at_storage(str(tmp_path / "file"))["problems"]
     assert line.startswith(f"storage {tmp_path}/file from this machine: cannot create")
-    monkeypatch.setattr(sys, "argv", ["raysl", "doctor", "data.path=/x"])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    assert caught.value.code == 2
-    assert "raysl doctor takes storage=URI, not 'data.path=/x'" in capsys.readouterr().err
+    for word, told in [
+        ("data.path=/x", "raysl doctor takes storage=URI, not 'data.path=/x'"),
+        ("storage=foo://bar", "cannot open 'foo://bar': Protocol not known: foo"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["raysl", "doctor", word])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        assert caught.value.code == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_storage_that_does_not_exist_is_a_finding_and_leaves_nothing(tmp_path: Path) -> None:
+    storage = tmp_path / "x" / "y"
+    seen = look_at_storage(str(storage))
+    assert seen["driver"]["read"] > 0
+    assert seen["problems"] == [
+        f"storage {storage} did not exist on this machine (a typo?); it was made to look at it and removed; make it, "
+        "or correct storage="
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_others_use_by_now_stays(tmp_path: Path) -> None:
+    probe = StorageProbe(str(tmp_path / "x" / "y"))
+    probe.write()
+    (tmp_path / "x" / "other").mkdir()
+    probe.remove()
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["other"]

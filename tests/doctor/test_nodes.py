@@ -72,6 +72,7 @@ def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes
     nodes.add("--num-cpus=1")
     nodes.add("--num-cpus=1")
     storage = tmp_path / "runs"
+    storage.mkdir()
     told = nodes.doctor(tmp_path, f"storage={storage}")
     cluster = told["cluster"]
     assert cluster["problems"] == []
@@ -79,7 +80,8 @@ def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes
     assert [node["is_head"] for node in cluster["nodes"]] == [True, False]
     assert [node["packages"]["raysl"] for node in cluster["nodes"]] == [raysl.__version__] * 2
     assert all(0 < node["memory"]["free"] <= node["memory"]["total"] for node in cluster["nodes"])
-    assert all(abs(node["clock_s"]) < 2 for node in cluster["nodes"])
+    assert all(abs(node["clock_s"]) <= node["clock_bound_s"] < 1 for node in cluster["nodes"]), "it is the same clock"
+    assert all(node["load"] >= 0 and node["cores"] == os.cpu_count() for node in cluster["nodes"])
     assert cluster["all_reduce"]["backend"] == "gloo"
     assert cluster["all_reduce"]["gb_per_s"] > 0
     assert cluster["images"]["images_per_s"] > 0
@@ -96,6 +98,22 @@ def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes
         process.resume()
     name = cluster["nodes"][1]["name"]
     assert f"node {name}: no answer within 20 s; look at its load" in lines[0]
+
+
+def test_sigterm_ends_a_look_at_a_cluster_in_a_line(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.add("--num-cpus=1")
+    environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{nodes.port}"}
+    command = [sys.executable, "-m", "raysl", "doctor"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if "decoding images" in line:
+            process.terminate()
+    assert process.wait(60) == 143
+    assert lines[-1].startswith("raysl: ended by SIGTERM; ")
+    assert not any("SIGTERM received" in line or "Traceback" in line for line in lines)
 
 
 def test_a_folder_that_is_not_shared_and_another_raysl_are_findings(nodes: Nodes, tmp_path: Path) -> None:
