@@ -37,7 +37,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     config = load_config("quickstart", ["data=image_folder", f"data.path={folder_of(tmp_path / 'own', cat=9, dog=9)}"])
     asked: list[tuple[Split, str]] = []
 
-    def sets(wanted: object, split: Split, data: DataConfig, folder: Folder) -> dict[str, Any]:
+    def sets(wanted: object, split: Split, data: DataConfig, folder: Folder, token: str) -> dict[str, Any]:
         asked.append((split, folder.uri.rpartition("/")[2]))
         return {}
 
