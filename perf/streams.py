@@ -4,7 +4,7 @@
 * `lightly`: a torch DataLoader with lightly's SimCLRTransform
 * `dali`: NVIDIA DALI's pipeline on CPUs, where it is installed
 * `raysl_local`: raysl in one process, with threads
-* `raysl_ray`: raysl's Ray Data tasks feeding a worker of Ray Train
+* `raysl_ray`: raysl's data tasks feeding a worker of Ray Train
 * `decode`: decoding alone, the floor under all of them
 
 Each is an endless stream of batches; all use as many processes or threads as the others.
@@ -160,21 +160,24 @@ def raysl_local(task: StreamTask) -> Iterator[Any]:
 
 def raysl_ray(settings: dict[str, Any]) -> None:
     """raysl on Ray; Ray Train calls it in its worker."""
+    import ray
+
     from raysl.cluster.resources import TASK_CPUS
+    from raysl.data.stream.execution import Ahead, start_executor
     from raysl.data.stream.pipeline import RayBatches
 
     task: StreamTask = settings["task"]
     _prepare_process(task)
+    loader = _loader(task)
     stream = RayBatches(
-        loader=_loader(task),
+        loader=loader,
         total_steps=FOREVER,
         rank=0,
         world=1,
         device=torch.device("cpu"),
-        share=lambda value: value,
-        task_cpus=TASK_CPUS,
-        prefetch=2,
-        buffer_bytes=BUFFER_BYTES,
+        reference=ray.put(loader),
+        executor=start_executor(TASK_CPUS),
+        ahead=Ahead.of(TASK_CPUS, 1, 1, prefetch=2, buffer_bytes=BUFFER_BYTES),
     )
     task.serve(stream.from_step(0))
 

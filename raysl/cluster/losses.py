@@ -197,7 +197,8 @@ def _process(task: str) -> str:
 _PROCESSES = {
     "RayTrainWorker": "training worker",
     "TrainController": "controller of the run",
-    "SplitCoordinator": "process that shares out the data",
+    "Executor": "process that starts the data tasks",
+    "data_task": "data task",
 }
 
 

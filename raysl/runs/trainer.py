@@ -34,12 +34,13 @@ from raysl.errors import RunFailed, Stopped
 from raysl.process.temporary import temporary_folder
 from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
+from raysl.runs.executors import Executors
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
 from raysl.runs.process_group import ProcessGroup
 from raysl.runs.retries import Failures, Restarts, Retries, free_places, is_final, saved_step
 from raysl.runs.watch import Watch
-from raysl.runs.worker import Job, Outcome, train_worker
+from raysl.runs.worker import Job, Outcome, pack, train_worker
 
 ABORT_S = 1.5
 LOOK_EVERY_S = 0.3
@@ -103,16 +104,24 @@ def _run_workers(
             use_gpu=shape.device == "cuda",
             resources_per_worker=shape.resources,
         )
+        settings = pack(job)
+        executors = [Executors([settings["loader"]], job.task_cpus)] if job.uses_data_tasks else []
         trainer = Trainer(
             train_worker,
-            train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it
+            train_loop_config=settings,
             torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
             run_config=ray.train.RunConfig(
                 name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
                 storage_path=notes,
                 failure_config=FailureConfig(max_failures=train.max_failures),
-                callbacks=[SaveOnNotice(), Watch(Board(job.board), train.hang_timeout), Restarts(job.tags), *callbacks],
+                callbacks=[
+                    SaveOnNotice(),
+                    Watch(Board(job.board), train.hang_timeout),
+                    Restarts(job.tags),
+                    *executors,
+                    *callbacks,
+                ],
             ),
         )
         trainer.failure_policy = Retries(failures, partial(saved_step, RunFolder.of(job.config).uri))

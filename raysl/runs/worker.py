@@ -4,21 +4,22 @@ import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import ray.cloudpickle
+import ray
 import ray.train
 import ray.train.torch
 import ray.util
 import torch
 from ray.exceptions import RayError
-from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
+from raysl.checkpoint.files import read_meta
 from raysl.cluster.board import Board
 from raysl.config.schema import RunConfig
 from raysl.data.decode.images import CorruptLog
-from raysl.data.stream.loader import LocalBatches
+from raysl.data.stream.execution import Ahead, own_executor
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
 from raysl.data.stream.targets import BATCHES_AHEAD, TargetLoader
 from raysl.errors import ConfigError, RunFailed, StorageError
@@ -35,6 +36,7 @@ from raysl.runs.metrics import RayMetrics, Tags
 from raysl.runs.prepare import Prepared
 from raysl.runs.presence import Presence
 from raysl.runs.ray_reporter import RayReporter, local_logs
+from raysl.storage.folder import Folder
 from raysl.storage.owner import Owner
 from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback
@@ -82,11 +84,32 @@ class Job:
         """The key of this start's notes between its processes."""
         return self.probe
 
+    @property
+    def uses_data_tasks(self) -> bool:
+        """Whether data tasks make the batches; else each worker makes its own."""
+        return not isinstance(self.run.loader, TargetLoader)
+
     def folder(self) -> RunFolder:
         """Return the run's folder, which counts as gone without the driver's note in it."""
         folder = RunFolder.of(self.config)
         folder.sign = f"{folder.path}/{PROBE_FILE}" if folder.is_local else None
         return folder
+
+
+def pack(job: Job) -> dict[str, Any]:
+    """Put a job into Ray's object store, and its loader, which is as large as the dataset has files, apart from it.
+
+    Workers and data tasks get references. Ray Train's controller need not import what they point to.
+    """
+    without_loader = replace(job, run=replace(job.run, loader=cast(Loader, None)))
+    return {"job": ray.put(without_loader), "loader": ray.put(job.run.loader)}
+
+
+def unpack(settings: dict[str, Any]) -> Job:
+    """Return the job that `pack` has put into the object store."""
+    job: Job = ray.get(settings["job"])
+    loader: Loader = ray.get(settings["loader"])
+    return replace(job, run=replace(job.run, loader=loader))
 
 
 @dataclass(frozen=True)
@@ -112,7 +135,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     A failure that a new attempt would repeat, such as a loss that is not finite, is returned, because Ray Train tries
     again after an exception.
     """
-    job: Job = ray.cloudpickle.loads(settings["job"])
+    job = unpack(settings)
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
     device = ray.train.torch.get_device()
@@ -128,7 +151,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     logs = local_logs(folder) if dist.is_main() else Path(folder.path)
     disk = Disk(folder if folder.is_local and dist.is_main() else None)
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
-    state = _restore(job, setup, device, reporter)
+    corrupt, checkpoint = CorruptLog(), reporter.restore()
+    first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
+    batches = _batches(job, settings["loader"], plan, device, corrupt, first)
+    state = _restore(job, setup, device, checkpoint)
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         lost_step = None
@@ -138,7 +164,6 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         if scaling := describe_scaling(setup.as_written):
             disk.note(logs, scaling)
         reporter.put_logs()
-    corrupt = CorruptLog()
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
     writers = [
         MetricsLog(logs),
@@ -156,7 +181,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk), presence]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
-    train, batches = job.config.train, _batches(job, plan, device, corrupt)
+    train = job.config.train
     model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
@@ -208,31 +233,36 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     repeat_kernels(job.config.train.deterministic)
 
 
-def _restore(job: Job, setup: Setup, device: torch.device, reporter: RayReporter) -> TrainState:
-    """Return the state of the run's newest checkpoint, or a fresh one."""
-    checkpoint = reporter.restore()
+def _restore(job: Job, setup: Setup, device: torch.device, checkpoint: Path | None) -> TrainState:
+    """Return the state of a checkpoint, or a fresh one."""
     state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
     if checkpoint is not None:
         state.load(checkpoint)
     return state
 
 
-def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLog) -> BatchStream:
+def _batches(
+    job: Job, reference: Any, plan: TrainPlan, device: torch.device, corrupt: CorruptLog, step: int
+) -> BatchStream:
+    """Return this rank's batches; data tasks begin with those of `step` at once, while the network is built."""
     data, loader = job.config.data, job.run.loader
-    if isinstance(loader, TargetLoader):
+    if not job.uses_data_tasks:
         return LocalBatches(loader, dist.rank(), dist.world(), device, BATCHES_AHEAD, corrupt)
-    return RayBatches(
+    buffer_bytes = None if data.buffer_gb is None else int(data.buffer_gb * 1e9)
+    local_world = ray.train.get_context().get_local_world_size()
+    batches = RayBatches(
         loader=loader,
         total_steps=plan.total_steps,
         rank=dist.rank(),
         world=dist.world(),
         device=device,
-        share=broadcast_from_rank_zero,
-        task_cpus=job.task_cpus,
-        prefetch=data.prefetch,
-        buffer_bytes=None if data.buffer_gb is None else int(data.buffer_gb * 1e9),
+        reference=reference,
+        executor=own_executor(),
+        ahead=Ahead.of(job.task_cpus, dist.world(), local_world, data.prefetch, buffer_bytes),
         corrupt=corrupt,
     )
+    batches.begin(step)
+    return batches
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:

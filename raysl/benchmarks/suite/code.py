@@ -42,7 +42,8 @@ _NO_MATTER = (
     *("raysl.runs.dataset_note", "raysl.runs.folder", "raysl.runs.fork", "raysl.runs.history", "raysl.runs.lineage"),
     *("raysl.runs.elastic", "raysl.runs.losses", "raysl.runs.metrics", "raysl.runs.missing", "raysl.runs.presence"),
     *("raysl.runs.ray_log", "raysl.runs.ray_reporter", "raysl.runs.retries", "raysl.runs.stopping", "raysl.runs.store"),
-    *("raysl.runs.announce", "raysl.runs.find_folder", "raysl.runs.watch"),
+    *("raysl.runs.announce", "raysl.runs.executors", "raysl.runs.find_folder", "raysl.runs.watch"),
+    "raysl.data.stream.execution",
 )
 """Packages and modules that only move, store, check or tell numbers; settings are compared as such."""
 

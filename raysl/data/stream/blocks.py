@@ -1,155 +1,138 @@
-"""Blocks of rows on their way to the ranks: how steps are cut into blocks, and batches are made from them again.
+"""What a data task makes: a block of rows, and which blocks a rank needs from a step on.
 
-All blocks of an execution have the same number of rows (short ones are padded), so that Ray Data deals them out to the
-ranks in turn, block i to rank i mod W.
+All of it is a pure function of the order of samples, so any process can make any block at any time.
 """
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from raysl.data.stream.loader import Loaded
+from raysl.data.order import Order, rank_share
+from raysl.hashing import Int64s
 
-Numpy = dict[str, np.ndarray]
-
-_VIEW, _EXTRA = "view:", "extra:"
+ALL_LANES = -1
+"""The lane of blocks with rows of all lanes of a rank."""
+FIRST_ROWS = 256
+"""Desired rows of the first block of a rank, where several steps share a block."""
 
 
 @dataclass(frozen=True)
-class StepRows:
-    """Rows [start, stop) of a rank at a step."""
+class RankRows:
+    """Rows [start, stop) of a rank at each of the steps [step, end).
+
+    What such blocks read depends on the number of ranks, so they are for data whose rows can be read in any order.
+    """
 
     step: int
+    end: int
     rank: int
+    world: int
     start: int
     stop: int
 
+    lane = ALL_LANES
+
+    @property
+    def num_rows(self) -> int:
+        """Rows where all batches are complete."""
+        return (self.end - self.step) * (self.stop - self.start)
+
+    def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
+        """Yield an epoch and the sample indices of its rows, in the order of their use."""
+        for epoch, steps in groupby(range(self.step, self.end), key=lambda step: step // order.epoch_len):
+            rows = [order.batch(step, self.rank, self.world)[self.start : self.stop] for step in steps]
+            yield epoch, np.concatenate(rows)
+
 
 @dataclass(frozen=True)
-class Blocks:
-    """The blocks of the steps [first, end) for all ranks: each has some complete steps, or a part of one.
+class WindowRows:
+    """Rows [start, stop) of a window of a lane, whatever the number of ranks is; needed from `step` on."""
+
+    step: int
+    epoch: int
+    lane: int
+    window: int
+    start: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the block."""
+        return self.stop - self.start
+
+    def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
+        """Yield the epoch and the sample indices of the rows, in the order of their use."""
+        yield self.epoch, order.window_samples(self.epoch, self.lane, self.window)[self.start : self.stop]
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """The images [start, stop) of the dataset, without augmentation."""
+
+    start: int
+    stop: int
+
+    step = 0
+    lane = ALL_LANES
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the block."""
+        return self.stop - self.start
+
+
+Block = RankRows | WindowRows | PlainRows
+"""What one data task makes: `num_rows` rows of a `lane` that are needed from `step` on."""
+
+
+def plain_blocks(num_samples: int, rank: int, world: int, num_rows: int) -> Iterator[PlainRows]:
+    """Yield blocks of up to `num_rows` images of a rank's share of a dataset, in its order."""
+    share = rank_share(num_samples, rank, world)
+    for start in range(share.start, share.stop, num_rows):
+        yield PlainRows(start, min(share.stop, start + num_rows))
+
+
+def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, target: int) -> Iterator[Block]:
+    """Yield the blocks with a rank's rows of the steps [first, end), by the first step that needs them and their lane.
 
     Args:
+        order: of the samples.
+        rank, world: whose rows.
         first, end: steps.
-        world: number of ranks.
-        rows: largest number of rows of a rank at a step.
-        target: desired number of rows of a block.
+        target: desired rows of a block; a window stays whole, so that its units are read once.
     """
-
-    first: int
-    end: int
-    world: int
-    rows: int
-    target: int
-
-    @property
-    def steps(self) -> int:
-        """Steps in a block."""
-        return max(1, self.target // self.rows)
-
-    @property
-    def parts(self) -> int:
-        """Blocks of a rank's rows at one step; above 1 if they are too many for one block."""
-        return -(-self.rows // self.target)
-
-    @property
-    def part_rows(self) -> int:
-        """Rows of each part of a step, padding included."""
-        return -(-self.rows // self.parts)
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of each rank."""
-        return -(-(self.end - self.first) // self.steps) * self.parts
-
-    def members(self, number: int) -> Iterator[StepRows]:
-        """Yield the content of block `number`, in [0, world * num_blocks)."""
-        turn, rank = divmod(number, self.world)
-        group, part = divmod(turn, self.parts)
-        start = self.first + group * self.steps
-        for step in range(start, min(self.end, start + self.steps)):
-            yield StepRows(step, rank, part * self.part_rows, (part + 1) * self.part_rows)
+    if not order.has_windows:
+        return _row_blocks(order, rank, world, first, end, target)
+    lanes = [_window_blocks(order, lane, first, end) for lane in rank_share(order.lanes, rank, world)]
+    return heapq.merge(*lanes, key=lambda block: (block.step, block.lane))
 
 
-def to_columns(loaded: Loaded, steps: Sequence[int], counts: Sequence[int], part_rows: int) -> Numpy:
-    """Turn rows of consecutive steps into the columns of a block.
-
-    Args:
-        loaded: the rows of all steps.
-        steps: their numbers.
-        counts: rows of each step.
-        part_rows: rows of each step in the block; missing ones are filled with rows of index -1.
-    """
-    columns: Numpy = {"index": loaded.index.numpy(), "label": loaded.label.numpy()}
-    columns |= {_VIEW + name: view.numpy() for name, view in loaded.views.items()}
-    columns |= {_EXTRA + name: extra.numpy() for name, extra in loaded.extras.items()}
-    num_rows = len(steps) * part_rows
-    if len(loaded.index) < num_rows:
-        positions = np.concatenate([np.arange(count) + nth * part_rows for nth, count in enumerate(counts)])
-        columns = {name: _spread(column, positions, num_rows) for name, column in columns.items()}
-        is_filler = np.ones(num_rows, bool)
-        is_filler[positions] = False
-        columns["index"][is_filler] = -1
-    names = [*loaded.corrupt, *[""] * (num_rows - len(loaded.corrupt))]
-    return {"step": np.repeat(steps, part_rows), "corrupt": np.array(names), **columns}
+def _row_blocks(order: Order, rank: int, world: int, first: int, end: int, target: int) -> Iterator[RankRows]:
+    """Yield blocks of several complete steps, or of a part of one; the first ones are smaller, to be there sooner."""
+    num_rows = max(1, order.num_rows(rank, world))
+    num_parts = -(-num_rows // target)
+    part_rows = -(-num_rows // num_parts)
+    step, desired = first, min(target, FIRST_ROWS)
+    while step < end:
+        stop = min(end, step + max(1, desired // num_rows))
+        for start in range(0, num_rows, part_rows):
+            yield RankRows(step, stop, rank, world, start, min(num_rows, start + part_rows))
+        step, desired = stop, min(target, 2 * desired)
 
 
-def _spread(column: np.ndarray, positions: np.ndarray, num_rows: int) -> np.ndarray:
-    """Place the rows of a column at some positions of an array of zeros."""
-    out = np.zeros((num_rows, *column.shape[1:]), column.dtype)
-    out[positions] = column
-    return out
-
-
-def join_steps(blocks: Iterable[Numpy], parts: int) -> Iterator[tuple[int, Loaded]]:
-    """Yield each step with the rank's rows, from its blocks in order.
-
-    Args:
-        blocks: columns as `to_columns` makes them; from Ray they may be read-only.
-        parts: number of blocks of a step.
-    """
-    waiting: list[Loaded] = []
-    for block in blocks:
-        for step, loaded in _split_steps(block):
-            waiting.append(loaded)
-            if len(waiting) == parts:
-                yield step, _join(waiting)
-                waiting = []
-
-
-def _split_steps(block: Numpy) -> Iterator[tuple[int, Loaded]]:
-    steps = block["step"]
-    cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
-    for start, end in itertools.pairwise(cuts):
-        stop = end - int((block["index"][start:end] < 0).sum())
-        part = {name: column[start:stop] for name, column in block.items()}
-        names = tuple(name for name in part["corrupt"].tolist() if name)
-        tensors = {name: _tensor(column) for name, column in part.items() if name not in ("step", "corrupt")}
-        views, extras = (_select_prefix(prefix, tensors) for prefix in (_VIEW, _EXTRA))
-        yield int(steps[start]), Loaded(views, extras, tensors["index"], tensors["label"], names)
-
-
-def _select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _tensor(column: np.ndarray) -> Tensor:
-    """Return the column as a tensor, copied only if it is read-only, as memory that Ray shares is."""
-    return torch.from_numpy(column if column.flags.writeable else column.copy())
-
-
-def _join(parts: list[Loaded]) -> Loaded:
-    """Join the parts of one step."""
-    if len(parts) == 1:
-        return parts[0]
-    return Loaded(
-        {name: torch.cat([part.views[name] for part in parts]) for name in parts[0].views},
-        {name: torch.cat([part.extras[name] for part in parts]) for name in parts[0].extras},
-        torch.cat([part.index for part in parts]),
-        torch.cat([part.label for part in parts]),
-        tuple(name for part in parts for name in part.corrupt),
-    )
+def _window_blocks(order: Order, lane: int, first: int, end: int) -> Iterator[Block]:
+    """Yield the windows of a lane that steps [first, end) use, without the rows of other steps."""
+    size, last = order.lane_rows(lane), order.epoch_len - 1
+    for epoch in range(first // order.epoch_len, -(-end // order.epoch_len)):
+        cuts = order.windows(epoch, lane)
+        start = epoch * order.epoch_len
+        begin = max(0, first - start) * size
+        stop = int(cuts[-1]) if end - start > last else (end - start) * size
+        for window, (low, high) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
+            if low < stop and high > begin:
+                skipped = max(0, begin - low)
+                step = start + min(last, (low + skipped) // size)
+                yield WindowRows(step, epoch, lane, window, skipped, min(stop, high) - low)

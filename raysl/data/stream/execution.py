@@ -1,126 +1,215 @@
-"""One Ray Data execution: numbered blocks, made by stateless tasks and dealt out to the ranks in turn."""
+"""The data tasks of a node, and the one process of long life that starts them for all ranks there.
 
-import logging
+A rank asks the executor of its node for blocks, gets references at once, and waits for one when a step needs it. What
+tasks make belongs to the executor, as do the processes in which they run: both outlive a rank, and a new rank finds
+them warm. The executor imports neither torch nor what decodes: it never looks into what it hands out.
+"""
+
+import math
 import time
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import ray.cloudpickle
-import ray.data
-from ray.data import DataContext, Datasource, ExecutionResources, ReadTask
-from ray.data.block import BlockMetadata
+import ray
+from ray.exceptions import OwnerDiedError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-REST_S = 0.01
-COLUMN = "number"
+from raysl.data.stream.blocks import Block
+
+if TYPE_CHECKING:
+    from raysl.data.stream.loader import Loader
+    from raysl.data.stream.rows import BlockRows
+
+STORE_SHARE = 0.25
+"""Of a node's object store, for blocks that wait for their ranks."""
+RETRIES = 3
+"""How often a data task is repeated after its process has died."""
+PATIENCE_S = 60.0
+"""How long an executor may be away until its ranks give up."""
 
 
-def deal_blocks(
-    make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
-    num_blocks: int,
-    world: int,
-    task_cpus: float,
-    buffer_bytes: int | None,
-) -> list[Any]:
-    """Prepare an execution; its tasks start when blocks are requested.
+def start_executor(task_cpus: float, node: str | None = None) -> Any:
+    """Start the executor of a node, which ends with its last handle or with the process that has called this.
 
     Args:
-        make: takes the column `number`, one row, and returns the columns of a block; runs in a task.
-        num_blocks: total number of blocks.
-        world: number of ranks; block i goes to rank i mod world, if all blocks have the same number of rows.
-        task_cpus: CPUs of each task.
-        buffer_bytes: of Ray's object store that blocks may fill before tasks wait; None: Ray decides.
-
-    Returns:
-        An iterator over blocks for each rank.
+        task_cpus: CPUs of each data task.
+        node: identifier of the node. Default: the one of this process.
     """
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.target_max_block_size = None  # Ray must not split blocks: they are dealt out in turn
-    context.execution_options.preserve_order = True
-    context.raise_original_map_exception = True  # Ray's own has lost what raysl says about the images
-    if Rest not in context.custom_execution_callback_classes:
-        context.custom_execution_callback_classes.append(Rest)
-    if buffer_bytes is not None:
-        limits = ExecutionResources.for_limits(object_store_memory=buffer_bytes)
-        context.execution_options.resource_limits = limits
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    numbers = ray.data.read_datasource(Numbers(num_blocks), num_cpus=task_cpus, override_num_blocks=num_blocks)
-    blocks = numbers.map_batches(Packed(make), batch_size=None, num_cpus=task_cpus)
-    return list(blocks.streaming_split(world, equal=False))
+    node = node or ray.get_runtime_context().get_node_id()
+    actor = ray.remote(
+        num_cpus=0, max_restarts=-1, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+    )
+    return actor(Executor).remote(task_cpus)
 
 
-class Packed:
-    """A pickled function that is unpickled at its first call.
+class Executor:
+    """Starts data tasks; an actor.
 
-    Ray Data's coordinator handles the function without calling it. So it does not import what the function needs, such
-    as torch, which would delay the first batch by seconds.
+    Tasks run on the node of the executor as long as it has free CPUs, and otherwise where there are some: a node of
+    GPUs with few cores may be fed by nodes without a GPU.
+
+    Args:
+        task_cpus: CPUs of each data task.
     """
 
-    def __init__(self, make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
-        self.content = ray.cloudpickle.dumps(make)
+    def __init__(self, task_cpus: float) -> None:
+        node = ray.get_runtime_context().get_node_id()
+        near = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+        self.task = ray.remote(num_cpus=task_cpus, max_retries=RETRIES, scheduling_strategy=near)(data_task)
 
-    def __call__(self, block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Call the function on a block."""
-        return _unpack(self.content)(block)
+    def prepare(self, loader: list[Any]) -> None:
+        """Start a process for data tasks, for example while ranks start."""
+        self.task.remote(loader, None)
+
+    def make(self, loader: list[Any], blocks: list[Block]) -> list[Any]:
+        """Start a task for each block, and return references to their rows.
+
+        Args:
+            loader: reference to the loader, in a list, so that Ray does not resolve it for each task.
+            blocks: what to make.
+        """
+        return [self.task.remote(loader, block) for block in blocks]
 
 
-@lru_cache(maxsize=2)
-def _unpack(content: bytes) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = ray.cloudpickle.loads(content)
-    return make
+def data_task(loader: list[Any], block: Block | None) -> "BlockRows | None":
+    """Make the rows of a block; None only prepares the process."""
+    import torch
+
+    from raysl.data.stream.rows import load_block
+    from raysl.process.memory import keep_freed_memory
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    found = _find_loader(loader[0])
+    return None if block is None else load_block(found, block)
 
 
-class Numbers(Datasource):
-    """The numbers from 0 to `num` - 1, each in a separate block.
+def _find_loader(reference: Any) -> "Loader":
+    """Return a loader, which a process reads from the object store once."""
+    key = reference.hex()
+    if key not in _loaders:
+        while len(_loaders) > 1:  # concurrent trials share processes
+            _loaders.pop(next(iter(_loaders)))
+        _loaders[key] = ray.get(reference)
+    return _loaders[key]
 
-    Unlike `ray.data.range`, its read tasks can have the CPUs of the tasks after it, so that Ray fuses both into one
-    operator; otherwise Ray would reserve half of the CPUs for reading numbers.
+
+_loaders: "dict[str, Loader]" = {}
+
+
+def use_executor(handle: Any) -> None:
+    """Keep the executor that this process, a rank, asks for blocks."""
+    global _executor
+    _executor = handle
+
+
+def own_executor() -> Any:
+    """Return the executor that `use_executor` has kept."""
+    assert _executor is not None, "no executor was handed to this process"
+    return _executor
+
+
+_executor: Any = None
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How much is made before a rank needs it: always the next block, and then as long as it stays below both limits.
+
+    Args:
+        num_blocks: most blocks, finished or in the making.
+        num_bytes: most bytes of them.
     """
 
-    def __init__(self, num: int) -> None:
-        self.num = num
+    num_blocks: int
+    num_bytes: int
 
-    def estimate_inmemory_data_size(self) -> int:
-        """Return 8 bytes for each number."""
-        return 8 * self.num
+    @classmethod
+    def of(cls, task_cpus: float, world: int, local_world: int, prefetch: int, buffer_bytes: int | None) -> "Ahead":
+        """Return the share of a rank in the CPUs of the cluster and in the object store of its node.
 
-    def get_read_tasks(
-        self, parallelism: int, per_task_row_limit: int | None = None, data_context: DataContext | None = None
-    ) -> list[ReadTask]:
-        """Return a task for each number."""
-        metadata = BlockMetadata(num_rows=1, size_bytes=8, input_files=None, exec_stats=None)
-        schema = pa.schema([(COLUMN, pa.int64())])
-        return [ReadTask(partial(_make_block, number), metadata, schema=schema) for number in range(self.num)]
+        Args:
+            task_cpus: CPUs of each data task.
+            world, local_world: ranks of the run, and of those the ones on the node.
+            prefetch: finished blocks beside those in the making.
+            buffer_bytes: of the object store that blocks may fill. Default: `STORE_SHARE` of it.
+        """
+        tasks = math.ceil(ray.cluster_resources().get("CPU", 1.0) / task_cpus / world)
+        return cls(tasks + prefetch, (buffer_bytes or _buffer_bytes()) // local_world)
 
 
-class Rest:
-    """Lets Ray Data's scheduler sleep between steps in which it did not wait.
+def _buffer_bytes() -> int:
+    here = ray.get_runtime_context().get_node_id()
+    sizes = [node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here]
+    return int(STORE_SHARE * sum(sizes))
 
-    Ray 2.60 waits only for running tasks. When none is running, because their output waits for the consumer, its loop
-    keeps a whole CPU busy, which training could use.
+
+class Feed:
+    """The blocks of a rank in order, made ahead by an executor.
+
+    Args:
+        executor: of the node.
+        loader: reference to the loader, in Ray's object store.
+        blocks: in the order in which they are needed.
+        row_bytes: bytes of a row.
+        ahead: how much is made before it is needed.
     """
 
-    def __init__(self) -> None:
-        self.last_step = 0.0
+    def __init__(self, executor: Any, loader: Any, blocks: Iterator[Block], row_bytes: int, ahead: Ahead) -> None:
+        self.make = partial(executor.make.remote, [loader])
+        self.blocks = blocks
+        self.row_bytes = row_bytes
+        self.ahead = ahead
+        self.asked: deque[_Asked] = deque()
+        self.num_bytes = 0
+        self.ask()
 
-    def before_execution_starts(self, executor: Any) -> None:
-        """Nothing to do."""
+    def __iter__(self) -> "Iterator[tuple[Block, Callable[[], BlockRows]]]":
+        """Yield each block with what waits for its rows."""
+        while self.asked:
+            first = self.asked.popleft()
+            self.num_bytes -= first.block.num_rows * self.row_bytes
+            self.ask()
+            yield first.block, first.wait
 
-    def on_execution_step(self, executor: Any) -> None:
-        """Sleep if the last step was short; Ray Data calls it after each step of its loop."""
-        if time.perf_counter() - self.last_step < REST_S:
-            time.sleep(REST_S)
-        self.last_step = time.perf_counter()
+    def ask(self) -> None:
+        """Ask for blocks up to the limits."""
+        new: list[Block] = []
+        while not (self.asked or new) or self._has_room(len(self.asked) + len(new)):
+            block = next(self.blocks, None)
+            if block is None:
+                break
+            self.num_bytes += block.num_rows * self.row_bytes
+            new.append(block)
+        if new:
+            reply = self.make(new)
+            self.asked.extend(_Asked(self.make, block, reply, place) for place, block in enumerate(new))
 
-    def after_execution_succeeds(self, executor: Any) -> None:
-        """Nothing to do."""
-
-    def after_execution_fails(self, executor: Any, error: Exception) -> None:
-        """Nothing to do."""
+    def _has_room(self, num_blocks: int) -> bool:
+        return num_blocks < self.ahead.num_blocks and self.num_bytes < self.ahead.num_bytes
 
 
-def _make_block(number: int) -> Iterable[pa.Table]:
-    return [pa.table({COLUMN: [number]})]
+class _Asked:
+    """A block that a rank has asked for."""
+
+    def __init__(self, make: Callable[[list[Block]], Any], block: Block, reply: Any, place: int) -> None:
+        self.make = make
+        self.block = block
+        self.reply, self.place = reply, place
+
+    def wait(self) -> "BlockRows":
+        """Return the rows; ask again if the executor has died, which Ray starts anew."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                rows: BlockRows = ray.get(ray.get(self.reply)[self.place])
+            except (RayActorError, OwnerDiedError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+                self.reply, self.place = self.make([self.block]), 0
+            else:
+                return rows

@@ -1,10 +1,13 @@
 """From sample indices to the views of a batch: the part of the pipeline that does not use Ray."""
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +18,9 @@ from raysl.data.decode.decode import can_reduce, image_size
 from raysl.data.decode.images import CorruptLog, Cut, Pictures, cut_images
 from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
+from raysl.data.stream.blocks import rank_blocks
 from raysl.data.stream.prefetch import batches_for
+from raysl.data.stream.rows import Loaded, join_batches, load_block
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.channels import Channels, network_input
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
@@ -25,25 +30,10 @@ log = logging.getLogger("raysl")
 PLAIN_ROWS = 256
 LARGE_BYTES = 1 << 17  # JPEG files of at least this size may be decoded at a reduced scale
 MOST_REDUCED = 8
+FOREVER = 1 << 62  # steps
 
-
-@dataclass(frozen=True)
-class Loaded:
-    """Views of some samples before normalisation.
-
-    Args:
-        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
-        extras: what the recipe hands to the method, [B, ...] by group and name; empty before augmentation.
-        index: int64 [B].
-        label: int64 [B], or [B, K].
-        corrupt: images that were replaced because they cannot be decoded, "name: reason".
-    """
-
-    views: dict[str, Tensor]
-    extras: dict[str, Tensor]
-    index: Tensor
-    label: Tensor
-    corrupt: tuple[str, ...] = ()
+Work = TypeVar("Work")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -70,6 +60,11 @@ class Loader:
     plain_recipe: ViewRecipe
     scaled_decode: bool = True
     channels: Channels = "rgb"
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether rows are read window by window, each for several steps."""
+        return self.order.has_windows
 
     def load(self, step: int, rank: int, world: int) -> Loaded:
         """Read, decode and crop a rank's rows of a step; augment them if `augment_in_task`."""
@@ -259,17 +254,29 @@ class LocalBatches:
             yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
 
     def _loaded(self, step: int) -> Iterator[Loaded]:
+        loader, rank, world = self.loader, self.rank, self.world
+        with ThreadPoolExecutor(max(1, self.threads)) as pool:
+            if loader.has_windows:
+                blocks = rank_blocks(loader.order, rank, world, step, FOREVER, target=1)
+                made = self._ahead(partial(load_block, loader), blocks, pool)
+                yield from join_batches(loader, rank, world, step, FOREVER, made)
+            else:
+                load = partial(loader.load, rank=rank, world=world)
+                for _, wait in self._ahead(load, itertools.count(step), pool):
+                    yield wait()
+
+    def _ahead(
+        self, load: Callable[[Work], Made], works: Iterable[Work], pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[Work, Callable[[], Made]]]:
+        """Yield each of endless works with what waits for it; threads do the next ones."""
         if self.threads == 0:
-            while True:
-                yield self.loader.load(step, self.rank, self.world)
-                step += 1
-        with ThreadPoolExecutor(self.threads) as pool:
-            ahead: deque[Future[Loaded]] = deque()
-            while True:
-                while len(ahead) <= self.threads:
-                    ahead.append(pool.submit(self.loader.load, step + len(ahead), self.rank, self.world))
-                yield ahead.popleft().result()
-                step += 1
+            yield from ((work, partial(load, work)) for work in works)
+        ahead: deque[tuple[Work, Future[Made]]] = deque()
+        for work in works:
+            ahead.append((work, pool.submit(load, work)))
+            if len(ahead) > self.threads:
+                first, made = ahead.popleft()
+                yield first, made.result
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

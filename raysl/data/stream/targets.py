@@ -16,7 +16,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.data.batch import Batch
-from raysl.data.stream.loader import Loaded, Loader, to_device
+from raysl.data.stream.loader import Loader, to_device
+from raysl.data.stream.rows import Loaded
 from raysl.transforms.random import SampleRandom
 
 BATCHES_AHEAD = 2
@@ -54,6 +55,12 @@ class TargetLoader(Loader):
     """
 
     targets: TargetRecipe = field(kw_only=True)
+
+    @property
+    @override
+    def has_windows(self) -> bool:
+        """No: each image is read with its targets, in the step that uses it."""
+        return False
 
     @override
     def load(self, step: int, rank: int, world: int) -> Loaded:

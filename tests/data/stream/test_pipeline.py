@@ -1,31 +1,48 @@
-"""The stream through Ray Data gives the batches of one process, to the bit, at any number of ranks."""
+"""The stream from data tasks gives the batches of one process, to the bit, at any number of ranks."""
 
+import io
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
-from threading import Barrier
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ray
+import ray.cloudpickle
 import torch
+from PIL import Image
 
+from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.order import Order
+from raysl.data.order_v1 import OrderV1
+from raysl.data.source import Rows, Split
+from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
 from raysl.data.stream import pipeline, prefetch
+from raysl.data.stream.blocks import rank_blocks
+from raysl.data.stream.execution import Ahead, Executor, start_executor
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
+from raysl.hashing import Int64s
+from raysl.runs.prepare import prepare
+from raysl.runs.worker import Job, pack, unpack
 from raysl.transforms import ColorJitter, HorizontalFlip, RandomResizedCrop, View, ViewRecipe
 from raysl.transforms.view_recipe import evaluation_recipe
 
 CPU = torch.device("cpu")
 STORE_BYTES = 80 * 1024**2
+AHEAD = Ahead(num_blocks=3, num_bytes=20 << 20)
+UNIT_ROWS = 16
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,15 +60,18 @@ def small_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def _loader(num: int = 100, size: int = 8, batch: int = 10, lanes: int = 10, is_exact: bool = True) -> Loader:
-    source = Synthetic(Synthetic.Config(num_train=num, image_size=size, unit_rows=16))
-    split = source.required("train")
+def _loader(
+    num: int = 100, size: int = 8, batch: int = 10, lanes: int = 10, kind: str = "exact", split: Split | None = None
+) -> Loader:
+    source = Synthetic(Synthetic.Config(num_train=num, image_size=size, unit_rows=UNIT_ROWS))
+    split = split or source.required("train")
     jitter = ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
     view = View(RandomResizedCrop(size=size), (HorizontalFlip(p=0.5), jitter))
+    make = OrderV1 if kind == "first" else Order
     return Loader(
         split=split,
         recipe=ViewRecipe({"global": (view, view)}),
-        order=Order(0, split.fingerprint, split.unit_sizes, batch, lanes, window=20, is_exact=is_exact),
+        order=make(0, split.fingerprint, split.unit_sizes, batch, lanes, window=20, is_exact=kind == "exact"),
         mean=(0.5, 0.5, 0.5),
         std=(0.25, 0.25, 0.25),
         augment_in_task=True,
@@ -59,69 +79,173 @@ def _loader(num: int = 100, size: int = 8, batch: int = 10, lanes: int = 10, is_
     )
 
 
-class _Share:
-    """Hands rank 0's object to all ranks, which are threads here."""
-
-    def __init__(self, world: int) -> None:
-        self.barrier = Barrier(world)
-        self.object: Any = None
-
-    def __call__(self, given: Any) -> Any:
-        if given is not None:
-            self.object = given
-        self.barrier.wait()
-        taken = self.object
-        self.barrier.wait()
-        return taken
+def _parquet_loader(folder: Path) -> Loader:
+    """A loader of 200 images in row groups of `UNIT_ROWS`."""
+    images = []
+    for row in range(200):
+        file = io.BytesIO()
+        Image.fromarray(np.random.default_rng(row).integers(0, 256, (8, 8, 3), np.uint8)).save(file, "png")
+        images.append(file.getvalue())
+    table = pa.table({"image": images, "label": np.arange(200) % 7})
+    pq.write_table(table, folder / "train.parquet", row_group_size=UNIT_ROWS)
+    split = Parquet(Parquet.Config(path=str(folder), image_size=8)).required("train")
+    return _loader(batch=20, lanes=5, kind="windows", split=split)
 
 
-def _consume(loader: Loader, world: int, start: int, end: int, take: Callable[[Batch], Any]) -> list[list[Any]]:
-    """What `take` gives for each batch of steps [start, end), by rank."""
-    share = _Share(world)
+class _Wrapped(Split):
+    """The images of another split."""
 
-    def rank_stream(rank: int) -> list[Any]:
-        stream = RayBatches(loader, end, rank, world, CPU, share, task_cpus=1.0, prefetch=1)
-        return [take(batch) for batch in stream.from_step(start)]
+    def __init__(self, split: Split) -> None:
+        self.split = split
+        self.classes, self.unit_sizes, self.fingerprint = split.classes, split.unit_sizes, split.fingerprint
+        self.is_random_access = split.is_random_access
 
+    def read(self, index: Int64s) -> Rows:
+        return self.split.read(index)
+
+
+class _Counting(_Wrapped):
+    """Notes what is read."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.reads: list[Int64s] = []
+
+    def read(self, index: Int64s) -> Rows:
+        self.reads.append(index)
+        return super().read(index)
+
+
+class _Pids(_Wrapped):
+    """The label of an image is the process that reads it."""
+
+    def read(self, index: Int64s) -> Rows:
+        return replace(super().read(index), labels=np.full(len(index), os.getpid()))
+
+
+class _ManyFiles(_Wrapped):
+    """As large as a folder of a million files."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.paths = [f"/images/of/a/folder/{row:07}.jpg" for row in range(1_000_000)]
+
+
+def _streams(loader: Loader, world: int, end: int, ahead: Ahead = AHEAD, executor: Any = None) -> list[RayBatches]:
+    """The streams of all ranks, which ask one executor."""
+    reference, executor = ray.put(loader), executor or start_executor(task_cpus=1.0)
+    return [RayBatches(loader, end, rank, world, CPU, reference, executor, ahead) for rank in range(world)]
+
+
+def _consume(loader: Loader, world: int, start: int, end: int, **settings: Any) -> list[list[Batch]]:
+    """The batches of steps [start, end), by rank."""
+    streams = _streams(loader, world, end, **settings)
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(rank_stream, range(world)))
+        return list(pool.map(lambda stream: list(stream.from_step(start)), streams))
 
 
-@pytest.mark.parametrize(("world", "is_exact", "is_ahead"), [(1, True, False), (3, False, False), (3, False, True)])
-def test_pixels_and_order_are_those_of_one_process(
-    world: int, is_exact: bool, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefetch, "runs_ahead", lambda device: is_ahead)
-    monkeypatch.setattr(pipeline, "BLOCK_ROWS", 8)  # two steps a block for three ranks with 3, 3 and 4 rows
-    monkeypatch.setattr(pipeline, "SEGMENT_BLOCKS", 15)  # two or more Ray Data executions, joined without a seam
-    loader = _loader(is_exact=is_exact)
-    ranks = _consume(loader, world, start=3, end=17, take=lambda batch: batch)
-    alone = list(islice(LocalBatches(loader).from_step(3), 14))
-    for step, whole in enumerate(alone):
+def _assert_same(loader: Loader, ranks: list[list[Batch]], start: int, end: int) -> None:
+    """The ranks together have the batches of one process."""
+    assert {len(batches) for batches in ranks} == {end - start}
+    for step, whole in enumerate(islice(LocalBatches(loader).from_step(start), end - start)):
         parts = [batches[step] for batches in ranks]
         assert torch.equal(torch.cat([part.index for part in parts]), whole.index)
         assert torch.equal(torch.cat([part.label for part in parts]), whole.label)
         assert torch.equal(torch.cat([part.views["global"] for part in parts]), whole.views["global"])
 
 
-def test_the_smaller_last_batch_of_an_epoch_is_shared_out_too() -> None:
-    loader = _loader(num=47, lanes=6)
+@pytest.mark.parametrize(
+    ("world", "kind", "is_ahead"),
+    [(1, "exact", True), (2, "windows", False), (3, "first", False), (3, "windows", True)],
+)
+def test_pixels_and_order_are_those_of_one_process(
+    world: int, kind: str, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "runs_ahead", lambda device: is_ahead)
+    monkeypatch.setattr(pipeline, "MOST_ROWS", 8)  # two steps a block for three ranks with 3, 3 and 4 rows
+    loader = _loader(kind=kind)
+    _assert_same(loader, _consume(loader, world, start=3, end=27), 3, 27)
+
+
+@pytest.mark.parametrize("kind", ["exact", "windows"])
+def test_the_smaller_last_batch_of_an_epoch_is_shared_out_too(kind: str) -> None:
+    loader = _loader(num=47, lanes=6, kind=kind)
     loader = replace(loader, order=replace(loader.order, drop_last=False))
-    ranks = _consume(loader, 2, start=3, end=7, take=lambda batch: batch)
-    for step, whole in enumerate(islice(LocalBatches(loader).from_step(3), 4)):
-        parts = [batches[step] for batches in ranks]
-        assert len(whole) == (7 if step == 1 else 10)
-        assert torch.equal(torch.cat([part.index for part in parts]), whole.index)
-        assert torch.equal(torch.cat([part.views["global"] for part in parts]), whole.views["global"])
+    ranks = _consume(loader, 2, start=3, end=7)
+    assert [len(batch) for batch in ranks[0]] != [len(ranks[0][0])] * 4
+    _assert_same(loader, ranks, 3, 7)
 
 
 def test_rows_too_many_for_a_block_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(pipeline, "MOST_ROWS", 3)
     loader = _loader()
-    (batches,) = _consume(loader, 1, start=2, end=5, take=lambda batch: batch)
-    for whole, batch in zip(LocalBatches(loader).from_step(2), batches, strict=False):
-        assert torch.equal(batch.index, whole.index)
-        assert torch.equal(batch.views["global"], whole.views["global"])
+    _assert_same(loader, _consume(loader, 1, start=2, end=5), 2, 5)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_windowed_parquet_set_goes_on_at_any_step_with_any_number_of_ranks(world: int, tmp_path: Path) -> None:
+    loader = _parquet_loader(tmp_path)
+    assert loader.order.has_windows
+    for start in (0, 7):
+        _assert_same(loader, _consume(loader, world, start, 16), start, 16)
+
+
+def test_each_byte_of_a_windowed_set_is_read_once(tmp_path: Path) -> None:
+    loader = _parquet_loader(tmp_path)
+    counting = _Counting(loader.split)
+    list(islice(LocalBatches(replace(loader, split=counting)).from_step(0), loader.order.epoch_len))
+    lanes = loader.order.lanes
+    units = Counter(unit for read in counting.reads for unit in np.unique(read // UNIT_ROWS).tolist())
+    assert sum(units.values()) <= len(loader.split.unit_sizes) + lanes - 1
+
+
+def test_steps_go_on_when_an_executor_dies() -> None:
+    loader = _loader(kind="windows")
+    executor = start_executor(task_cpus=1.0)
+    (stream,) = _streams(loader, 1, 17, executor=executor)
+    batches = stream.from_step(3)
+    first = list(islice(batches, 2))
+    ray.kill(executor, no_restart=False)
+    _assert_same(loader, [first + list(batches)], 3, 17)
+
+
+def test_a_new_rank_finds_the_processes_of_the_data_tasks_that_the_last_one_left() -> None:
+    loader = _loader()
+    loader = replace(loader, split=_Pids(loader.split))
+    executor = start_executor(task_cpus=1.0)
+
+    def rank() -> tuple[int, float, set[int]]:
+        (stream,) = _streams(loader, 1, 40, executor=executor)
+        started = time.time()
+        return os.getpid(), started, {int(pid) for batch in stream.from_step(0) for pid in batch.label.tolist()}
+
+    train = ray.remote(num_cpus=0, max_calls=1)(rank)
+    (one, _, _), (other, started, pids) = (ray.get(train.remote()) for _ in range(2))
+    assert one != other
+    assert all(psutil.Process(pid).create_time() < started for pid in pids)
+
+
+def test_what_a_task_is_sent_does_not_grow_with_the_dataset() -> None:
+    loader = _loader()
+    reference = ray.put(replace(loader, split=_ManyFiles(loader.split)))
+    executor = Executor(task_cpus=1.0)
+    sent: list[int] = []
+
+    class Task:
+        def remote(self, *arguments: Any) -> None:
+            sent.append(len(ray.cloudpickle.dumps(arguments)))
+
+    executor.task = Task()
+    executor.make([reference], list(rank_blocks(loader.order, 0, 1, 0, 40, 16)))
+    assert 0 < max(sent) < 10_000
+
+
+def test_what_the_controller_and_the_workers_are_sent_does_not_grow_with_the_dataset() -> None:
+    run = prepare(load_config("quickstart", ["data.limit=500"]))
+    loader = replace(run.loader, split=_ManyFiles(run.loader.split))
+    settings = pack(Job(replace(run, loader=loader), task_cpus=1.0, probe="", owner=None, marks={}))
+    assert len(ray.cloudpickle.dumps(settings)) < 10_000
+    assert len(unpack(settings).run.loader.split.paths) == 1_000_000
 
 
 def test_threads_that_read_ahead_change_nothing() -> None:
@@ -140,9 +264,11 @@ def test_augmenting_on_the_device_changes_no_pixel() -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_larger_than_the_object_store_flows_through() -> None:
-    loader = _loader(num=2048, size=128, batch=64, lanes=64)
-    (rows,) = _consume(loader, 1, start=0, end=32, take=lambda batch: batch.index.numpy())
+@pytest.mark.parametrize("kind", ["exact", "windows"])
+def test_a_stream_larger_than_the_object_store_flows_through(kind: str) -> None:
+    loader = _loader(num=2048, size=128, batch=64, lanes=16, kind=kind)
+    (stream,) = _streams(loader, 1, 32)
+    rows = [batch.index.numpy() for batch in stream.from_step(0)]
     num_bytes = 32 * 64 * 2 * 3 * 128 * 128
     assert num_bytes > 2 * STORE_BYTES
     np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(2048))
@@ -157,13 +283,7 @@ def test_plain_images_are_shared_out_in_dataset_order() -> None:
 @pytest.mark.parametrize("world", [1, 2])
 def test_plain_images_from_data_tasks_are_those_of_one_process(world: int) -> None:
     loader = _loader(num=601)  # in blocks of up to 256, of 300 and 301 images for two ranks
-    share = _Share(world)
-
-    def plain(rank: int) -> list[Batch]:
-        return list(RayBatches(loader, 10, rank, world, CPU, share, task_cpus=1.0, prefetch=1).plain())
-
-    with ThreadPoolExecutor(world) as pool:
-        ranks = list(pool.map(plain, range(world)))
+    ranks = [list(stream.plain()) for stream in _streams(loader, world, 10)]
     for rank, found in enumerate(ranks):
         expected = list(loader.plain(rank, world, CPU))
         for take in (lambda batch: batch.index, lambda batch: batch.label, lambda batch: batch.views["image"]):
@@ -175,7 +295,7 @@ def test_a_stream_that_waits_for_its_consumer_leaves_the_cpu_alone() -> None:
 
     def consume(driver: int) -> float:
         """CPUs in use while the buffer is full and nobody takes from it."""
-        stream = RayBatches(loader, 10_000, 0, 1, CPU, lambda value: value, 0.5, prefetch=1, buffer_bytes=20 << 20)
+        (stream,) = _streams(loader, 1, 10_000)
         batches = stream.from_step(0)
         next(batches)
         in_use = 1.0

@@ -1,0 +1,155 @@
+"""Rows of blocks on their way to a rank: as columns of arrays, and joined to the batches of steps."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.data.order import Order
+from raysl.data.stream.blocks import ALL_LANES, Block, PlainRows
+
+if TYPE_CHECKING:
+    from raysl.data.stream.loader import Loader
+
+Columns = dict[str, np.ndarray]
+"""Arrays [rows, ...] by name: `index`, `label`, and views and extras with a prefix."""
+
+_VIEW, _EXTRA = "view:", "extra:"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Views of some samples before normalisation.
+
+    Args:
+        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
+        extras: what the recipe hands to the method, [B, ...] by group and name; empty before augmentation.
+        index: int64 [B].
+        label: int64 [B], or [B, K].
+        corrupt: images that were replaced because they cannot be decoded, "name: reason".
+    """
+
+    views: dict[str, Tensor]
+    extras: dict[str, Tensor]
+    index: Tensor
+    label: Tensor
+    corrupt: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows of a block as a data task returns them.
+
+    Args:
+        columns: of the rows.
+        corrupt: images that were replaced, "name: reason".
+    """
+
+    columns: Columns
+    corrupt: tuple[str, ...] = ()
+
+
+def load_block(loader: "Loader", block: Block) -> BlockRows:
+    """Load the rows of a block; those of an epoch together, to set up the transforms once."""
+    if isinstance(block, PlainRows):
+        return to_rows(loader.load_plain(loader.split, block.start, block.stop))
+    parts = [to_rows(loader.load_samples(index, epoch)) for epoch, index in block.samples(loader.order)]
+    return BlockRows(_join([part.columns for part in parts]), tuple(name for part in parts for name in part.corrupt))
+
+
+def to_rows(loaded: Loaded) -> BlockRows:
+    """Turn loaded samples into rows, without a copy."""
+    columns = {"index": loaded.index.numpy(), "label": loaded.label.numpy()}
+    columns |= {_VIEW + name: view.numpy() for name, view in loaded.views.items()}
+    columns |= {_EXTRA + name: extra.numpy() for name, extra in loaded.extras.items()}
+    return BlockRows(columns, loaded.corrupt)
+
+
+def to_loaded(rows: BlockRows) -> Loaded:
+    """Turn rows into loaded samples; they are copied only if they are read-only, as memory that Ray shares is."""
+    tensors = {
+        name: torch.from_numpy(column if column.flags.writeable else column.copy())
+        for name, column in rows.columns.items()
+    }
+    views, extras = (
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for prefix in (_VIEW, _EXTRA)
+    )
+    return Loaded(views, extras, tensors["index"], tensors["label"], rows.corrupt)
+
+
+def join_batches(
+    loader: "Loader",
+    rank: int,
+    world: int,
+    first: int,
+    end: int,
+    blocks: Iterable[tuple[Block, Callable[[], BlockRows]]],
+) -> Iterator[Loaded]:
+    """Yield a rank's rows of each of the steps [first, end).
+
+    Args:
+        loader: whose order the rows have.
+        rank, world: whose rows.
+        first, end: steps.
+        blocks: as `rank_blocks` orders them, each with what waits for its rows; called when a step needs them.
+
+    Raises:
+        RuntimeError: if the rows are not those of the step.
+    """
+    order = loader.order
+    lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+    arriving = iter(blocks)
+    following = next(arriving, None)
+    for step in range(first, end):
+        corrupt: list[str] = []
+        while following is not None and following[0].step <= step:
+            block, wait = following
+            rows = wait()
+            lanes[block.lane].add(rows.columns)
+            corrupt += rows.corrupt
+            following = next(arriving, None)
+        expected = order.batch(step, rank, world)
+        counts = _counts(order, step, rank, world) if order.has_windows else [(ALL_LANES, len(expected))]
+        parts = [part for lane, count in counts for part in lanes[lane].take(count)]
+        columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
+        if not np.array_equal(columns["index"], expected):
+            raise RuntimeError(f"rank {rank}: the rows that arrived are not those of step {step}")
+        yield to_loaded(BlockRows(columns, tuple(corrupt)))
+
+
+def _counts(order: Order, step: int, rank: int, world: int) -> list[tuple[int, int]]:
+    """Return how many rows of each lane of a rank a step uses."""
+    lanes, counts = np.unique(order.lanes_of(step, rank, world), return_counts=True)
+    return list(zip(lanes.tolist(), counts.tolist(), strict=True))
+
+
+class _Lane:
+    """The rows of a lane that have arrived and were not used yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Columns] = deque()
+
+    def add(self, columns: Columns) -> None:
+        self.waiting.append(columns)
+
+    def take(self, count: int) -> Iterator[Columns]:
+        """Yield the next `count` rows, in one or several parts."""
+        while count > 0 and self.waiting:
+            columns = self.waiting.popleft()
+            num_rows = len(columns["index"])
+            if num_rows > count:
+                self.waiting.appendleft({name: column[count:] for name, column in columns.items()})
+                columns = {name: column[:count] for name, column in columns.items()}
+            count -= num_rows
+            yield columns
+
+
+def _join(parts: list[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
