@@ -2,7 +2,9 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +52,11 @@ from raysl.train.disk import Disk
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
+
+NO_CPUS = (
+    "no CPU of the cluster is free for data tasks: this run's workers or other work hold them; what training needs "
+    "next is made beside them, slowly; end other work, or set train.workers or train.cpus_per_worker to less"
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
     corrupt, checkpoint = CorruptLog(), reporter.restore()
     first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
-    batches = _batches(job, settings["loader"], plan, device, corrupt, first)
+    on_starved = cache(partial(disk.note, logs, NO_CPUS)) if dist.is_main() else None
+    batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
     state = _restore(job, setup, device, checkpoint)
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
@@ -242,7 +250,13 @@ def _restore(job: Job, setup: Setup, device: torch.device, checkpoint: Path | No
 
 
 def _batches(
-    job: Job, reference: Any, plan: TrainPlan, device: torch.device, corrupt: CorruptLog, step: int
+    job: Job,
+    reference: Any,
+    plan: TrainPlan,
+    device: torch.device,
+    corrupt: CorruptLog,
+    step: int,
+    on_starved: Callable[[], object] | None,
 ) -> BatchStream:
     """Return this rank's batches; data tasks begin with those of `step` at once, while the network is built."""
     data, loader = job.config.data, job.run.loader
@@ -260,6 +274,7 @@ def _batches(
         executor=own_executor(),
         ahead=Ahead.of(job.task_cpus, dist.world(), local_world, data.prefetch, buffer_bytes),
         corrupt=corrupt,
+        on_starved=on_starved or (lambda: None),
     )
     batches.begin(step)
     return batches

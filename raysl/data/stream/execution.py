@@ -29,6 +29,8 @@ RETRIES = 3
 """How often a data task is repeated after its process has died."""
 PATIENCE_S = 60.0
 """How long an executor may be away until its ranks give up."""
+STARVED_S = 30.0
+"""How long a rank waits for a block until it asks whether any CPU is free for data tasks."""
 
 
 def start_executor(task_cpus: float, node: str | None = None) -> Any:
@@ -56,6 +58,7 @@ class Executor:
     """
 
     def __init__(self, task_cpus: float) -> None:
+        self.task_cpus = task_cpus
         node = ray.get_runtime_context().get_node_id()
         near = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
         self.task = ray.remote(num_cpus=task_cpus, max_retries=RETRIES, scheduling_strategy=near)(data_task)
@@ -72,6 +75,15 @@ class Executor:
             blocks: what to make.
         """
         return [self.task.remote(loader, block) for block in blocks]
+
+    def make_without_cpu(self, loader: list[Any], block: Block) -> list[Any]:
+        """Start a task for a block that asks for no CPU, if none is free, and return a reference to its rows.
+
+        Other work, or the workers of a run that has lost a node, may hold all CPUs for as long as they wait for it.
+        """
+        if ray.available_resources().get("CPU", 0.0) >= self.task_cpus:
+            return []
+        return [self.task.options(num_cpus=0).remote(loader, block)]
 
 
 def data_task(loader: list[Any], block: Block | None) -> "BlockRows | None":
@@ -156,10 +168,21 @@ class Feed:
         blocks: in the order in which they are needed.
         row_bytes: bytes of a row.
         ahead: how much is made before it is needed.
+        on_starved: called each time that a block is made without a CPU, because none is free.
     """
 
-    def __init__(self, executor: Any, loader: Any, blocks: Iterator[Block], row_bytes: int, ahead: Ahead) -> None:
+    def __init__(
+        self,
+        executor: Any,
+        loader: Any,
+        blocks: Iterator[Block],
+        row_bytes: int,
+        ahead: Ahead,
+        on_starved: Callable[[], object] = lambda: None,
+    ) -> None:
         self.make = partial(executor.make.remote, [loader])
+        self.make_without_cpu = partial(executor.make_without_cpu.remote, [loader])
+        self.on_starved = on_starved
         self.blocks = blocks
         self.row_bytes = row_bytes
         self.ahead = ahead
@@ -186,7 +209,7 @@ class Feed:
             new.append(block)
         if new:
             reply = self.make(new)
-            self.asked.extend(_Asked(self.make, block, reply, place) for place, block in enumerate(new))
+            self.asked.extend(_Asked(self, block, reply, place) for place, block in enumerate(new))
 
     def _has_room(self, num_blocks: int) -> bool:
         return num_blocks < self.ahead.num_blocks and self.num_bytes < self.ahead.num_bytes
@@ -195,8 +218,8 @@ class Feed:
 class _Asked:
     """A block that a rank has asked for."""
 
-    def __init__(self, make: Callable[[list[Block]], Any], block: Block, reply: Any, place: int) -> None:
-        self.make = make
+    def __init__(self, feed: Feed, block: Block, reply: Any, place: int) -> None:
+        self.feed = feed
         self.block = block
         self.reply, self.place = reply, place
 
@@ -205,11 +228,20 @@ class _Asked:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                rows: BlockRows = ray.get(ray.get(self.reply)[self.place])
+                rows: BlockRows = ray.get(self._reference())
             except (RayActorError, OwnerDiedError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-                self.reply, self.place = self.make([self.block]), 0
+                self.reply, self.place = self.feed.make([self.block]), 0
             else:
                 return rows
+
+    def _reference(self) -> Any:
+        """Return a reference to the rows once they are there, or are made without a CPU."""
+        reference = ray.get(self.reply)[self.place]
+        while not ray.wait([reference], timeout=STARVED_S)[0]:
+            if hurried := ray.get(self.feed.make_without_cpu(self.block)):
+                self.feed.on_starved()
+                return hurried[0]
+        return reference

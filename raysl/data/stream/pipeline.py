@@ -6,7 +6,7 @@ blocks to batches, and compares the indices that arrive with the order. Nothing 
 their number.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from raysl.data.batch import Batch
 from raysl.data.decode.images import CorruptLog
-from raysl.data.stream.blocks import plain_blocks, rank_blocks
+from raysl.data.stream.blocks import Block, plain_blocks, rank_blocks
 from raysl.data.stream.execution import Ahead, Feed
 from raysl.data.stream.loader import PLAIN_ROWS, Loader
 from raysl.data.stream.prefetch import batches_for
@@ -38,6 +38,7 @@ class RayBatches:
         executor: of this node, see `raysl.data.stream.execution.start_executor`.
         ahead: how much is made before it is needed.
         corrupt: records images that were replaced.
+        on_starved: called each time that a block is made without a CPU, because none is free.
     """
 
     loader: Loader
@@ -49,11 +50,12 @@ class RayBatches:
     executor: Any
     ahead: Ahead
     corrupt: CorruptLog = field(default_factory=CorruptLog)
+    on_starved: Callable[[], object] = lambda: None
     _begun: tuple[int, Feed] | None = None
 
     def begin(self, step: int) -> None:
         """Ask for the first blocks of `from_step(step)`, before anybody iterates."""
-        self._begun = step, self._feed(step)
+        self._begun = step, self._feed_from(step)
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Yield the batches from `step` to the end of the run."""
@@ -64,19 +66,22 @@ class RayBatches:
     def plain(self) -> Iterator[Batch]:
         """Yield this rank's share of the training images without augmentation, in dataset order, as group "image"."""
         blocks = plain_blocks(self.loader.split.num_samples, self.rank, self.world, PLAIN_ROWS)
-        for _, wait in Feed(self.executor, self.reference, blocks, self.loader.row_bytes, self.ahead):
+        for _, wait in self._feed(blocks):
             yield self.loader.finish_plain(to_loaded(wait()), self.device)
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Yield batches on the device, with the images that were replaced."""
         begun, self._begun = self._begun, None
-        feed = begun[1] if begun is not None and begun[0] == step else self._feed(step)
+        feed = begun[1] if begun is not None and begun[0] == step else self._feed_from(step)
         joined = join_batches(self.loader, self.rank, self.world, step, self.total_steps, feed)
         for number, loaded in enumerate(joined, step):
             yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
 
-    def _feed(self, step: int) -> Feed:
+    def _feed_from(self, step: int) -> Feed:
         rows = max(BLOCK_BYTES // self.loader.row_bytes, min(LEAST_ROWS, LARGEST_BYTES // self.loader.row_bytes))
         target = max(1, min(MOST_ROWS, rows))
         blocks = rank_blocks(self.loader.order, self.rank, self.world, step, self.total_steps, target)
-        return Feed(self.executor, self.reference, blocks, self.loader.row_bytes, self.ahead)
+        return self._feed(blocks)
+
+    def _feed(self, blocks: Iterator[Block]) -> Feed:
+        return Feed(self.executor, self.reference, blocks, self.loader.row_bytes, self.ahead, self.on_starved)

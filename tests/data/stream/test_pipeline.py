@@ -28,7 +28,7 @@ from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Rows, Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
-from raysl.data.stream import pipeline, prefetch
+from raysl.data.stream import execution, pipeline, prefetch
 from raysl.data.stream.blocks import rank_blocks
 from raysl.data.stream.execution import Ahead, Executor, start_executor
 from raysl.data.stream.loader import Loader, LocalBatches
@@ -223,6 +223,26 @@ def test_a_new_rank_finds_the_processes_of_the_data_tasks_that_the_last_one_left
     (one, _, _), (other, started, pids) = (ray.get(train.remote()) for _ in range(2))
     assert one != other
     assert all(psutil.Process(pid).create_time() < started for pid in pids)
+
+
+def test_a_rank_gets_its_blocks_while_other_work_holds_all_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "STARVED_S", 0.5)
+
+    @ray.remote(num_cpus=1)
+    class Other:
+        def ready(self) -> None:
+            """Answer when it has its CPU."""
+
+    others = [Other.remote() for _ in range(2)]
+    ray.get([other.ready.remote() for other in others])
+    loader, starved = _loader(), []
+    (stream,) = _streams(loader, world=1, end=3)
+    stream.on_starved = lambda: starved.append(True)
+    batches = list(stream.from_step(0))
+    for other in others:
+        ray.kill(other)
+    _assert_same(loader, [batches], 0, 3)
+    assert starved
 
 
 def test_what_a_task_is_sent_does_not_grow_with_the_dataset() -> None:
