@@ -193,6 +193,24 @@ def run_order(
     )
 
 
+@app.command("scale")
+def run_scale(
+    json_file: JsonFile = None,
+    world: Annotated[
+        list[int] | None, typer.Option(min=1, help="GPUs of a run; may be given several times. Default: 8 to 1,024.")
+    ] = None,
+    images_s: Annotated[float, typer.Option(min=1, help="Images that a GPU takes in a second.")] = 2000.0,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks that the executor hands out.")] = 2000,
+    verbose: Verbose = False,
+) -> None:
+    """Count the data of large runs through, and measure the executor that feeds the GPUs of a node."""
+    set_up(verbose)
+    from perf.scale import WORLDS, ScaleTask, measure_scale, scale_table
+
+    task = ScaleTask(images_s=images_s, blocks=blocks)
+    _tell(json_file, lambda: measure_scale(task, world or WORLDS), scale_table)
+
+
 @app.command("sweep")
 def run_sweep(
     json_file: JsonFile = None,

@@ -1,0 +1,227 @@
+"""`python -m perf scale`: what the data of a large run costs, counted and measured with the parts that a run uses.
+
+Runs on 8 to 1,024 GPUs are counted through with the real order of samples and the real blocks, without a GPU and
+without images: bytes read, blocks, and samples that wait in memory. Then the real executor of one node hands out
+blocks to eight ranks, made by tasks that count bytes in place of decoding images. That gives the CPU time of each
+block, which with the counts says what a node needs.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from perf.numbers import verdict
+from raysl.data.order import Order, default_lanes
+from raysl.data.split import runs
+from raysl.data.stream.blocks import Block, rank_blocks
+from raysl.data.stream.rows import Loaded
+from raysl.hashing import Int64s
+
+GOAL_READ = 1.05
+WORLDS = (8, 64, 512, 1024)
+TARGET_ROWS = 256
+"""Desired rows of a block; a window stays whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleTask:
+    """A run to count through.
+
+    Args:
+        rows: images of the dataset; of ImageNet.
+        image_bytes: of an encoded image.
+        row_bytes: of an image on its way to a rank; two crops of 224 pixels.
+        unit_rows: images in a read unit, such as a row group.
+        gpus: of a node, a rank each.
+        images_s: images that a GPU takes in a second.
+        blocks: that the executor hands out when it is measured.
+    """
+
+    rows: int = 1_281_167
+    image_bytes: int = 110_000
+    row_bytes: int = 2 * 3 * 224 * 224
+    unit_rows: int = 64
+    gpus: int = 8
+    images_s: float = 2000.0
+    blocks: int = 2000
+
+    def order(self, world: int) -> Order:
+        """The order of a run on `world` GPUs: a batch of 4,096, or 32 for each GPU if that is more."""
+        batch_size = max(4096, 32 * world)
+        units = runs(self.rows, self.unit_rows)
+        lanes = max(world, default_lanes(batch_size, len(units)))
+        return Order(0, "simulated", units, batch_size, lanes, window=None, is_exact=False)
+
+
+def measure_scale(task: ScaleTask | None = None, worlds: Sequence[int] = WORLDS) -> dict[str, Any]:
+    """Count runs, and measure an executor.
+
+    Args:
+        task: the run.
+        worlds: numbers of GPUs.
+
+    Returns:
+        `runs` (for each number of GPUs the numbers of `count_run`), `executor` (of `measure_executor`), `node` (what a
+        node needs at `images_s` images/s a GPU) and `task`.
+    """
+    task = task or ScaleTask()
+    counted = {str(world): count_run(task, world) for world in worlds}
+    executor = measure_executor(task)
+    return {"runs": counted, "executor": executor, "node": _node(task, counted, executor), "task": asdict(task)}
+
+
+def count_run(task: ScaleTask, world: int) -> dict[str, float]:
+    """Count an epoch of a run through.
+
+    Returns:
+        `read` (bytes read over bytes used), `steps`, `block_rows` (mean), `blocks_step` (of a rank, mean),
+        `first_rows` (that a rank needs for its first step, the most over ranks), `live_rows` (that wait in a rank, the
+        most over ranks and steps, without those made ahead) and `live_mean`.
+    """
+    order = task.order(world)
+    starts = np.cumsum(order.unit_sizes) - order.unit_sizes
+    read = used = num_blocks = 0
+    first_rows: list[int] = []
+    live: list[Int64s] = []
+    for rank in range(world):
+        arriving = np.zeros(order.epoch_len, np.int64)
+        for block in rank_blocks(order, rank, world, 0, order.epoch_len, TARGET_ROWS):
+            arriving[block.step] += block.num_rows
+            read += _read_rows(order, starts, block)
+            num_blocks += 1
+        used += int(arriving.sum())
+        first_rows.append(int(arriving[0]))
+        live.append(np.cumsum(arriving) - order.num_rows(rank, world) * np.arange(order.epoch_len))
+    return {
+        "read": read / used,
+        "steps": order.epoch_len,
+        "block_rows": used / num_blocks,
+        "blocks_step": num_blocks / order.epoch_len / world,
+        "first_rows": max(first_rows),
+        "live_rows": int(max(rows.max() for rows in live)),
+        "live_mean": mean(float(rows.mean()) for rows in live),
+    }
+
+
+def _read_rows(order: Order, starts: Int64s, block: Block) -> int:
+    """Return the rows of all units that a task reads for a block."""
+    samples = np.concatenate([index for _, index in block.samples(order)])  # type: ignore[union-attr]
+    units = np.unique(np.searchsorted(starts, samples, side="right") - 1)
+    return int(order.unit_sizes[units].sum())
+
+
+class CountingLoader:
+    """Takes the place of a loader in data tasks: it makes rows of the true number, without reading an image.
+
+    Args:
+        order: of the samples.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+
+    def load_samples(self, index: Int64s, epoch: int) -> Loaded:
+        """Return the samples without views."""
+        return Loaded({}, {}, torch.from_numpy(index), torch.from_numpy(np.zeros_like(index)))
+
+
+def measure_executor(task: ScaleTask) -> dict[str, float]:
+    """Let the executor of this node hand out blocks to the ranks of a node, which this process plays.
+
+    Returns:
+        `blocks_s` (with tasks that do nothing, on this machine), `executor_ms` and `rank_ms` (CPU milliseconds of a
+        block in the executor and in a rank), `first_s` (from the start of the executor to the first block).
+    """
+    import ray
+
+    from raysl.cluster.connection import connect, disconnect
+    from raysl.cluster.resources import TASK_CPUS
+    from raysl.data.stream.execution import Ahead, Feed, start_executor
+
+    connect()
+    try:
+        order = task.order(task.gpus)
+        loader = ray.put(CountingLoader(order))
+        start = time.perf_counter()
+        executor = start_executor(TASK_CPUS)
+        process = psutil.Process(ray.get(executor.__ray_call__.remote(lambda _: os.getpid())))
+        ahead = Ahead(num_blocks=8, num_bytes=1 << 40)
+        feeds = [
+            iter(Feed(executor, loader, _endless(order, rank, task.gpus), task.row_bytes, ahead))
+            for rank in range(task.gpus)
+        ]
+        for feed in feeds:
+            next(feed)[1]()
+        first_s = time.perf_counter() - start
+        cpu, own, start = _cpu_s(process), time.process_time(), time.perf_counter()
+        for number in range(task.blocks):
+            next(feeds[number % task.gpus])[1]()
+        seconds = time.perf_counter() - start
+        return {
+            "blocks_s": task.blocks / seconds,
+            "executor_ms": 1000 * (_cpu_s(process) - cpu) / task.blocks,
+            "rank_ms": 1000 * (time.process_time() - own) / task.blocks,
+            "first_s": first_s,
+        }
+    finally:
+        disconnect()
+
+
+def _endless(order: Order, rank: int, world: int) -> Iterator[Block]:
+    return rank_blocks(order, rank, world, 0, 1000 * order.epoch_len, TARGET_ROWS)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _node(task: ScaleTask, counted: dict[str, dict[str, float]], executor: dict[str, float]) -> dict[str, Any]:
+    """Return for each number of GPUs what a node needs, calculated from counts and measured CPU times."""
+    images_s = task.gpus * task.images_s
+    needs = {}
+    for world, numbers in counted.items():
+        blocks_s = images_s / numbers["block_rows"]
+        needs[world] = {
+            "blocks_s": blocks_s,
+            "executor_cpus": blocks_s * executor["executor_ms"] / 1000,
+            "read_gb_s": images_s * numbers["read"] * task.image_bytes / 1e9,
+            "live_gb": task.gpus * numbers["live_rows"] * task.row_bytes / 1e9,
+        }
+    return needs
+
+
+def scale_table(numbers: dict[str, Any]) -> str:
+    """Format the result of `measure_scale` as text."""
+    task, executor = numbers["task"], numbers["executor"]
+    images_s = task["gpus"] * task["images_s"]
+    lines = [
+        f"{task['rows']:,} images of {task['image_bytes'] / 1000:.0f} kB in units of {task['unit_rows']}, "
+        f"{task['gpus']} GPUs a node, {images_s:,.0f} images/s a node",
+        " GPUs  read/used  steps of  rows of   blocks a  images that  blocks/s   executor    storage    images that",
+        "                   an epoch  a block   step and  wait for a   of a node  of a node   of a node  wait on a",
+        "                                       GPU       GPU                                           node",
+    ]
+    for world, run in numbers["runs"].items():
+        node = numbers["node"][world]
+        lines.append(
+            f"{int(world):>5,}  {run['read']:<9.4f}  {run['steps']:<8,}  {run['block_rows']:<8,.0f}  "
+            f"{run['blocks_step']:<8.2f}  {run['live_rows']:<11,}  {node['blocks_s']:<9,.0f}  "
+            f"{node['executor_cpus']:<4.2f} CPUs  {node['read_gb_s']:>4.2f} GB/s  {node['live_gb']:>4.1f} GB"
+        )
+    worst = max(run["read"] for run in numbers["runs"].values())
+    return "\n".join(
+        [
+            *lines,
+            f"bytes read / bytes used {worst:.4f} at most, goal {GOAL_READ}: {verdict(worst <= GOAL_READ)}",
+            f"measured with empty tasks: {executor['blocks_s']:,.0f} blocks/s here; CPU of a block "
+            f"{executor['executor_ms']:.2f} ms in the executor, {executor['rank_ms']:.2f} ms in the ranks",
+        ]
+    )
