@@ -81,7 +81,7 @@ def test_a_remote_run_that_loses_worker_driver_and_storage_ends_as_one_that_lost
         assert process.poll() is None, process.communicate()[0]
     kill_driver(process)
     assert "resumed at step" in finish(start(storage, "one", *long))
-    check_as_undisturbed(tmp_path / "calm", run, ["started", "resumed", "resumed"], *long)
+    check_as_undisturbed(tmp_path / "calm", run, ["started", "going", "resumed"], *long)
 
 
 @pytest.mark.slow
