@@ -1,20 +1,19 @@
-"""Bytes that a run reads beside those it uses, and how well it shuffles: counted over its windows, of ImageNet's shape.
+"""Bytes that a run reads beside those it uses, and how well it shuffles: counted over its blocks, of ImageNet's shape.
 
-Nothing is read. The order of samples and its windows are those of training; a window counts the bytes of each read unit
+Nothing is read. The order of samples and its blocks are those of training; a block counts the bytes of each read unit
 that it has a row of, in place of reading them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.data.order import Order, rank_share
+from raysl.data.order import Order
 from raysl.data.order_v1 import OrderV1
 from raysl.data.split import runs
+from raysl.data.stream.blocks import rank_blocks
 from raysl.hashing import Int64s
 from raysl.plan.reads import Reads
 
@@ -73,7 +72,8 @@ class Stored:
         uses = np.zeros(len(self.unit_of), np.int64)
         read = 0
         for rank in range(world):
-            for index in _blocks(order, rank, world, first, end):
+            for block in rank_blocks(order, rank, world, first, end, TARGET_ROWS):
+                index = np.concatenate([samples for _, samples in block.samples(order)])
                 read += int(unit_bytes[np.unique(self.unit_of[index])].sum())
                 uses[index] += 1
         if uses.sum() != (end - first) * order.batch_size or uses.max() > -(-(end - first) // order.epoch_len):
@@ -128,21 +128,6 @@ def reads_table(numbers: dict[str, Any]) -> str:
     lines.append(f"{'variance of the overlap of epochs / mean':<48}{'measured':>10}{'formula':>10}")
     lines += [f"{name:<48}{row['measured']:>10.2f}{row['formula']:>10.2f}" for name, row in numbers["shuffle"].items()]
     return "\n".join(lines)
-
-
-def _blocks(order: Order, rank: int, world: int, first: int, end: int) -> Iterator[Int64s]:
-    """Yield the sample indices of what a rank reads at once, for the steps [first, end) of the first epoch."""
-    if not order.has_windows:
-        for step in range(first, end):
-            index = order.batch(step, rank, world)
-            yield from np.split(index, range(TARGET_ROWS, len(index), TARGET_ROWS))
-        return
-    for lane in rank_share(order.lanes, rank, world):
-        cuts, size = order.windows(0, lane), order.lane_rows(lane)
-        begin, stop = first * size, int(cuts[-1]) if end == order.epoch_len else end * size
-        for window, (low, high) in enumerate(pairwise(cuts.tolist())):
-            if low < stop and high > begin:
-                yield order.window_samples(0, lane, window)[max(0, begin - low) : stop - low]
 
 
 def _amplification(files: Stored, order: Order, world: int) -> float:

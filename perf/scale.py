@@ -20,7 +20,7 @@ import torch
 from perf.numbers import verdict
 from raysl.data.order import Order, default_lanes
 from raysl.data.split import runs
-from raysl.data.stream.blocks import Block, rank_blocks
+from raysl.data.stream.blocks import StepRows, rank_blocks
 from raysl.data.stream.rows import Loaded
 from raysl.hashing import Int64s
 
@@ -110,9 +110,9 @@ def count_run(task: ScaleTask, world: int) -> dict[str, float]:
     }
 
 
-def _read_rows(order: Order, starts: Int64s, block: Block) -> int:
+def _read_rows(order: Order, starts: Int64s, block: StepRows) -> int:
     """Return the rows of all units that a task reads for a block."""
-    samples = np.concatenate([index for _, index in block.samples(order)])  # type: ignore[union-attr]
+    samples = np.concatenate([index for _, index in block.samples(order)])
     units = np.unique(np.searchsorted(starts, samples, side="right") - 1)
     return int(order.unit_sizes[units].sum())
 
@@ -174,7 +174,7 @@ def measure_executor(task: ScaleTask) -> dict[str, float]:
         disconnect()
 
 
-def _endless(order: Order, rank: int, world: int) -> Iterator[Block]:
+def _endless(order: Order, rank: int, world: int) -> Iterator[StepRows]:
     return rank_blocks(order, rank, world, 0, 1000 * order.epoch_len, TARGET_ROWS)
 
 

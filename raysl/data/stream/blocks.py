@@ -84,7 +84,9 @@ class PlainRows:
         return self.stop - self.start
 
 
-Block = RankRows | WindowRows | PlainRows
+StepRows = RankRows | WindowRows
+"""A block of a training step; `samples(order)` yields its epochs and sample indices."""
+Block = StepRows | PlainRows
 """What one data task makes: `num_rows` rows of a `lane` that are needed from `step` on."""
 
 
@@ -95,7 +97,7 @@ def plain_blocks(num_samples: int, rank: int, world: int, num_rows: int) -> Iter
         yield PlainRows(start, min(share.stop, start + num_rows))
 
 
-def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, target: int) -> Iterator[Block]:
+def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, target: int) -> Iterator[StepRows]:
     """Yield the blocks with a rank's rows of the steps [first, end), by the first step that needs them and their lane.
 
     Args:
@@ -123,7 +125,7 @@ def _row_blocks(order: Order, rank: int, world: int, first: int, end: int, targe
         step, desired = stop, min(target, 2 * desired)
 
 
-def _window_blocks(order: Order, lane: int, first: int, end: int) -> Iterator[Block]:
+def _window_blocks(order: Order, lane: int, first: int, end: int) -> Iterator[WindowRows]:
     """Yield the windows of a lane that steps [first, end) use, without the rows of other steps."""
     size, last = order.lane_rows(lane), order.epoch_len - 1
     for epoch in range(first // order.epoch_len, -(-end // order.epoch_len)):
