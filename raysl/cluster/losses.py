@@ -122,7 +122,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, HungWorker | SilentWorker):
         return text
     if isinstance(error, ConfigError | RunFailed):
-        return text.splitlines()[0]  # Ray Data adds lines
+        return text.splitlines()[0]  # Ray may add lines
     if memory := out_of_memory(text):
         return memory
     if isinstance(error, WorkerHealthCheckTimeoutError):

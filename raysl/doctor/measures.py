@@ -133,7 +133,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
 
 
 def image_speed(cpus: float) -> dict[str, Any]:
-    """Send decoded and cropped images through Ray Data for some five seconds, as training gets them.
+    """Let tasks of Ray Data make cropped images and send them here for some five seconds, as benchmarks read images.
 
     Args:
         cpus: of the cluster, for as many data tasks.

@@ -16,13 +16,13 @@ from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features import stored
 from raysl.benchmarks.features.embedding import StagedNetwork
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
-from raysl.benchmarks.features.pool import over_chunks
+from raysl.benchmarks.features.pool import Numpy, over_chunks
 from raysl.benchmarks.features.store import About, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet, read_features
 from raysl.benchmarks.features.thumbnails import decoded, encoded
 from raysl.components import resolve
 from raysl.config.load import load_config
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, DamagedData, RunFailed
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import RawPixels
 from raysl.process.node_files import forget_node_folders
@@ -132,6 +132,26 @@ def test_tasks_and_a_pool_of_actors_make_the_same_features(tmp_path: Path, share
     networks = nn.ModuleDict({"trained": StagedNetwork(backbone, (FEATURES,))})
     list(over_chunks(work, networks, [0], with_pool=True))
     torch.testing.assert_close(sets["trained"].load((FEATURES,)).features, before)
+
+
+class _Damaged:
+    """Work on images whose file is damaged."""
+
+    def read(self, number: int) -> Numpy:
+        raise DamagedData(f"cannot read row group {number} of a.parquet; restore the file and start again")
+
+    def embed(
+        self, chunk: dict[str, np.ndarray], networks: nn.ModuleDict, device: torch.device
+    ) -> dict[str, np.ndarray]:
+        return chunk
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("with_pool", [False, True])
+def test_a_damaged_file_is_named_in_one_line(with_pool: bool) -> None:
+    with pytest.raises(RunFailed) as failure:
+        list(over_chunks(_Damaged(), nn.ModuleDict(), [3], with_pool))
+    assert str(failure.value) == "cannot read row group 3 of a.parquet; restore the file and start again"
 
 
 MEMORY = """

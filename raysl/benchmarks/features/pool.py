@@ -14,11 +14,14 @@ import ray
 import ray.data
 import torch
 from ray.data import DataContext
+from ray.exceptions import RayTaskError
 from torch import nn
 
 from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.losses import reason
 from raysl.cluster.resources import TASK_CPUS
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.errors import RunFailed
 
 Numpy = dict[str, np.ndarray]
 
@@ -43,6 +46,9 @@ def over_chunks(
         networks: on the CPU; they are put into evaluation mode.
         numbers: of the chunks.
         with_pool: whether actors hold the networks; default: where the cluster has GPUs.
+
+    Raises:
+        RunFailed: if a file of images is missing or damaged, or its storage fails again and again.
     """
     if not numbers:
         return
@@ -54,7 +60,8 @@ def over_chunks(
     wait_for_nodes([own, {"CPU": TASK_CPUS}] if "GPU" in own else [own], "feature extraction")
     context = DataContext.get_current()
     context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context.raise_original_map_exception = True  # Ray's own has lost what raysl says about the images
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it also raises what it would log as an error
     reference, token = ray.put(networks.eval()), uuid.uuid4().hex
     chunks = ray.data.from_numpy_refs([ray.put(np.array([number])) for number in numbers])
     if with_pool:
@@ -69,7 +76,12 @@ def over_chunks(
         )
     else:
         chunks = chunks.map_batches(_Both(work, reference, token), batch_size=None, num_cpus=each)
-    yield from chunks.iter_batches(batch_size=None, batch_format="numpy")
+    try:
+        yield from chunks.iter_batches(batch_size=None, batch_format="numpy")
+    except RayTaskError as error:
+        if isinstance(error.cause, RunFailed):
+            raise RunFailed(reason(error)) from error
+        raise
 
 
 class _Read:
