@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -58,9 +59,24 @@ def kill_node(process: subprocess.Popen[bytes]) -> None:
 
 def client_environment() -> dict[str, str]:
     """Of a process that talks to such a cluster: its token, and `python` as the one that runs here."""
+    make_token()
     kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"  # a job says `python`
     return {**kept, "RAY_AUTH_MODE": "token", "PATH": path}
+
+
+def make_token() -> None:
+    """Write the token that Ray keeps in the home folder, where this machine has none: `ray start` asks for one."""
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    path.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError), path.open("x", opener=_private) as file:
+        file.write(secrets.token_hex(32))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
 
 
 def free_ports(num: int) -> list[int]:
