@@ -1,0 +1,30 @@
+"""A step of any method neither waits for a GPU nor mixes devices; what it copies is pinned, or small."""
+
+import pytest
+
+from tests.fake_gpu.pretended import needs_pretended_gpu
+from tests.fake_gpu.training import trained
+from tests.methods.properties import METHODS
+
+pytestmark = needs_pretended_gpu
+
+QUICK = {("simclr", "bf16"), ("dino", "fp32")}
+"""What the default tier has; the others are slow together."""
+
+
+def cases(precisions: tuple[str, ...]) -> list[object]:
+    made = []
+    for name in METHODS:
+        for precision in precisions:
+            marks = [] if (name, precision) in QUICK else [pytest.mark.slow]
+            made.append(pytest.param(name, precision, id=f"{name}-{precision}", marks=marks))
+    return made
+
+
+@pytest.mark.parametrize(("name", "precision"), cases(("fp32", "bf16")))
+def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
+    seen = trained(name, f"train.precision={precision}")
+    assert seen.stay == []
+    assert seen.watch.errors == []
+    assert [event for event in seen.in_steps() if event.is_wait] == []
+    assert seen.kernels() > 100

@@ -1,0 +1,111 @@
+"""Training of any method on a pretended GPU: `trained(name)` runs `fit` over digits and returns what was seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from raysl import distributed as dist
+from raysl.checkpoint.tensors import save_tensors
+from raysl.data.decode.images import CorruptLog
+from raysl.data.stream import loader as loader_module
+from raysl.data.stream.loader import LocalBatches
+from raysl.plan.plan import TrainPlan
+from raysl.runs.prepare import Prepared
+from raysl.train import LocalReporter, fit
+from raysl.train.callbacks.callback import Callback
+from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.callbacks.logs import MetricsLog
+from raysl.train.callbacks.stop import StopRequest
+from raysl.train.callbacks.watch import CollapseWatch
+from raysl.train.state import TrainState
+from tests.fake_gpu.pretended import pretended_gpu
+from tests.fake_gpu.watch import CUDA, Event, Watch, is_on_gpu
+from tests.methods.properties import small
+
+SETTINGS = ("train.epochs=1", "train.log_every=100st", "train.checkpoint_every=100st", "data.lanes=4")
+"""Four steps, of which the last is logged and saved."""
+AROUND = frozenset({"", "before epoch", "save", "start", "end"})
+"""Phases that are no part of a step."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a watch saw of a training.
+
+    Args:
+        watch: with all its events; an event's step counts the updates done.
+        plan: of the training.
+        stay: names of parameters and buffers that did not move to the GPU.
+    """
+
+    watch: Watch
+    plan: TrainPlan
+    stay: list[str]
+
+    def in_steps(self) -> list[Event]:
+        """Events of steps, without those of lines that are due."""
+        due = self.plan.total_steps
+        return [event for event in self.watch.events if is_in_step(event) and not _is_due(event, due)]
+
+    def kernels(self) -> float:
+        """Kernels of a step."""
+        return sum(num for phase, num in self.watch.kernels.items() if phase not in AROUND) / self.plan.total_steps
+
+
+def is_in_step(event: Event) -> bool:
+    """Whether an event belongs to a step, rather than to what comes before, between and after steps."""
+    return event.phase not in AROUND
+
+
+def _is_due(event: Event, step: int) -> bool:
+    return event.phase == "observe" and event.step == step
+
+
+def trained(name: str, *words: str, callbacks: Sequence[Callback] = ()) -> Seen:
+    """Train a method of `configs/digits` for four steps, with a worker's own callbacks and further ones.
+
+    Args:
+        name: of the method.
+        words: further settings.
+        callbacks: called behind those of a worker.
+    """
+    run = on_gpu(small(name, *SETTINGS, *words))
+    with TemporaryDirectory() as folder, pretended_gpu() as watch:
+        state = TrainState.create(run.setup, CUDA, classes=run.classes)
+        tensors = [*state.method.named_parameters(), *state.method.named_buffers()]
+        watch.clear()
+        watch.clock = lambda: state.step
+        logs = Path(folder)
+        own = [CorruptImages(CorruptLog(), logs, 10), StopRequest(lambda: False, every=1), CollapseWatch(logs)]
+        plan = run.setup.plan
+        with batches_on_this_thread(), _saved_from_the_gpu():
+            stream = LocalBatches(run.loader, device=CUDA)
+            every = [*own, *callbacks, MetricsLog(logs)]
+            fit(state, dist.data_parallel(state.method), plan, stream, callbacks=every, reporter=LocalReporter(logs))
+    return Seen(watch, plan, [name for name, values in tensors if not is_on_gpu(values)])
+
+
+def on_gpu(run: Prepared) -> Prepared:
+    """Return a run with the plan of a GPU and views that are augmented there."""
+    plan = TrainPlan.from_config(run.config, run.setup.data.num_samples, dist.world(), "cuda", run.setup.plan.lanes)
+    loader = replace(run.loader, augment_in_task=False)
+    return replace(run, loader=loader, setup=replace(run.setup, plan=plan))
+
+
+def batches_on_this_thread() -> "mock._patch[object]":
+    """Have batches made by the thread that trains, which is the one that is watched."""
+    return mock.patch.object(loader_module, "batches_for", lambda source, device: source)
+
+
+def _saved_from_the_gpu() -> "mock._patch[object]":
+    """Have checkpoints copy tensors to the CPU first, as `torch.save` does in C++ with those of a GPU."""
+
+    def save(tensors: dict[str, object], file: Path) -> None:
+        save_tensors(tree_map_only(Tensor, lambda values: values.cpu(), tensors), file)
+
+    return mock.patch("raysl.train.state.save_tensors", save)
