@@ -19,7 +19,7 @@ from raysl import distributed as dist
 from raysl.checkpoint.files import read_meta
 from raysl.cluster.board import Board
 from raysl.config.schema import RunConfig
-from raysl.data.decode.images import CorruptLog
+from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.execution import Ahead, own_executor
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches

@@ -15,7 +15,7 @@ from PIL import Image
 from raysl import distributed as dist
 from raysl.checkpoint.files import newest_whole
 from raysl.config.load import load_config
-from raysl.data.decode.images import CorruptLog, Replaced
+from raysl.data.decode.corrupt import CorruptLog, Replaced
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput

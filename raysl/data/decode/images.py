@@ -1,6 +1,6 @@
 """Reading and decoding the images of a split; corrupt ones are replaced and recorded."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.data.decode.corrupt import Known, Replaced
 from raysl.data.decode.decode import CorruptImage, decode, image_size
 from raysl.data.decode.quiet import quiet_libraries
 from raysl.data.source import Rows, Split
@@ -21,35 +22,6 @@ _Image = tuple[Tensor, tuple[int, int]]  # pixels, and the stored size
 
 Reductions = Callable[[Rows, int], Sequence[int]]
 """Takes the rows of a source and its number; returns how many times smaller each may be decoded: 1, 2, 4 or 8."""
-
-
-class Replaced(str):
-    """A corrupt image, "name: reason".
-
-    Args:
-        text: name and reason.
-        row: of the image in its split.
-        other: row of the image that takes its place.
-
-    >>> image = Replaced("7.jpg: truncated", row=7, other=8)
-    >>> image, image.row, image.other
-    ('7.jpg: truncated', 7, 8)
-    """
-
-    row: int
-    other: int
-
-    def __new__(cls, text: str, row: int, other: int) -> "Replaced":
-        image = super().__new__(cls, text)
-        image.row, image.other = row, other
-        return image
-
-    def __getnewargs__(self) -> tuple[str, int, int]:  # type: ignore[override]
-        return str(self), self.row, self.other
-
-
-Known = Mapping[int, Replaced]
-"""Corrupt images that are known, by their rows."""
 
 
 @dataclass(frozen=True)
@@ -150,35 +122,6 @@ def cut_images(
         parts.append(cut(samples.pictures(waiting), index[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names))
-
-
-class CorruptLog:
-    """Collects the corrupt images that a process meets, each once.
-
-    `known` has them by their rows, with those that other processes and earlier starts have met.
-    """
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-        self.unreported: list[str] = []
-        self.known: dict[int, Replaced] = {}
-
-    def learn(self, images: Iterable[str]) -> None:
-        """Make images known that others have met, as far as these say which rows they are."""
-        self.known |= {image.row: image for image in images if isinstance(image, Replaced)}
-
-    def add(self, images: Iterable[str]) -> list[str]:
-        """Record images, "name: reason" each, and return those that are new."""
-        new = [image for image in dict.fromkeys(images) if image not in self.seen]
-        self.seen.update(new)
-        self.unreported += new
-        self.learn(new)
-        return new
-
-    def take_unreported(self) -> list[str]:
-        """Return the images recorded since the last call."""
-        unreported, self.unreported = self.unreported, []
-        return unreported
 
 
 class _Samples:

@@ -4,14 +4,17 @@ All of it is a pure function of the order of samples, so any process can make an
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
 from raysl.data.order import Order, rank_share
 from raysl.hashing import Int64s
+
+T = TypeVar("T")
 
 ALL_LANES = -1
 """The lane of blocks with rows of all lanes of a rank."""
@@ -83,11 +86,23 @@ class PlainRows:
         """Rows of the block."""
         return self.stop - self.start
 
+    def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
+        """Yield epoch 0, whose views they do not have, and their sample indices."""
+        yield 0, np.arange(self.start, self.stop)
+
 
 StepRows = RankRows | WindowRows
 """A block of a training step; `samples(order)` yields its epochs and sample indices."""
 Block = StepRows | PlainRows
 """What one data task makes: `num_rows` rows of a `lane` that are needed from `step` on."""
+
+
+def known_rows(block: Block, order: Order, known: Mapping[int, T]) -> dict[int, T]:
+    """Return what is known of the rows of a block."""
+    if not known:
+        return {}
+    rows = (row for _, index in block.samples(order) for row in index.tolist())
+    return {row: known[row] for row in rows if row in known}
 
 
 def plain_blocks(num_samples: int, rank: int, world: int, num_rows: int) -> Iterator[PlainRows]:

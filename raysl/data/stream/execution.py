@@ -17,12 +17,15 @@ import ray
 from ray.exceptions import OwnerDiedError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysl.data.decode.corrupt import Known
 from raysl.data.stream.blocks import Block
 
 if TYPE_CHECKING:
     from raysl.data.stream.loader import Loader
     from raysl.data.stream.rows import BlockRows
 
+KnownBlock = tuple[Block, Known]
+"""What a data task makes, and the corrupt images of it that need not be read again."""
 STORE_SHARE = 0.25
 """Of a node's object store, for blocks that wait for their ranks."""
 RETRIES = 3
@@ -67,7 +70,7 @@ class Executor:
         """Start a process for data tasks, for example while ranks start."""
         self.task.remote(loader, None)
 
-    def make(self, loader: list[Any], blocks: list[Block]) -> list[Any]:
+    def make(self, loader: list[Any], blocks: list[KnownBlock]) -> list[Any]:
         """Start a task for each block, and return references to their rows.
 
         Args:
@@ -76,7 +79,7 @@ class Executor:
         """
         return [self.task.remote(loader, block) for block in blocks]
 
-    def make_without_cpu(self, loader: list[Any], block: Block) -> list[Any]:
+    def make_without_cpu(self, loader: list[Any], block: KnownBlock) -> list[Any]:
         """Start a task for a block that asks for no CPU, if none is free, and return a reference to its rows.
 
         Other work, or the workers of a run that has lost a node, may hold all CPUs for as long as they wait for it.
@@ -86,7 +89,7 @@ class Executor:
         return [self.task.options(num_cpus=0).remote(loader, block)]
 
 
-def data_task(loader: list[Any], block: Block | None) -> "BlockRows | None":
+def data_task(loader: list[Any], block: KnownBlock | None) -> "BlockRows | None":
     """Make the rows of a block; None only prepares the process."""
     import torch
 
@@ -96,7 +99,7 @@ def data_task(loader: list[Any], block: Block | None) -> "BlockRows | None":
     torch.set_num_threads(1)
     keep_freed_memory()
     found = _find_loader(loader[0])
-    return None if block is None else load_block(found, block)
+    return None if block is None else load_block(found, *block)
 
 
 def _find_loader(reference: Any) -> "Loader":
@@ -168,6 +171,7 @@ class Feed:
         blocks: in the order in which they are needed.
         row_bytes: bytes of a row.
         ahead: how much is made before it is needed.
+        known_in: returns the corrupt images of a block that are known already, see `cut_images`.
         on_starved: called each time that a block is made without a CPU, because none is free.
     """
 
@@ -178,8 +182,10 @@ class Feed:
         blocks: Iterator[Block],
         row_bytes: int,
         ahead: Ahead,
+        known_in: Callable[[Block], Known] = lambda _: {},
         on_starved: Callable[[], object] = lambda: None,
     ) -> None:
+        self.known_in = known_in
         self.make = partial(executor.make.remote, [loader])
         self.make_without_cpu = partial(executor.make_without_cpu.remote, [loader])
         self.on_starved = on_starved
@@ -208,8 +214,12 @@ class Feed:
             self.num_bytes += block.num_rows * self.row_bytes
             new.append(block)
         if new:
-            reply = self.make(new)
+            reply = self.make([self.with_known(block) for block in new])
             self.asked.extend(_Asked(self, block, reply, place) for place, block in enumerate(new))
+
+    def with_known(self, block: Block) -> KnownBlock:
+        """Return a block with its corrupt images that are known."""
+        return block, self.known_in(block)
 
     def _has_room(self, num_blocks: int) -> bool:
         return num_blocks < self.ahead.num_blocks and self.num_bytes < self.ahead.num_bytes
@@ -233,7 +243,7 @@ class _Asked:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-                self.reply, self.place = self.feed.make([self.block]), 0
+                self.reply, self.place = self.feed.make([self.feed.with_known(self.block)]), 0
             else:
                 return rows
 
@@ -241,7 +251,7 @@ class _Asked:
         """Return a reference to the rows once they are there, or are made without a CPU."""
         reference = ray.get(self.reply)[self.place]
         while not ray.wait([reference], timeout=STARVED_S)[0]:
-            if hurried := ray.get(self.feed.make_without_cpu(self.block)):
+            if hurried := ray.get(self.feed.make_without_cpu(self.feed.with_known(self.block))):
                 self.feed.on_starved()
                 return hurried[0]
         return reference

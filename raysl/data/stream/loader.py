@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from raysl.data.batch import Batch
+from raysl.data.decode.corrupt import CorruptLog, Known
 from raysl.data.decode.decode import can_reduce, image_size
-from raysl.data.decode.images import CorruptLog, Cut, Pictures, cut_images
+from raysl.data.decode.images import Cut, Pictures, cut_images
 from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
 from raysl.data.stream.blocks import rank_blocks
@@ -66,14 +67,14 @@ class Loader:
         """Whether rows are read window by window, each for several steps."""
         return self.order.has_windows
 
-    def load(self, step: int, rank: int, world: int) -> Loaded:
+    def load(self, step: int, rank: int, world: int, known: Known | None = None) -> Loaded:
         """Read, decode and crop a rank's rows of a step; augment them if `augment_in_task`."""
-        return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len)
+        return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len, known)
 
-    def load_samples(self, index: Int64s, epoch: int) -> Loaded:
-        """Load any samples, int64 [B], with the views of an epoch."""
+    def load_samples(self, index: Int64s, epoch: int, known: Known | None = None) -> Loaded:
+        """Load any samples, int64 [B], with the views of an epoch; `known` as in `cut_images`."""
         seed = self.order.seed
-        cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
+        cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode, known)
         done = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
         return Loaded(done.views, done.extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
@@ -122,26 +123,35 @@ class Loader:
             host_index=loaded.index.numpy(),
         )
 
-    def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
+    def plain(self, rank: int, world: int, device: torch.device, known: Known | None = None) -> Iterator[Batch]:
         """Return a rank's share of the training images without augmentation, in dataset order, as group "image"."""
         share = rank_share(self.split.num_samples, rank, world)
-        return self.plain_batches(self.split, share.start, share.stop, device)
+        return self.plain_batches(self.split, share.start, share.stop, device, known)
 
-    def plain_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
+    def plain_batches(
+        self, split: Split, first: int, end: int, device: torch.device, known: Known | None = None
+    ) -> Iterator[Batch]:
         """Yield the images [first, end) of a split without augmentation, as the group "image" of one view.
 
         Args:
             split: any images, not only those of the loader.
             first, end: row numbers in the split.
             device: of the batches.
+            known: corrupt images of the split, as in `cut_images`.
         """
         for start in range(first, end, PLAIN_ROWS):
-            yield self.finish_plain(self.load_plain(split, start, min(end, start + PLAIN_ROWS)), device)
+            yield self.finish_plain(self.load_plain(split, start, min(end, start + PLAIN_ROWS), known), device)
 
-    def load_plain(self, split: Split, first: int, end: int) -> Loaded:
-        """Load the images [first, end) of a split as the group "image", on the CPU and before normalisation."""
+    def load_plain(self, split: Split, first: int, end: int, known: Known | None = None) -> Loaded:
+        """Load the images [first, end) of a split as the group "image", on the CPU and before normalisation.
+
+        Args:
+            split: any images, not only those of the loader.
+            first, end: row numbers in the split.
+            known: corrupt images of the split, as in `cut_images`.
+        """
         index = np.arange(first, end)
-        cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
+        cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
@@ -187,7 +197,16 @@ class Loader:
         crops = sum(3 * view.crop.size**2 for group in self.recipe.groups.values() for view in group)
         return self.split.num_sources * (views if self.augment_in_task else crops)
 
-    def _cut(self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int, may_reduce: bool) -> Cut:
+    def _cut(
+        self,
+        split: Split,
+        recipe: ViewRecipe,
+        index: Int64s,
+        seed: int,
+        epoch: int,
+        may_reduce: bool,
+        known: Known | None = None,
+    ) -> Cut:
         """Read samples and cut their crops."""
 
         def reductions(rows: Rows, source: int) -> Sequence[int]:
@@ -202,7 +221,7 @@ class Loader:
                 ).items()
             }
 
-        return cut_images(split, index, crops, reductions if may_reduce else None)
+        return cut_images(split, index, crops, reductions if may_reduce else None, known)
 
     def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> Augmented:
         out: dict[str, Tensor] = {}
@@ -246,7 +265,7 @@ class LocalBatches:
 
     def plain(self) -> Iterator[Batch]:
         """Return this rank's share of the training images without augmentation, in dataset order."""
-        return self.loader.plain(self.rank, self.world, self.device)
+        return self.loader.plain(self.rank, self.world, self.device, self.corrupt.known)
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Yield batches on the device, with the images that were replaced."""
@@ -258,10 +277,10 @@ class LocalBatches:
         with ThreadPoolExecutor(max(1, self.threads)) as pool:
             if loader.has_windows:
                 blocks = rank_blocks(loader.order, rank, world, step, FOREVER, target=1)
-                made = self._ahead(partial(load_block, loader), blocks, pool)
+                made = self._ahead(partial(load_block, loader, known=self.corrupt.known), blocks, pool)
                 yield from join_batches(loader, rank, world, step, FOREVER, made)
             else:
-                load = partial(loader.load, rank=rank, world=world)
+                load = partial(loader.load, rank=rank, world=world, known=self.corrupt.known)
                 for _, wait in self._ahead(load, itertools.count(step), pool):
                     yield wait()
 

@@ -8,13 +8,14 @@ their number.
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from raysl.data.batch import Batch
-from raysl.data.decode.images import CorruptLog
-from raysl.data.stream.blocks import Block, plain_blocks, rank_blocks
+from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.stream.blocks import Block, known_rows, plain_blocks, rank_blocks
 from raysl.data.stream.execution import Ahead, Feed
 from raysl.data.stream.loader import PLAIN_ROWS, Loader
 from raysl.data.stream.prefetch import batches_for
@@ -84,4 +85,6 @@ class RayBatches:
         return self._feed(blocks)
 
     def _feed(self, blocks: Iterator[Block]) -> Feed:
-        return Feed(self.executor, self.reference, blocks, self.loader.row_bytes, self.ahead, self.on_starved)
+        known_in = partial(known_rows, order=self.loader.order, known=self.corrupt.known)
+        row_bytes = self.loader.row_bytes
+        return Feed(self.executor, self.reference, blocks, row_bytes, self.ahead, known_in, self.on_starved)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.data.decode.corrupt import Known
 from raysl.data.order import Order
 from raysl.data.stream.blocks import ALL_LANES, Block, PlainRows
 
@@ -53,11 +54,17 @@ class BlockRows:
     corrupt: tuple[str, ...] = ()
 
 
-def load_block(loader: "Loader", block: Block) -> BlockRows:
-    """Load the rows of a block; those of an epoch together, to set up the transforms once."""
+def load_block(loader: "Loader", block: Block, known: Known | None = None) -> BlockRows:
+    """Load the rows of a block; those of an epoch together, to set up the transforms once.
+
+    Args:
+        loader: of the rows.
+        block: which rows.
+        known: corrupt images that need not be read again, see `cut_images`.
+    """
     if isinstance(block, PlainRows):
-        return to_rows(loader.load_plain(loader.split, block.start, block.stop))
-    parts = [to_rows(loader.load_samples(index, epoch)) for epoch, index in block.samples(loader.order)]
+        return to_rows(loader.load_plain(loader.split, block.start, block.stop, known))
+    parts = [to_rows(loader.load_samples(index, epoch, known)) for epoch, index in block.samples(loader.order)]
     return BlockRows(_join([part.columns for part in parts]), tuple(name for part in parts for name in part.corrupt))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.data.batch import Batch
+from raysl.data.decode.corrupt import Known
 from raysl.data.stream.loader import Loader, to_device
 from raysl.data.stream.rows import Loaded
 from raysl.transforms.random import SampleRandom
@@ -63,7 +64,7 @@ class TargetLoader(Loader):
         return False
 
     @override
-    def load(self, step: int, rank: int, world: int) -> Loaded:
+    def load(self, step: int, rank: int, world: int, known: Known | None = None) -> Loaded:
         index, epoch = self.order.batch(step, rank, world), step // self.order.epoch_len
 
         def example(row: int) -> Any:

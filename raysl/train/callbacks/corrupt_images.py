@@ -8,7 +8,7 @@ import torch
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.data.decode.images import CorruptLog, Replaced
+from raysl.data.decode.corrupt import CorruptLog, Replaced
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run

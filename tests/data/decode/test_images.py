@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from raysl.data.decode.corrupt import CorruptLog, Replaced
 from raysl.data.decode.decode import CorruptImage
-from raysl.data.decode.images import CorruptLog, Pictures, Read, Replaced, cut_images, read_images
+from raysl.data.decode.images import Pictures, Read, cut_images, read_images
 from raysl.data.source import Rows, Split, runs
 from raysl.hashing import Int64s
 

@@ -22,7 +22,7 @@ class Numbered:
     def __init__(self, order: Order) -> None:
         self.order = order
 
-    def load_samples(self, index: Int64s, epoch: int) -> Loaded:
+    def load_samples(self, index: Int64s, epoch: int, known: object = None) -> Loaded:
         rows = torch.from_numpy(index)
         views = {"global": (rows % 251).to(torch.uint8)[:, None].expand(-1, 2)}
         return Loaded(views, {"epoch": torch.full((len(index), 1), epoch)}, rows, rows * 2, (f"broken {epoch}",))

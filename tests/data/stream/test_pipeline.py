@@ -23,13 +23,14 @@ from PIL import Image
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
+from raysl.data.decode.corrupt import Replaced
 from raysl.data.order import Order
 from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Rows, Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
 from raysl.data.stream import execution, pipeline, prefetch
-from raysl.data.stream.blocks import rank_blocks
+from raysl.data.stream.blocks import PlainRows, known_rows, rank_blocks
 from raysl.data.stream.execution import Ahead, Executor, start_executor
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
@@ -245,6 +246,41 @@ def test_a_rank_gets_its_blocks_while_other_work_holds_all_cpus(monkeypatch: pyt
     assert starved
 
 
+class _Rows(_Wrapped):
+    """The label of an image is its row."""
+
+    def read(self, index: Int64s) -> Rows:
+        return replace(super().read(index), labels=index.copy())
+
+
+@pytest.mark.parametrize("kind", ["exact", "windows"])
+def test_known_corrupt_images_are_not_read_again_on_ray_and_in_one_process(kind: str) -> None:
+    loader = replace(_loader(kind=kind), split=_Rows(_loader(kind=kind).split))
+    known = {7: Replaced("7.jpg: truncated", row=7, other=8), 90: Replaced("90.jpg: truncated", row=90, other=3)}
+    (stream,) = _streams(loader, 1, 10)
+    alone = LocalBatches(loader)
+    for batches in (stream, alone):
+        batches.corrupt.learn(known.values())
+        seen = list(islice(batches.from_step(0), 10))
+        index, labels = (torch.cat([getattr(batch, name) for batch in seen]).tolist() for name in ("index", "label"))
+        label = dict(zip(index, labels, strict=True))
+        assert label == {row: row for row in range(100)} | {7: 8, 90: 3}
+        assert sorted(batches.corrupt.take_unreported()) == sorted(known.values()), (
+            "the log of a start still lists them"
+        )
+        plain = torch.cat([batch.label for batch in batches.plain()])
+        assert plain[[7, 90]].tolist() == [8, 3]
+
+
+def test_a_block_takes_along_only_its_own_known_images() -> None:
+    order = _loader().order
+    blocks = list(rank_blocks(order, 0, 1, 0, order.epoch_len, 16))
+    parts = [known_rows(block, order, {7: "seven", 90: "ninety"}) for block in blocks]
+    assert sum(map(len, parts)) == 2
+    assert {row: text for part in parts for row, text in part.items()} == {7: "seven", 90: "ninety"}
+    assert known_rows(PlainRows(5, 8), order, {7: "seven", 90: "ninety"}) == {7: "seven"}
+
+
 def test_what_a_task_is_sent_does_not_grow_with_the_dataset() -> None:
     loader = _loader()
     reference = ray.put(replace(loader, split=_ManyFiles(loader.split)))
@@ -256,7 +292,7 @@ def test_what_a_task_is_sent_does_not_grow_with_the_dataset() -> None:
             sent.append(len(ray.cloudpickle.dumps(arguments)))
 
     executor.task = Task()
-    executor.make([reference], list(rank_blocks(loader.order, 0, 1, 0, 40, 16)))
+    executor.make([reference], [(block, {}) for block in rank_blocks(loader.order, 0, 1, 0, 40, 16)])
     assert 0 < max(sent) < 10_000
 
 
