@@ -211,6 +211,22 @@ def run_scale(
     _tell(json_file, lambda: measure_scale(task, world or WORLDS), scale_table)
 
 
+@app.command("memory")
+def run_memory(
+    json_file: JsonFile = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of the run.")] = 20,
+    epoch_steps: Annotated[int, typer.Option(min=1, help="Training steps of each.")] = 500,
+    workers: Annotated[int, typer.Option(min=1, help="Training workers.")] = 1,
+    verbose: Verbose = False,
+) -> None:
+    """Watch the memory of all processes of a long run, to see whether it grows. Linux only."""
+    set_up(verbose)
+    from perf.memory import MemoryTask, growth_table, measure_growth
+
+    task = MemoryTask(epochs=epochs, epoch_steps=epoch_steps, workers=workers)
+    _tell(json_file, lambda: measure_growth(task), growth_table)
+
+
 @app.command("sweep")
 def run_sweep(
     json_file: JsonFile = None,

@@ -4,6 +4,7 @@ import ctypes
 import platform
 import resource
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -36,12 +37,21 @@ def most_resident() -> int:
     return _status("VmHWM")
 
 
-def unmapped() -> int:
-    """Return the resident bytes of this process without pages of files, which the system can drop at any time.
+def unmapped(pid: int | None = None) -> int:
+    """Return the resident bytes of a process without pages of files, which the system can drop at any time.
 
-    Without /proc: the maximum of all resident bytes so far.
+    Args:
+        pid: of the process. Default: this one. Others need /proc; one that has ended has 0 bytes.
+
+    Without /proc: the maximum of all resident bytes of this process so far.
     """
-    return _status("RssAnon")
+    if pid is None:
+        return _status("RssAnon")
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return _field(lines, "RssAnon")
 
 
 def _status(field: str) -> int:
@@ -50,4 +60,9 @@ def _status(field: str) -> int:
     except OSError:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
+    return _field(lines, field)
+
+
+def _field(lines: Sequence[str], field: str) -> int:
+    """Bytes of a field of /proc/<pid>/status; 0 for a process that has ended and was not waited for."""
+    return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) * 1024
