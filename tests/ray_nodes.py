@@ -71,7 +71,7 @@ def make_token() -> None:
         return
     path = Path.home() / ".ray" / "auth_token"
     path.parent.mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError), path.open("x", opener=_private) as file:
+    with contextlib.suppress(FileExistsError), open(path, "x", opener=_private) as file:
         file.write(secrets.token_hex(32))
 
 
