@@ -1,5 +1,8 @@
 """The kNN accuracy on held-out images, measured during training."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import torch
 from typing_extensions import override
 
@@ -7,14 +10,19 @@ from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.data.source import Split
-from raysl.data.sources.sample import unit_share
+from raysl.data.sources.sample import sample_rows, unit_parts, unit_share
 from raysl.data.sources.subset import sample_of
-from raysl.data.stream.loader import Loader
+from raysl.data.stream.blocks import PlainRows
+from raysl.data.stream.loader import Loader, LocalBatches, ReadBlocks
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 
 MOST_TRAIN, MOST_TEST = 5000, 1000
+ROWS = 256
+"""Images that the network gets at a time."""
+MOST_READ = 1024
+"""Images of a block, unless their storage has smaller units."""
 
 
 class OnlineKNN(Callback):
@@ -28,13 +36,17 @@ class OnlineKNN(Callback):
         test: held-out images.
         num_classes: classes of the labels.
         every: how often, rounded to whole epochs.
+        read: makes a batch of each block of images. Default: this process does.
     """
 
-    def __init__(self, loader: Loader, test: Split, num_classes: int, every: Duration) -> None:
-        self.loader = loader
+    def __init__(
+        self, loader: Loader, test: Split, num_classes: int, every: Duration, read: ReadBlocks | None = None
+    ) -> None:
+        self.loader = replace(loader, held_out=test)
         self.test = test
         self.num_classes = num_classes
         self.every = every
+        self.read = read or LocalBatches(self.loader).chosen
 
     @override
     def on_epoch_end(self, run: Run, step: Step) -> None:
@@ -44,19 +56,26 @@ class OnlineKNN(Callback):
         backbone = run.state.exported()
         was_training = backbone.training
         backbone.eval()
-        train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)
-        test = self._features(backbone, self.test, MOST_TEST, run.state.device)
+        train = self._features(backbone, MOST_TRAIN, run.state.device, is_held_out=False)
+        test = self._features(backbone, MOST_TEST, run.state.device, is_held_out=True)
         backbone.train(was_training)
         metrics = by_name(KNN(KNN.Config(backend="torch")).run(train, test, self.num_classes, seed=0).metrics)
         run.log({"knn_top1": metrics["top1"].value})
 
     @torch.no_grad()
-    def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
-        images = sample_of(split, most)
-        share = unit_share(images, dist.rank(), dist.world())
+    def _features(self, backbone: Backbone, most: int, device: torch.device, is_held_out: bool) -> FeatureSet:
         features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
         labels = [torch.empty(0, dtype=torch.int64, device=device)]
-        for batch in self.loader.plain_batches(images, share.start, share.stop, device):
-            features.append(backbone(batch.views["image"][:, 0]).float())
-            labels.append(batch.label)
+        for batch in self.read(self._blocks(most, is_held_out)):
+            images = torch.split(batch.views["image"][:, 0], ROWS)
+            features += [backbone(part.to(device)).float() for part in images]
+            labels.append(batch.label.to(device))
         return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))
+
+    def _blocks(self, most: int, is_held_out: bool) -> Iterator[PlainRows]:
+        """Yield this rank's blocks of the images to measure."""
+        split = self.test if is_held_out else self.loader.split
+        images, rows = sample_of(split, most), sample_rows(split, most)
+        share = unit_share(images, dist.rank(), dist.world())
+        for part in unit_parts(images, share, ROWS, MOST_READ):
+            yield PlainRows(rows[part.start : part.stop].tolist(), is_held_out)

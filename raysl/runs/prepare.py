@@ -15,7 +15,7 @@ from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
 from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Split, make_source
-from raysl.data.stream.loader import Loader
+from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
 from raysl.errors import ConfigError
 from raysl.methods.place import check_place
@@ -33,8 +33,9 @@ from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 log = logging.getLogger("raysl")
 
 
-OnlineKNN = Callable[[Loader, Split, int, Duration], Callback]
-"""Makes a callback from a loader of training images, held-out images, number of classes, and how often to measure."""
+OnlineKNN = Callable[[Loader, Split, int, Duration, ReadBlocks], Callback]
+"""Makes a callback from a loader of training images, held-out images, number of classes, how often to measure, and what
+reads the images."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from raysl.runs.presence import Presence
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import Folder
 from raysl.storage.owner import Owner
-from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
@@ -108,15 +107,15 @@ def pack(job: Job) -> dict[str, Any]:
 
     Workers and data tasks get references. Ray Train's controller need not import what they point to.
     """
-    without_loader = replace(job, run=replace(job.run, loader=cast(Loader, None)))
-    return {"job": ray.put(without_loader), "loader": ray.put(job.run.loader)}
+    without_images = replace(job, run=replace(job.run, loader=cast(Loader, None), test=None))
+    return {"job": ray.put(without_images), "loader": ray.put(replace(job.run.loader, held_out=job.run.test))}
 
 
 def unpack(settings: dict[str, Any]) -> Job:
     """Return the job that `pack` has put into the object store."""
     job: Job = ray.get(settings["job"])
     loader: Loader = ray.get(settings["loader"])
-    return replace(job, run=replace(job.run, loader=loader))
+    return replace(job, run=replace(job.run, loader=loader, test=loader.held_out))
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         DataWait(logs, job.run.loader.augment_in_task, disk),
         CollapseWatch(logs, disk),
     ]
-    measuring = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
+    measuring = [*_callbacks(job.run, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
     presence = Presence(Board(job.board))
     callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk), presence]
@@ -257,7 +256,7 @@ def _batches(
     corrupt: CorruptLog,
     step: int,
     on_starved: Callable[[], object] | None,
-) -> BatchStream:
+) -> LocalBatches | RayBatches:
     """Return this rank's batches; data tasks begin with those of `step` at once, while the network is built."""
     data, loader = job.config.data, job.run.loader
     if not job.uses_data_tasks:
@@ -280,7 +279,7 @@ def _batches(
     return batches
 
 
-def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
+def _callbacks(run: Prepared, folder: RunFolder, disk: Disk, batches: LocalBatches | RayBatches) -> list[Callback]:
     stop = StopRequest(
         lambda: STOP_FILE in folder.versions(),
         every=1,
@@ -290,7 +289,7 @@ def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
     callbacks: list[Callback] = [stop]
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
     if knn_every is not None and run.online_knn is not None and run.test is not None:
-        callbacks.append(run.online_knn(run.loader, run.test, run.setup.data.num_classes, knn_every))
+        callbacks.append(run.online_knn(run.loader, run.test, run.setup.data.num_classes, knn_every, batches.chosen))
     if eval_every is not None and run.has_held_out and run.test is not None:
         callbacks.append(HeldOut(run.loader, run.test, eval_every))
     return callbacks

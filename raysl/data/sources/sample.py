@@ -5,6 +5,8 @@ large dataset. So a sample of such a dataset is all rows of a few units, which a
 dataset that is sorted by class would have few classes; its sample stays at even distances.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from raysl.data.order import rank_share
@@ -96,3 +98,23 @@ def unit_share(split: Split, rank: int, world: int) -> range:
         return int(ends[before] if wanted - ends[before] < ends[after] - wanted else ends[after])
 
     return range(cut(rank), cut(rank + 1))
+
+
+def unit_parts(split: Split, rows: range, least: int, most: int) -> Iterator[range]:
+    """Cut a stretch of rows into parts, between units where storage reads units, so that no two parts read the same.
+
+    Args:
+        split: the images.
+        rows: of the split.
+        least: rows of a part where any row can be read alone; else a part has at least as many, except the last.
+        most: rows of a part; a larger unit is cut.
+    """
+    ends = np.cumsum(split.read_units)
+    start = rows.start
+    while start < rows.stop:
+        stop = start + least
+        if not split.is_random_access and stop < rows.stop:
+            stop = int(ends[np.searchsorted(ends, stop)])
+        stop = min(stop, start + most, rows.stop)
+        yield range(start, stop)
+        start = stop

@@ -4,7 +4,7 @@ All of it is a pure function of the order of samples, so any process can make an
 """
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
@@ -73,10 +73,10 @@ class WindowRows:
 
 @dataclass(frozen=True)
 class PlainRows:
-    """The images [start, stop) of the dataset, without augmentation."""
+    """Images of the dataset, or of its held-out images, without augmentation."""
 
-    start: int
-    stop: int
+    rows: Sequence[int]
+    is_held_out: bool = False
 
     step = 0
     lane = ALL_LANES
@@ -84,11 +84,12 @@ class PlainRows:
     @property
     def num_rows(self) -> int:
         """Rows of the block."""
-        return self.stop - self.start
+        return len(self.rows)
 
     def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
-        """Yield epoch 0, whose views they do not have, and their sample indices."""
-        yield 0, np.arange(self.start, self.stop)
+        """Yield epoch 0, whose views they do not have, and their sample indices; nothing for held-out images."""
+        if not self.is_held_out:
+            yield 0, np.asarray(self.rows)
 
 
 StepRows = RankRows | WindowRows
@@ -109,7 +110,7 @@ def plain_blocks(num_samples: int, rank: int, world: int, num_rows: int) -> Iter
     """Yield blocks of up to `num_rows` images of a rank's share of a dataset, in its order."""
     share = rank_share(num_samples, rank, world)
     for start in range(share.start, share.stop, num_rows):
-        yield PlainRows(start, min(share.stop, start + num_rows))
+        yield PlainRows(range(start, min(share.stop, start + num_rows)))
 
 
 def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, target: int) -> Iterator[StepRows]:

@@ -19,9 +19,9 @@ from raysl.data.decode.decode import can_reduce, image_size
 from raysl.data.decode.images import Cut, Pictures, cut_images
 from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
-from raysl.data.stream.blocks import rank_blocks
+from raysl.data.stream.blocks import PlainRows, rank_blocks
 from raysl.data.stream.prefetch import batches_for
-from raysl.data.stream.rows import Loaded, join_batches, load_block
+from raysl.data.stream.rows import Loaded, join_batches, load_block, to_loaded
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.channels import Channels, network_input
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
@@ -32,6 +32,9 @@ PLAIN_ROWS = 256
 LARGE_BYTES = 1 << 17  # JPEG files of at least this size may be decoded at a reduced scale
 MOST_REDUCED = 8
 FOREVER = 1 << 62  # steps
+
+ReadBlocks = Callable[[Iterable[PlainRows]], Iterator[Batch]]
+"""Makes a batch of each block of images, without augmentation."""
 
 Work = TypeVar("Work")
 Made = TypeVar("Made")
@@ -50,6 +53,7 @@ class Loader:
         plain_recipe: the view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
         channels: the network's input channels, see `network_input`.
+        held_out: the held-out images that are measured during training, or None.
     """
 
     split: Split
@@ -61,6 +65,7 @@ class Loader:
     plain_recipe: ViewRecipe
     scaled_decode: bool = True
     channels: Channels = "rgb"
+    held_out: Split | None = None
 
     @property
     def has_windows(self) -> bool:
@@ -140,17 +145,17 @@ class Loader:
             known: corrupt images of the split, as in `cut_images`.
         """
         for start in range(first, end, PLAIN_ROWS):
-            yield self.finish_plain(self.load_plain(split, start, min(end, start + PLAIN_ROWS), known), device)
+            index = np.arange(start, min(end, start + PLAIN_ROWS))
+            yield self.finish_plain(self.load_plain(split, index, known), device)
 
-    def load_plain(self, split: Split, first: int, end: int, known: Known | None = None) -> Loaded:
-        """Load the images [first, end) of a split as the group "image", on the CPU and before normalisation.
+    def load_plain(self, split: Split, index: Int64s, known: Known | None = None) -> Loaded:
+        """Load images of a split as the group "image", on the CPU and before normalisation.
 
         Args:
             split: any images, not only those of the loader.
-            first, end: row numbers in the split.
+            index: int64 [B], row numbers in the split.
             known: corrupt images of the split, as in `cut_images`.
         """
-        index = np.arange(first, end)
         cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
@@ -266,6 +271,11 @@ class LocalBatches:
     def plain(self) -> Iterator[Batch]:
         """Return this rank's share of the training images without augmentation, in dataset order."""
         return self.loader.plain(self.rank, self.world, self.device, self.corrupt.known)
+
+    def chosen(self, blocks: Iterable[PlainRows]) -> Iterator[Batch]:
+        """Yield any images without augmentation, as group "image", a batch for each block."""
+        for block in blocks:
+            yield self.loader.finish_plain(to_loaded(load_block(self.loader, block)), self.device)
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Yield batches on the device, with the images that were replaced."""

@@ -6,7 +6,7 @@ blocks to batches, and compares the indices that arrive with the order. Nothing 
 their number.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog
-from raysl.data.stream.blocks import Block, known_rows, plain_blocks, rank_blocks
+from raysl.data.stream.blocks import Block, PlainRows, known_rows, plain_blocks, rank_blocks
 from raysl.data.stream.execution import Ahead, Feed
 from raysl.data.stream.loader import PLAIN_ROWS, Loader
 from raysl.data.stream.prefetch import batches_for
@@ -65,9 +65,13 @@ class RayBatches:
             yield batch
 
     def plain(self) -> Iterator[Batch]:
-        """Yield this rank's share of the training images without augmentation, in dataset order, as group "image"."""
+        """Return this rank's share of the training images without augmentation, in dataset order, as group "image"."""
         blocks = plain_blocks(self.loader.split.num_samples, self.rank, self.world, PLAIN_ROWS)
-        for _, wait in self._feed(blocks):
+        return self.chosen(blocks)
+
+    def chosen(self, blocks: Iterable[PlainRows]) -> Iterator[Batch]:
+        """Yield any images without augmentation, as group "image", a batch for each block."""
+        for _, wait in self._feed(iter(blocks)):
             yield self.loader.finish_plain(to_loaded(wait()), self.device)
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:

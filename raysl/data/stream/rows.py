@@ -63,7 +63,9 @@ def load_block(loader: "Loader", block: Block, known: Known | None = None) -> Bl
         known: corrupt images that need not be read again, see `cut_images`.
     """
     if isinstance(block, PlainRows):
-        return to_rows(loader.load_plain(loader.split, block.start, block.stop, known))
+        split = loader.held_out if block.is_held_out else loader.split
+        assert split is not None
+        return to_rows(loader.load_plain(split, np.asarray(block.rows), known))
     parts = [to_rows(loader.load_samples(index, epoch, known)) for epoch, index in block.samples(loader.order)]
     return BlockRows(_join([part.columns for part in parts]), tuple(name for part in parts for name in part.corrupt))
 

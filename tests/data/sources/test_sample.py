@@ -12,7 +12,7 @@ from raysl.data.source import Split, make_source
 from raysl.data.sources import parquet_split
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.parquet import Parquet
-from raysl.data.sources.sample import is_sorted_by_class, sample_rows, unit_share
+from raysl.data.sources.sample import is_sorted_by_class, sample_rows, unit_parts, unit_share
 from raysl.data.sources.subset import Subset, sample_of
 from raysl.data.sources.synthetic import Synthetic
 from raysl.storage.cache import RecentlyUsed
@@ -100,6 +100,29 @@ def test_ranks_share_a_sample_without_sharing_a_unit(tmp_path: Path) -> None:
         assert [row for share in shares for row in share] == list(range(100))
         read = [unit for share in shares for unit in set(units[share.start : share.stop].tolist())]
         assert len(read) == len(set(read))
+
+
+def test_processes_that_read_parts_of_a_sample_read_no_unit_twice(
+    tmp_path: Path, counted: CountedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = large_set(tmp_path)
+    images, rows = sample_of(split, 500), sample_rows(split, 500)
+    parts = [part for rank in range(3) for part in unit_parts(images, unit_share(images, rank, 3), 24, 64)]
+    assert [row for part in parts for row in part] == list(range(500))
+    assert {len(part) for part in parts} <= {4, 16, 32}
+    for part in parts:
+        # as a new process, which has read nothing yet
+        monkeypatch.setattr(parquet_split, "_PARTS", RecentlyUsed(parquet_split.PART_BYTES))
+        split.read(rows[part.start : part.stop])
+    assert counted.num_bytes <= 1.3 * 500 * ROW_BYTES
+
+
+def test_parts_of_images_that_are_read_alone_and_of_large_units_have_the_sizes_asked_for() -> None:
+    alone = Synthetic(Synthetic.Config(num_train=100)).required("train")
+    assert list(unit_parts(alone, range(10, 100), 40, 64)) == [range(10, 50), range(50, 90), range(90, 100)]
+    large = Subset(alone, np.arange(100))
+    large.is_random_access, large.unit_sizes = False, np.array([100])
+    assert list(unit_parts(large, range(100), 40, 64)) == [range(64), range(64, 100)]
 
 
 def test_a_sample_of_joined_and_selected_sets_is_of_few_units(tmp_path: Path, counted: CountedFiles) -> None:

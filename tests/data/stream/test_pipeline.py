@@ -278,7 +278,7 @@ def test_a_block_takes_along_only_its_own_known_images() -> None:
     parts = [known_rows(block, order, {7: "seven", 90: "ninety"}) for block in blocks]
     assert sum(map(len, parts)) == 2
     assert {row: text for part in parts for row, text in part.items()} == {7: "seven", 90: "ninety"}
-    assert known_rows(PlainRows(5, 8), order, {7: "seven", 90: "ninety"}) == {7: "seven"}
+    assert known_rows(PlainRows(range(5, 8)), order, {7: "seven", 90: "ninety"}) == {7: "seven"}
 
 
 def test_what_a_task_is_sent_does_not_grow_with_the_dataset() -> None:
@@ -344,6 +344,21 @@ def test_plain_images_from_data_tasks_are_those_of_one_process(world: int) -> No
         expected = list(loader.plain(rank, world, CPU))
         for take in (lambda batch: batch.index, lambda batch: batch.label, lambda batch: batch.views["image"]):
             assert torch.equal(torch.cat(list(map(take, found))), torch.cat(list(map(take, expected))))
+
+
+def test_chosen_images_from_data_tasks_are_those_of_one_process_and_may_be_held_out() -> None:
+    loader = replace(_loader(), held_out=_loader(num=300).split)
+    loader = replace(loader, held_out=_Rows(loader.held_out))
+    blocks = [PlainRows([5, 70, 71]), PlainRows([299, 2], is_held_out=True)]
+    (stream,) = _streams(loader, 1, 10)
+    stream.corrupt.learn([Replaced("2.jpg: truncated", row=2, other=8)])  # a training image
+    made, expected = list(stream.chosen(blocks)), list(LocalBatches(loader).chosen(blocks))
+    for one, other in zip(made, expected, strict=True):
+        assert torch.equal(one.index, other.index)
+        assert torch.equal(one.label, other.label)
+        assert torch.equal(one.views["image"], other.views["image"])
+    assert made[0].index.tolist() == [5, 70, 71]
+    assert made[1].label.tolist() == [299, 2]
 
 
 def test_a_stream_that_waits_for_its_consumer_leaves_the_cpu_alone() -> None:
