@@ -26,6 +26,7 @@ from raysl.config.fields import find_group, list_settings
 from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.view_presets import PRESETS
+from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
@@ -74,7 +75,7 @@ def rate_of_expected(run: Second) -> str:
 
 
 def knn_every(run: Second) -> list[str]:
-    callbacks = _callbacks(run.prepared, run.folder, Disk())
+    callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
