@@ -18,7 +18,7 @@ from raysl.losses import at_least_fp32, off_diagonal_squares
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
 from raysl.nn.views import ViewNorm, features_of_views
@@ -79,7 +79,7 @@ class BarlowTwins(Method):
         metrics = {
             "correlation": correlation.detach().diagonal().mean(),
             "redundancy": (redundancy.detach() / num_others).clamp(min=0).sqrt(),
-            **collapse(dist.all_gather(z[:, 0].detach())),
+            **batch_collapse(z[:, 0]),
         }
         return StepOutput(loss, metrics)
 

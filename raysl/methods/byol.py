@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Momentum, Share, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -18,7 +17,7 @@ from raysl.losses import negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.plan.setup import Setup
@@ -77,7 +76,7 @@ class BYOL(Method):
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         target_first, target_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
         loss = _squared_distance(p_first, target_second) + _squared_distance(p_second, target_first)
-        metrics = {"agreement": 1 - loss.detach() / 4, **collapse(dist.all_gather(z_first.detach()))}
+        metrics = {"agreement": 1 - loss.detach() / 4, **batch_collapse(z_first)}
         return StepOutput(loss, metrics)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:

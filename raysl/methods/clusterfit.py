@@ -15,7 +15,6 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Count, Location, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.assignments import read_assignments
@@ -27,7 +26,7 @@ from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, f
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.pooling import RawPixels
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -120,6 +119,6 @@ class ClusterFit(Method):
         clusters = self.assignments[batch.index][:, None].expand(views.shape[:2])  # [B, V]
         metrics = {
             "cluster_top1": 100 * (logits.argmax(dim=-1) == clusters).float().mean(),
-            **collapse(dist.all_gather(h.detach().unflatten(0, views.shape[:2])[:, 0])),
+            **batch_collapse(h.unflatten(0, views.shape[:2])[:, 0]),
         }
         return StepOutput(cluster_cross_entropy(logits, clusters), metrics)

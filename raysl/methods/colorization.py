@@ -22,7 +22,7 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.functional_color import to_lab
@@ -125,7 +125,7 @@ class Colorization(Method):
         terms = -(shares * log_p.gather(-1, bins)).sum(dim=-1)  # [N, h, w]
         loss = (self.class_weights[bins[..., 0]] * terms).mean()
         hits = 100 * (log_p.detach().argmax(dim=-1) == bins[..., 0]).float().mean()
-        spread = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
+        spread = batch_collapse(h.view(*views.shape[:2], -1))
         return StepOutput(loss, {"color_top1": hits, **spread})
 
     @torch.no_grad()

@@ -22,7 +22,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, linear_over
@@ -110,7 +110,7 @@ class Data2Vec(Method):
         masked = mask.flatten(1).to(errors.dtype)
         loss = dist.all_sum((errors * masked).sum()) / dist.all_sum(masked.sum()).clamp(min=1)
         h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
-        metrics = {"target_std": y.std(dim=(0, 1)).mean(), **collapse(dist.all_gather(h).flatten(0, 1))}
+        metrics = {"target_std": y.std(dim=(0, 1)).mean(), **batch_collapse(h)}
         return StepOutput(loss, metrics)
 
     @torch.no_grad()

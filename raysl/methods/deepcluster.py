@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Count, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
@@ -24,7 +23,7 @@ from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -96,7 +95,7 @@ class DeepCluster(Method):
         metrics = {
             "cluster_top1": 100 * (logits.argmax(dim=-1) == clusters).float().mean(),
             "largest_cluster": 100 * self.sizes.max() / self.sizes.sum(),
-            **collapse(dist.all_gather(h.detach().unflatten(0, views.shape[:2])[:, 0])),
+            **batch_collapse(h.unflatten(0, views.shape[:2])[:, 0]),
         }
         return StepOutput(loss, metrics)
 

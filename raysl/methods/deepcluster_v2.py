@@ -24,7 +24,7 @@ from raysl.losses import UNKNOWN, at_least_fp32, cluster_cross_entropy
 from raysl.methods.clusters import Batches, check_clusters, embed_all
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.kmeans import kmeans
 from raysl.nn.memory_bank import MemoryBank
@@ -114,7 +114,7 @@ class DeepClusterV2(Method):
                 losses.append(cluster_cross_entropy(scores / self.config.temperature, clusters))
             hits.append((scores.detach().argmax(dim=-1) == clusters).float().mean())
         kept = torch.stack([z[:, crop].detach() for crop in self.config.bank_crops], dim=1)  # [B, banks, P]
-        metrics = {"cluster_top1": 100 * torch.stack(hits).mean(), **collapse(dist.all_gather(z[:, 0].detach()))}
+        metrics = {"cluster_top1": 100 * torch.stack(hits).mean(), **batch_collapse(z[:, 0])}
         return StepOutput(torch.stack(losses).mean(), metrics, {"z": kept})
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:

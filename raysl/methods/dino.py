@@ -11,7 +11,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from raysl import distributed as dist
 from raysl.config.ranges import Length, Momentum, Share, Temperature
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -19,7 +18,7 @@ from raysl.losses import swapped_prediction
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.dino_head import Centre, DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
 from raysl.nn.views import multi_crop
@@ -81,7 +80,7 @@ class DINO(Method):
         metrics = {
             "teacher_entropy": entropy,
             "kl": loss.detach() - entropy,
-            **collapse(dist.all_gather(h[:, 0].detach())),
+            **batch_collapse(h[:, 0]),
         }
         return StepOutput(loss, metrics, {"scores": teacher_scores.mean(dim=1)})
 

@@ -21,7 +21,7 @@ from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.dino_head import DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
 from raysl.nn.sinkhorn import sinkhorn
@@ -133,7 +133,7 @@ class DINOv2(Method):
             "patch_loss": patch_loss.detach(),
             "koleo": spread.detach(),
             "teacher_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
-            **collapse(h_all[:, 0].detach()),
+            **batch_collapse(h[:, 0]),
         }
         return StepOutput(loss, metrics)
 

@@ -24,7 +24,7 @@ from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -119,7 +119,7 @@ class Distill(Method):
             loss, agreement = hints(student, teacher)
         else:
             loss, agreement = self._scores(student, teacher, batch.label)
-        spread = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
+        spread = batch_collapse(h.view(*views.shape[:2], -1))
         return StepOutput(loss, {"agreement": 100 * agreement, **spread})
 
     def _scores(self, student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
-from raysl import distributed as dist
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -19,7 +18,7 @@ from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.dino_head import Centre, DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
 from raysl.nn.views import at_places, masked_places, token_crops
@@ -123,7 +122,7 @@ class IBOT(Method):
             "class_loss": class_loss.detach(),
             "patch_loss": patch_loss.detach(),
             "teacher_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
-            **collapse(dist.all_gather(h[:, 0].detach())),
+            **batch_collapse(h[:, 0]),
         }
         return StepOutput(
             loss, metrics, {"scores": teacher_scores.mean(dim=1), "patch_scores": teacher_patch_scores.mean(dim=(1, 2))}

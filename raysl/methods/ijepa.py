@@ -28,7 +28,7 @@ from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
@@ -124,7 +124,7 @@ class IJEPA(Method):
         weights = is_goal.to(errors.dtype)
         loss = dist.all_sum((errors * weights).sum()) / dist.all_sum(weights.sum()).clamp(min=1)
         h = s.mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
-        metrics = {"target_std": s.std(dim=(0, 1)).mean(), **collapse(dist.all_gather(h).flatten(0, 1))}
+        metrics = {"target_std": s.std(dim=(0, 1)).mean(), **batch_collapse(h)}
         return StepOutput(loss, metrics)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:

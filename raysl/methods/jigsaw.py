@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import distributed as dist
 from raysl.config.ranges import Share, Width, Within, WithViews
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -20,7 +19,7 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.crop import RandomCrop
@@ -125,7 +124,7 @@ class Jigsaw(Method):
         loss = F.cross_entropy(logits, orders)
         hits = 100 * (logits.argmax(dim=1) == orders).float().mean()
         means = h.view(len(batch), -1, h.shape[1]).mean(dim=1)  # [B, D], of an image's tiles
-        return StepOutput(loss, {"permutation_top1": hits, **collapse(dist.all_gather(means.detach()))})
+        return StepOutput(loss, {"permutation_top1": hits, **batch_collapse(means)})
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:

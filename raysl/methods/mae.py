@@ -10,7 +10,6 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -22,7 +21,7 @@ from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
@@ -92,7 +91,7 @@ class MAE(Method):
         patches = patchify(images, self.backbone.patch_size)
         loss = masked_patch_mse(pixels, patches, mask.flatten(1), self.config.is_normalised)
         h = tokens.detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
-        return StepOutput(loss, collapse(dist.all_gather(h.view(len(batch), -1, h.shape[1])).flatten(0, 1)))
+        return StepOutput(loss, batch_collapse(h.view(len(batch), -1, h.shape[1])))
 
 
 class Decoder(nn.Module):

@@ -11,7 +11,7 @@ from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.drop_path import keyed_draws
+from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -25,7 +25,7 @@ class StepOutput:
     loss: Tensor
     """Scalar, the mean over this rank's images."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
-    """Detached scalars; the loop averages them over ranks."""
+    """Detached scalars; the loop averages them over ranks. Those of `batch_collapse` are there in logged steps only."""
     carry: dict[str, Tensor] = field(default_factory=dict)
     """Detached tensors for `after_update`, a row per image of this rank: keys for a queue, rows of a bank."""
 
@@ -96,7 +96,7 @@ class Method(nn.Module, ABC):
 
     def forward(self, batch: Batch, step: Step) -> StepOutput:
         """Run `training_step` under DDP's hooks, with random numbers keyed by sample (`nn.drop_path`)."""
-        with keyed_draws(batch):
+        with keyed_draws(batch, drop_places(self)):
             return self.training_step(batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from raysl.methods.checks import check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import in_shuffled_order
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
@@ -93,7 +93,7 @@ class MoCo(Method):
         loss = info_nce(q, k, self.queue.keys, self.config.temperature)
         metrics = {
             "contrastive_top1": 100 * self._accuracy(q, k),
-            **collapse(dist.all_gather(q.detach())),
+            **batch_collapse(q),
         }
         return StepOutput(loss, metrics, {"keys": k})
 

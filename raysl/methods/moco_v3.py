@@ -21,7 +21,7 @@ from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.plan.setup import Setup
@@ -95,7 +95,7 @@ class MoCoV3(Method):
         loss_second, hits_second = self._contrast(q_second, k_first)
         metrics = {
             "contrastive_top1": 50 * (hits_first + hits_second),
-            **collapse(dist.all_gather(q_first.detach())),
+            **batch_collapse(q_first),
         }
         return StepOutput(loss_first + loss_second, metrics)
 

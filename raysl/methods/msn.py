@@ -23,7 +23,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import check_small_views, grid_side, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.sinkhorn import sinkhorn
@@ -125,7 +125,7 @@ class MSN(Method):
         metrics = {
             "anchor_top1": 100 * (log_p.argmax(dim=-1) == q.argmax(dim=-1)[:, None]).float().mean(),
             "mean_entropy": entropy.detach(),
-            **collapse(dist.all_gather(z[:, 0].detach())),
+            **batch_collapse(z[:, 0]),
         }
         return StepOutput(loss, metrics)
 

@@ -18,7 +18,7 @@ from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
 from raysl.plan.setup import Setup
@@ -76,7 +76,7 @@ class NNCLR(Method):
         metrics = {
             "contrastive_top1": 50 * (top1 + other_top1),
             "neighbor_cosine": F.cosine_similarity(nn_first, z, dim=-1).mean(),
-            **collapse(dist.all_gather(z)),
+            **batch_collapse(z),
         }
         return StepOutput(one_way / 2 + other_way / 2, metrics, {"z": z})
 

@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm, self_normalised_nce
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.memory_bank import MemoryBank
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -88,7 +87,7 @@ class NPID(Method):
         loss = self._loss(z, rows, self._mean_norm(carry) if step.index == 0 else self.log_norm)
         metrics = {
             "contrastive_top1": 100 * self._accuracy(z, rows, picked),
-            **collapse(dist.all_gather(z.detach())),
+            **batch_collapse(z),
         }
         return StepOutput(loss, metrics, carry)
 
@@ -106,8 +105,8 @@ class NPID(Method):
 
     def _sample_rows(self, batch: Batch, slot: str) -> Tensor:
         """Return sample indices [B, 1 + K]: each image's index and K drawn from all images, possibly itself."""
-        drawn = batch.random(slot).uniforms(self.config.num_negatives, 0.0, len(self.bank.bank))
-        negatives = torch.from_numpy(drawn.astype(np.int64)).to(batch.index.device, non_blocking=True)
+        random, device = batch.random(slot), batch.index.device
+        negatives = random.integers_on(device, self.config.num_negatives, len(self.bank.bank))
         return torch.cat([batch.index[:, None], negatives], dim=1)
 
     def _loss(self, z: Tensor, rows: Tensor, log_norm: Tensor) -> Tensor:

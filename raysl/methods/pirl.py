@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Area, Count, Share, Within, WithViews
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, nce_log_norm
 from raysl.methods.method import StepOutput
 from raysl.methods.npid import NPID
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.color import RandomPhotometric
@@ -103,7 +102,7 @@ class PIRL(NPID):
         metrics = {
             "contrastive_top1": 100 * self._accuracy(image, image_rows, for_image),
             "tiles_top1": 100 * self._accuracy(tiles, tiles_rows, for_tiles),
-            **collapse(dist.all_gather(image.detach())),
+            **batch_collapse(image),
         }
         return StepOutput(loss, metrics, carry)
 

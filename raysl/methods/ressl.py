@@ -21,7 +21,7 @@ from raysl.methods.checks import check_queue
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import in_shuffled_order
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
@@ -119,7 +119,7 @@ class ReSSL(Method):
             log_student = F.log_softmax(student / self.config.temperature, dim=-1)
             loss = -(relations * log_student).sum(dim=-1).mean()
         hits = student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)  # [B, V]
-        metrics = {"neighbor_top1": 100 * hits.float().mean(), **collapse(dist.all_gather(z[:, 0].detach()))}
+        metrics = {"neighbor_top1": 100 * hits.float().mean(), **batch_collapse(z[:, 0])}
         return StepOutput(loss, metrics, {"z": z_teacher})
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import distributed as dist
 from raysl.config.ranges import Share
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -18,7 +17,7 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.geometric import RandomRotation90
@@ -88,7 +87,7 @@ class RotNet(Method):
         loss = F.cross_entropy(logits, turns)
         hits = 100 * (logits.argmax(dim=1) == turns).float().mean()
         per_image = h.view(len(batch), -1, h.shape[1])  # [B, V, D]
-        return StepOutput(loss, {"rotation_top1": hits, **collapse(dist.all_gather(per_image.detach()).flatten(0, 1))})
+        return StepOutput(loss, {"rotation_top1": hits, **batch_collapse(per_image)})
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:

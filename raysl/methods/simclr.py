@@ -17,7 +17,7 @@ from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
 from raysl.methods.checks import check_batch, check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import OutputNorm, mlp
 from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
@@ -67,7 +67,7 @@ class SimCLR(Method):
         z_all, rows = dist.all_gather(z), dist.own_rows(z)  # [N, V, P], [B]
         metrics = {
             "contrastive_top1": 100 * contrastive_accuracy(z, z_all, rows),
-            **collapse(z_all.flatten(0, 1)),
+            **batch_collapse(z),
         }
         return StepOutput(self._loss(z, z_all, rows, batch), metrics)
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from torch import nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Side, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -19,7 +18,7 @@ from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import UnitMask
@@ -88,7 +87,7 @@ class SimMIM(Method):
         pixels = self.head(tokens)  # [B*V, L, p*p*C]
         loss = masked_patch_l1(pixels, patchify(images, self.backbone.patch_size), mask.flatten(1))
         h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
-        return StepOutput(loss, collapse(dist.all_gather(h).flatten(0, 1)))
+        return StepOutput(loss, batch_collapse(h))
 
 
 def _mask(setup: Setup) -> UnitMask:

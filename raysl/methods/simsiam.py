@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from raysl import distributed as dist
 from raysl.config.ranges import NotEmpty, Width
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
@@ -18,7 +17,7 @@ from raysl.losses import negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
@@ -68,7 +67,7 @@ class SimSiam(Method):
         one_way = negative_cosine(p_first, z_second.detach())  # eq. 3
         other_way = negative_cosine(p_second, z_first.detach())
         loss = one_way / 2 + other_way / 2
-        return StepOutput(loss, {"agreement": -loss.detach(), **collapse(dist.all_gather(z_first.detach()))})
+        return StepOutput(loss, {"agreement": -loss.detach(), **batch_collapse(z_first)})
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Return the usual groups, each split into the predictor's parameters, whose rate is constant, and others."""

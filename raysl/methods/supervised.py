@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from raysl import distributed as dist
 from raysl.config.ranges import Amount, Share, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
@@ -21,7 +20,7 @@ from raysl.methods.checks import check_heads
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.classifiers import ClassifierKind, StageHead, StageHeads, classifier
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.optim.groups import split_groups, with_lr_scales
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -109,7 +108,7 @@ class Supervised(Method):
         weights = [1.0, *(head.loss_weight for head in self.config.heads)]
         loss = torch.stack([weight * term for weight, term in zip(weights, losses, strict=True)]).sum()
         hits = {"top1": 100 * top_share(scores[0], present[:, None], 1).mean(), **self._head_hits(scores, present)}
-        return StepOutput(loss, {**hits, **collapse(dist.all_gather(h.detach()).flatten(0, 1))})
+        return StepOutput(loss, {**hits, **batch_collapse(h)})
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from raysl.losses import at_least_fp32, swapped_prediction
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import Prototypes, mlp
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
@@ -115,7 +115,7 @@ class SwAV(Method):
             hits.append(_swapped_top1(scores, codes))
         metrics = {
             "swapped_top1": 100 * torch.stack(hits).mean(),
-            **collapse(dist.all_gather(z[:, 0].detach())),
+            **batch_collapse(z[:, 0]),
         }
         return StepOutput(torch.stack(losses).mean(), metrics, {"z": large})
 

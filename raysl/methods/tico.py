@@ -19,7 +19,7 @@ from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.moments import products
@@ -78,7 +78,7 @@ class TiCo(Method):
         metrics = {
             "invariance": invariance.detach(),
             "contrast": contrast.detach(),
-            **collapse(dist.all_gather(z.detach())),
+            **batch_collapse(z),
         }
         return StepOutput(loss, metrics, {"z": z.detach()})
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import distributed as dist
 from raysl.config.ranges import Amount, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
@@ -19,7 +18,7 @@ from raysl.losses import at_least_fp32, off_diagonal_squares
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
 from raysl.nn.views import ViewNorm, features_of_views
@@ -78,7 +77,7 @@ class VICReg(Method):
         terms = vicreg_terms(z, self.config.target_std, self.config.eps)
         loss = sum((getattr(self.config, name) * term for name, term in terms.items()), start=z.new_zeros(()))
         metrics = {name: term.detach() for name, term in terms.items()}
-        return StepOutput(loss, metrics | collapse(dist.all_gather(z[:, 0].detach())))
+        return StepOutput(loss, metrics | batch_collapse(z[:, 0]))
 
 
 def vicreg_terms(z: Tensor, target_std: float, eps: float) -> dict[str, Tensor]:

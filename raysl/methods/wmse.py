@@ -19,11 +19,12 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.views import ViewNorm, features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
+from raysl.transforms.device import to_device
 from raysl.transforms.recipes import Crops
 
 
@@ -88,19 +89,19 @@ class WMSE(Method):
         """The loss of section 3 of the whole global batch, the same number on every rank."""
         views = batch.views["global"]  # [B, V, C, H, W]
         h = features_of_views(self.backbone, views, self.config.batch_norm)  # [B, V, H]
-        v = self.projector(h.flatten(0, 1))  # [B*V, D]
-        everyone = dist.all_gather(at_least_fp32(v).view(*views.shape[:2], -1))  # [N, V, D]
+        v = self.projector(h.flatten(0, 1)).view(*views.shape[:2], -1)  # [B, V, D]
+        everyone = dist.all_gather(at_least_fp32(v))  # [N, V, D]
         draw = batch.shared("wmse.sub_batches")
         losses = []
         with torch.autocast(v.device.type, enabled=False):
             for _ in range(self.config.whitenings):
                 order = torch.from_numpy(draw.permutation(len(everyone))[0])  # [N]
-                shuffled = everyone[order.to(everyone.device, non_blocking=True)]
+                shuffled = everyone[to_device(order, everyone.device)]
                 parts = shuffled.tensor_split(max(1, len(everyone) // self.config.sub_batch))
                 z = torch.cat([whitened(part, self.config.eps) for part in parts])  # [N, V, D]
                 losses.append(distance(z))
         loss = torch.stack(losses).mean()
-        return StepOutput(loss, {"agreement": 1 - loss.detach() / 2, **collapse(everyone.flatten(0, 1))})
+        return StepOutput(loss, {"agreement": 1 - loss.detach() / 2, **batch_collapse(v)})
 
 
 def whitened(v: Tensor, eps: float = 0.0) -> Tensor:

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
+from raysl.transforms.device import to_device
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -191,6 +192,6 @@ def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: st
     """
     everyone, local_rows = dist.all_gather(images), dist.own_rows(images)  # [N, ...], [B]
     drawn = batch.shared(slot).permutation(len(everyone))[0]
-    order = torch.from_numpy(drawn).to(images.device, non_blocking=True)  # [N], the image at each position
+    order = to_device(torch.from_numpy(drawn), images.device)  # [N], the image at each position
     outputs: Tensor = network(everyone[order[local_rows]])
     return dist.all_gather(outputs)[torch.argsort(order)[local_rows]]

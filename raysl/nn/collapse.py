@@ -1,13 +1,47 @@
 """How far embeddings have collapsed, which every method logs."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from raysl import distributed as dist
+
 COLLAPSE = ("embedding_std", "effective_rank")
 """Names of the metrics that `collapse` returns."""
+
+
+def batch_collapse(z: Tensor) -> dict[str, Tensor]:
+    """Return `collapse` of the embeddings of all ranks, or nothing in a step of the loop whose line is not logged.
+
+    Gathering them and their covariance cost as much as a loss (550 GFLOP for 65,536 embeddings of width 2,048). Every
+    rank calls it in a step.
+
+    >>> with logging(is_due=False):
+    ...     batch_collapse(torch.eye(4))
+    {}
+
+    Args:
+        z: embeddings of this rank's images [B, D], or of their views [B, V, D].
+    """
+    return collapse(dist.all_gather(z.detach()).flatten(0, -2)) if _is_due else {}
+
+
+@contextmanager
+def logging(is_due: bool) -> Iterator[None]:
+    """Say whether the metrics of a step are logged, while it is open; outside of it they are."""
+    global _is_due
+    before, _is_due = _is_due, is_due
+    try:
+        yield
+    finally:
+        _is_due = before
+
+
+_is_due = True
 
 
 @torch.no_grad()

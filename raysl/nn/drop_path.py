@@ -1,13 +1,14 @@
 """Stochastic depth with random numbers per sample, the same on any number of ranks."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from raysl.data.batch import Batch
-from raysl.transforms.random import SampleRandom
+from raysl.transforms.device import to_device
 
 
 class DropPath(nn.Module):
@@ -44,27 +45,49 @@ class DropPath(nn.Module):
 
 
 class _Draws:
-    """Random numbers for a step's batch, by place."""
+    """Random numbers for a step's batch, by place: drawn and copied to the device once for all places."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, places: Sequence[int]) -> None:
         self.batch = batch
-        self.streams: dict[int, SampleRandom] = {}
+        self.places = {place: number for number, place in enumerate(places)}
+        self.calls: Counter[int] = Counter()
+        self.tables: dict[tuple[int, int], Tensor] = {}
 
-    def uniform(self, place: int, num_views: int) -> Tensor:
+    def uniform(self, place: int, num_views: int, device: torch.device) -> Tensor:
         """Draw fresh numbers [B * V] in [0, 1), views of a sample side by side."""
-        if place not in self.streams:
-            self.streams[place] = self.batch.random("drop path").at(place)
-        return torch.from_numpy(self.streams[place].uniforms(num_views)).flatten()
+        calls = self.calls[place]
+        self.calls[place] += 1
+        if place not in self.places:
+            return self._draw([place], calls, num_views, device)[0]
+        if (calls, num_views) not in self.tables:
+            self.tables[calls, num_views] = self._draw(list(self.places), calls, num_views, device)
+        return self.tables[calls, num_views][self.places[place]]
+
+    def _draw(self, places: list[int], calls: int, num_views: int, device: torch.device) -> Tensor:
+        """Return the numbers of some places [P, B * V], each after so many draws."""
+        numbers = self.batch.random("drop path").at_each(places, calls).uniforms(num_views)  # [P * B, V]
+        return to_device(torch.from_numpy(numbers), device).view(len(places), -1)
 
 
 _draws: _Draws | None = None
 
 
+def drop_places(network: nn.Module) -> list[int]:
+    """Return the places of a network's modules that drop samples in training."""
+    layers = (module for module in network.modules() if isinstance(module, DropPath))
+    return list(dict.fromkeys(layer.place for layer in layers if layer.training and layer.rate > 0))
+
+
 @contextmanager
-def keyed_draws(batch: Batch) -> Iterator[None]:
-    """Key the networks' random numbers by the samples of this batch while it is open."""
+def keyed_draws(batch: Batch, places: Sequence[int] = ()) -> Iterator[None]:
+    """Key the networks' random numbers by the samples of this batch while it is open.
+
+    Args:
+        batch: of the step.
+        places: those that will draw, see `drop_places`; numbers of others are drawn one by one.
+    """
     global _draws
-    before, _draws = _draws, _Draws(batch)
+    before, _draws = _draws, _Draws(batch, places)
     try:
         yield
     finally:
@@ -87,7 +110,7 @@ def draw_numbers(x: Tensor, place: int) -> Tensor:
     num_rows = 0 if _draws is None else len(_draws.batch)
     if _draws is None or num_rows == 0 or len(x) % num_rows:
         return torch.rand(len(x), device=x.device)
-    return _draws.uniform(place, len(x) // num_rows).to(x.device, non_blocking=True)
+    return _draws.uniform(place, len(x) // num_rows, x.device)
 
 
 _draw: Callable[[Tensor, int], Tensor] = draw_numbers

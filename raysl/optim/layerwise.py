@@ -1,7 +1,7 @@
 """Base class of LARS and LARC: SGD with momentum whose updates are scaled tensor by tensor."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,8 +12,17 @@ from torch.optim import Optimizer
 class LayerwiseSGD(Optimizer, ABC):
     """SGD with momentum over updates d that a subclass computes from gradients: m = momentum * m + d; w -= lr * m.
 
-    With `nesterov` in a group, w -= lr * (d + momentum * m). All parameters of a group are updated together.
+    With `nesterov` in a group, w -= lr * (d + momentum * m). All parameters of a group are updated together. On a GPU a
+    step in fp16 that overflows is left out there, so that the host does not wait to know.
     """
+
+    found_inf: Tensor | None = None
+    """1 if a gradient overflowed, else 0: `torch.amp.GradScaler` sets it for a step."""
+
+    def __init__(self, params: Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        on_gpu = (parameter.is_cuda for group in self.param_groups for parameter in group["params"])
+        self._step_supports_amp_scaling = all(on_gpu)
 
     @abstractmethod
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
@@ -36,6 +45,9 @@ class LayerwiseSGD(Optimizer, ABC):
         grads = [parameter.grad for parameter in params if parameter.grad is not None]
         updates = self.updates(params, grads, group)
         momenta = [self._momentum(parameter) for parameter in params]
+        if self.found_inf is not None:
+            _move_unless(self.found_inf, params, updates, momenta, group)
+            return
         torch._foreach_mul_(momenta, group["momentum"])
         torch._foreach_add_(momenta, updates)
         if group["nesterov"]:
@@ -48,6 +60,25 @@ class LayerwiseSGD(Optimizer, ABC):
             state["momentum"] = torch.zeros_like(parameter)
         momentum: Tensor = state["momentum"]
         return momentum
+
+
+def _move_unless(
+    found_inf: Tensor, params: list[Tensor], updates: list[Tensor], momenta: list[Tensor], group: dict[str, Any]
+) -> None:
+    """Update parameters and momenta by torch's fused SGD, which changes nothing where `found_inf` is 1."""
+    torch._fused_sgd_(
+        params,
+        updates,
+        momenta,
+        weight_decay=0.0,
+        momentum=group["momentum"],
+        lr=group["lr"],
+        dampening=0.0,
+        nesterov=group["nesterov"],
+        maximize=False,
+        is_first_step=False,
+        found_inf=found_inf,
+    )
 
 
 def norms(tensors: list[Tensor]) -> Tensor:

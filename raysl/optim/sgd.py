@@ -11,7 +11,8 @@ from raysl.config.schema import OptimConfig
 
 
 class SGD(torch.optim.SGD):
-    """torch's SGD, set up by a config, for all parameters of a group at once.
+    """torch's SGD, set up by a config, for all parameters of a group at once; fused on a GPU, where a step in fp16 that
+    overflows is left out without the host having to wait.
 
     >>> optimizer = SGD([{"params": [torch.nn.Parameter(torch.zeros(2))]}], SGD.Config(lr=0.1))
     >>> optimizer.param_groups[0]["momentum"]
@@ -33,11 +34,23 @@ class SGD(torch.optim.SGD):
                 raise ValueError("nesterov needs a momentum; set optim.momentum=0.9, or optim.nesterov=false")
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
+        groups = [{**group, "params": list(group["params"])} for group in params]
+        is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
         super().__init__(
-            params,
+            groups,
             lr=config.lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             nesterov=config.nesterov,
-            foreach=True,
+            fused=is_on_gpu,
+            foreach=not is_on_gpu,
         )
+        if is_on_gpu:
+            self.register_step_pre_hook(lambda optimizer, args, options: self._fill_momenta())
+
+    def _fill_momenta(self) -> None:
+        """Start the momenta at 0: torch would leave them without numbers if the first step is left out."""
+        for group in self.param_groups:
+            for parameter in group["params"] if group["momentum"] else []:
+                if parameter.grad is not None and self.state[parameter].get("momentum_buffer") is None:
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -16,6 +16,7 @@ from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import ClipOver, TrainPlan
 from raysl.schedule import Step
+from raysl.transforms.device import to_device
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,7 +53,7 @@ def backward_in_parts(
 
 
 def _select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
-    index = torch.tensor(rows).to(batch.index.device, non_blocking=True)
+    index = to_device(torch.tensor(rows), batch.index.device)
     host_index = None if batch.host_index is None else batch.host_index[list(rows)]
     return replace(batch.map(lambda values: values[index]), host_index=host_index)
 

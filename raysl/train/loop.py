@@ -12,6 +12,7 @@ from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
+from raysl.nn import collapse
 from raysl.optim.build import lr_at, set_schedules
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
@@ -80,7 +81,8 @@ def fit(
         # Seeded after the batch is there: what a stream draws must not move what the step draws.
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
-        with dist.planned_rows(plan.shares(step)):
+        is_logged = run.is_log_due(plan.step(step.index + 1))
+        with dist.planned_rows(plan.shares(step)), collapse.logging(is_logged):
             out = backward_in_parts(model, batch, plan, step, state.scaler)
             finite.add(out.loss, step)
             method.after_backward(step)

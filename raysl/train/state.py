@@ -211,6 +211,7 @@ class TrainState:
         try:
             self.method.load_state_dict(dist.shard_like(self.method, tensors["method"]))
             dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
+            _lay_out_state(self.optimizer)
             if self.average is not None:
                 self.average.load_state_dict(dist.shard_like(self.method, tensors["average"]))
         except (RuntimeError, ValueError, KeyError) as error:
@@ -227,6 +228,15 @@ def _make_average(method: Method, config: RunConfig) -> WeightAverage | None:
     if train.ema is None:
         return None
     return WeightAverage(method, train.ema, train.ema_every, train.ema_warmup, train.ema_buffers == "average")
+
+
+def _lay_out_state(optimizer: Optimizer) -> None:
+    """Give the state of each parameter its memory format, which fused kernels expect: a checkpoint of a CPU has another
+    one than a GPU with `train.channels_last`."""
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:

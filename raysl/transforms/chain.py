@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.transforms.device import to_device
 from raysl.transforms.functional import to_float, to_uint8
 from raysl.transforms.programs import HAS_KERNELS, Program
 from raysl.transforms.transform import Transform
@@ -39,7 +40,7 @@ def apply_chain(transforms: Sequence[Transform], params: Params, images: Tensor,
     step = max(1, CHUNK // images[0].numel()) if images.device.type == "cpu" else len(rows)
     for start in range(0, len(rows), step):
         chunk = slice(start, start + step)
-        chosen = rows[chunk].to(images.device, non_blocking=True)
+        chosen = to_device(rows[chunk], images.device)
         out = to_float(images.index_select(0, chosen))
         for run in runs:
             if isinstance(run, tuple):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from raysl.hashing import hash_rows
+from raysl.transforms.device import to_device, to_type_of
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Transform, check_probability
 
@@ -73,7 +74,7 @@ class RandomErasing(Transform):
         """
         if self.value == "random":
             return fill_with_noise(images, params["box"], params["noise"])
-        value = torch.tensor(self.value, dtype=torch.float64).to(images, non_blocking=True).view(-1, 1, 1)
+        value = to_type_of(torch.tensor(self.value, dtype=torch.float64), images).view(-1, 1, 1)
         if len(value) not in (1, images.shape[1]):
             raise ValueError(f"value={self.value} has {len(value)} numbers for {images.shape[1]} channels")
         height, width = images.shape[-2:]
@@ -93,7 +94,7 @@ def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
         shape = (images.shape[1], height, width)
         bits = hash_rows(key, np.arange(math.prod(shape))) >> np.uint64(40)
         noise = torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24)).view(shape)
-        out[row, :, top : top + height, left : left + width] = noise.to(out, non_blocking=True)
+        out[row, :, top : top + height, left : left + width] = to_type_of(noise, out)
     return out
 
 
@@ -112,7 +113,7 @@ def inside_boxes(boxes: Tensor, size: tuple[int, int], device: torch.device) -> 
     Returns:
         bool [B, 1, H, W].
     """
-    top, left, height, width = boxes.to(device, non_blocking=True)[:, :, None].unbind(1)  # [B, 1] each
+    top, left, height, width = to_device(boxes, device)[:, :, None].unbind(1)  # [B, 1] each
     rows = torch.arange(size[0], device=device)
     columns = torch.arange(size[1], device=device)
     in_rows = (rows >= top) & (rows < top + height)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from raysl.config.ranges import Interpolation as Interpolation
 from raysl.transforms import programs
+from raysl.transforms.device import to_device, to_type_of
 
 LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R 601-2, as torchvision rounds them)."""
@@ -53,8 +54,8 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
         return _normalize_on_cpu(images, mean, std)
     if not images.is_floating_point():
         images = to_float(images)
-    shift = torch.tensor(mean, dtype=torch.float64).to(images, non_blocking=True)[:, None, None]
-    scale = torch.tensor(std, dtype=torch.float64).to(images, non_blocking=True)[:, None, None]
+    shift = to_type_of(torch.tensor(mean, dtype=torch.float64), images)[:, None, None]
+    scale = to_type_of(torch.tensor(std, dtype=torch.float64), images)[:, None, None]
     return (images - shift).div_(scale)
 
 
@@ -152,9 +153,7 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     is_blue = 1.0 - is_red - is_green
     hue = (green - blue).mul_(is_red).add_((blue - red).mul_(is_green)).add_((red - green).mul_(is_blue))
     hue.div_(chroma.clamp_min(1e-20))  # sixths of a turn from the leading colour; 0 for greys
-    hue.add_(is_green.mul_(2.0)).add_(is_blue.mul_(4.0)).add_(
-        (factor.double() * 6.0).to(images, non_blocking=True)[:, None, None]
-    )
+    hue.add_(is_green.mul_(2.0)).add_(is_blue.mul_(4.0)).add_(to_type_of(factor.double() * 6.0, images)[:, None, None])
     hue.sub_(hue.mul(1.0 / 6.0).floor_().mul_(6.0))  # [0, 6]
 
     out = torch.empty_like(images)
@@ -182,7 +181,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
         return images
 
     def blur(chosen: Tensor, sigma: Tensor) -> Tensor:
-        weights = _gaussian_weights(sigma, radius).to(chosen, non_blocking=True)  # [b, radius + 1]
+        weights = to_type_of(_gaussian_weights(sigma, radius), chosen)  # [b, radius + 1]
         rows = F.pad(chosen, (0, 0, radius, radius), mode="reflect")
         mixed = _symmetric_taps(rows, weights, -2)
         columns = F.pad(mixed, (radius, radius, 0, 0), mode="reflect")
@@ -214,7 +213,7 @@ def affine(images: Tensor, angle: Tensor, translate: Tensor, scale: Tensor, shea
     params = zip(angle.tolist(), translate.tolist(), scale.tolist(), shear.tolist(), strict=True)
     half = torch.tensor([[0.5 * width], [0.5 * height]], dtype=torch.float64)
     matrix = torch.tensor([_inverse_affine(*param) for param in params], dtype=torch.float64).view(-1, 2, 3)
-    matrix = (matrix / half).to(images, non_blocking=True)
+    matrix = to_type_of(matrix / half, images)
     x = (torch.arange(width, device=images.device, dtype=images.dtype) - (0.5 * width - 0.5))[None, None, :]
     y = (torch.arange(height, device=images.device, dtype=images.dtype) - (0.5 * height - 0.5))[None, :, None]
     grid = images.new_empty(len(images), height, width, 2)
@@ -263,7 +262,7 @@ def change_where(mask: Tensor, images: Tensor, function: Callable[..., Tensor], 
         return images
     if len(rows) == len(images):
         return function(images, *params)
-    on_device = rows.to(images.device, non_blocking=True)
+    on_device = to_device(rows, images.device)
     changed = function(images.index_select(0, on_device), *(param.index_select(0, rows) for param in params))
     return images.index_copy(0, on_device, changed)
 
@@ -275,7 +274,7 @@ def _invert_from(images: Tensor, threshold: Tensor) -> Tensor:
 
 def _column(values: Tensor, images: Tensor) -> Tensor:
     """Return values [B] as [B, 1, 1, 1] of the images' type and device."""
-    return values.to(images, non_blocking=True)[:, None, None, None]
+    return to_type_of(values, images)[:, None, None, None]
 
 
 def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:

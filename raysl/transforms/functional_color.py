@@ -7,6 +7,7 @@ levels of uint8 images (`posterize`, `equalize`, `to_lab`) first round each valu
 import torch
 from torch import Tensor
 
+from raysl.transforms.device import to_device, to_type_of
 from raysl.transforms.functional import change_where, to_float, to_uint8
 
 XYZ = (
@@ -97,7 +98,7 @@ def invert(images: Tensor, mask: Tensor) -> Tensor:
 
 def _column(values: Tensor, device: torch.device) -> Tensor:
     """Values [B] as [B, 1, 1, 1] on a device."""
-    return values.to(device, non_blocking=True)[:, None, None, None]
+    return to_device(values, device)[:, None, None, None]
 
 
 def to_lab(images: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ def to_lab(images: Tensor) -> Tensor:
     if images.shape[1] != 3:
         raise ValueError(f"images of {images.shape[1]} channels have no L*a*b*; give red, green and blue")
     linear = torch.tensor([_linear(level / 255.0) for level in range(256)], dtype=torch.float64)
-    table = linear.to(images, non_blocking=True)
+    table = to_type_of(linear, images)
     levels = to_uint8(images).long()
     red, green, blue = table.index_select(0, levels.flatten()).view_as(images).unbind(1)  # [B, H, W] each
     x, y, z = (

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysl.transforms.device import to_device, to_type_of
 from raysl.transforms.erasing import inside_boxes
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.transform import check_probability
@@ -42,10 +43,10 @@ class Mix(ABC):
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         """Mix float images [B, C, H, W], on any device; the input is not written to."""
         height, width = images.shape[-2:]
-        partner, boxes = (params[name].to(images.device, non_blocking=True) for name in ("partner", "box"))
+        partner, boxes = (to_device(params[name], images.device) for name in ("partner", "box"))
         others = images.index_select(0, partner)
         is_cut = (boxes[:, 2:].amin(dim=1) > 0)[:, None, None, None]
-        share = params["lam"].to(images, non_blocking=True)[:, None, None, None]
+        share = to_type_of(params["lam"], images)[:, None, None, None]
         blended = images * share + others * (1.0 - share)
         pasted = torch.where(inside_boxes(boxes, (height, width), images.device), others, images)
         return torch.where(is_cut, pasted, blended)
@@ -58,10 +59,8 @@ class Mix(ABC):
         tensor([[0.7500, 0.2500],
                 [0.5000, 0.5000]])
         """
-        share = params["lam"].to(labels, non_blocking=True)[:, None]
-        return labels * share + labels.index_select(0, params["partner"].to(labels.device, non_blocking=True)) * (
-            1.0 - share
-        )
+        share = to_type_of(params["lam"], labels)[:, None]
+        return labels * share + labels.index_select(0, to_device(params["partner"], labels.device)) * (1.0 - share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +179,7 @@ def _params(lanes: Tensor, lam: Floats, box: Ints) -> dict[str, Tensor]:
 
 
 def _to_device(values: Floats | Ints | NDArray[np.bool_], device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device, non_blocking=True)
+    return to_device(torch.from_numpy(values), device)
 
 
 def _check_alpha(alpha: float) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raysl.transforms import functional, programs
+from raysl.transforms.device import to_device
 from raysl.transforms.programs import Program, single_operation
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Masked, Transform, check_probability
@@ -118,7 +119,7 @@ def _jitter(operations: list[tuple[int, Operation]], images: Tensor, order: Tens
     for stage in range(order.shape[1]):
         for (number, operation), factor in zip(operations, factors, strict=True):
             rows = (order[:, stage] == number).nonzero().flatten()
-            on_device = rows.to(images.device, non_blocking=True)
+            on_device = to_device(rows, images.device)
             changed = operation(out.index_select(0, on_device), factor.index_select(0, rows))
             out.index_copy_(0, on_device, changed)
     return out

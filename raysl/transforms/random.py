@@ -1,9 +1,15 @@
 """Random numbers for the samples of a batch, each a pure function of its sample."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from raysl.hashing import MASK, Words, absorb, as_word, hash_words
+from raysl.transforms import device_hash
+from raysl.transforms.device import to_device
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,6 +55,14 @@ class SampleRandom:
         child._start(absorb(absorb(self._keys, as_word(CHILD)), as_word(slot)))
         return child
 
+    def at_each(self, slots: Sequence[int], num_draws: int = 0) -> "SampleRandom":
+        """Return the streams of several slots after some draws of each, as one of [S * B] rows, slot by slot."""
+        child = SampleRandom.__new__(SampleRandom)
+        words = np.array([slot & MASK for slot in slots], dtype=np.uint64)
+        child._start(absorb(absorb(self._keys, as_word(CHILD)), words[:, None]).reshape(-1))
+        child._num_draws = num_draws
+        return child
+
     def uniform(self, low: float = 0.0, high: float = 1.0) -> Floats:
         """Draw float64 [B] from [low, high); `low` itself where the two are equal."""
         return self.uniforms(1, low, high)[:, 0]
@@ -73,14 +87,30 @@ class SampleRandom:
         span = np.asarray(high, dtype=np.int64) - np.asarray(low, dtype=np.int64)
         return np.asarray(low + (self._unit(1)[:, 0] * span).astype(np.int64), dtype=np.int64)
 
+    def integers_on(self, device: torch.device, num: int, high: int) -> Tensor:
+        """Draw int64 [B, num] from [0, high) on a device: those of `uniforms(num, 0, high)`, rounded down.
+
+        The device computes them from the samples' keys, the same numbers on any device, so that thousands of numbers a
+        sample need not be drawn and copied by the host.
+        """
+        keys = to_device(torch.from_numpy(self._keys.view(np.int64)), device)
+        counters = torch.arange(num, device=device).add_(device_hash.as_signed(self._first_counter()))
+        numbers = device_hash.units(device_hash.absorb(keys[:, None], counters))  # [B, num]
+        return numbers.mul_(high).long().clamp_(max=high - 1)  # the product may round up to `high`
+
     def permutation(self, n: int) -> Ints:
         """Draw int64 [B, n], a permutation of 0 to n - 1 for each sample."""
         return np.argsort(self._unit(n), axis=1, kind="stable").astype(np.int64)
 
     def _unit(self, num: int) -> Floats:
         """Draw float64 [B, num] from [0, 1), multiples of 2**-53."""
-        start = hash_words(DRAW, self._num_draws)
-        self._num_draws += 1
+        start = self._first_counter()
         counters = np.array([(start + number) & MASK for number in range(num)], dtype=np.uint64)
         bits = absorb(self._keys[:, None], counters)  # [B, num]
         return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def _first_counter(self) -> int:
+        """Return the first counter of a fresh draw."""
+        start = hash_words(DRAW, self._num_draws)
+        self._num_draws += 1
+        return start

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.hashing import hash_words
+from raysl.transforms.device import to_device
 from raysl.transforms.random import Ints, SampleRandom
 
 MAX_TILES = 9  # whose 362,880 permutations can all be compared
@@ -109,7 +110,7 @@ class Tiles:
         top = order % self.grid * height + offsets[..., 1]
         image = torch.arange(len(order))[:, None]
         windows = images.unfold(2, self.size, 1).unfold(3, self.size, 1).permute(0, 2, 3, 1, 4, 5)
-        rows = (indices.to(images.device, non_blocking=True) for indices in (image, top, left))
+        rows = (to_device(indices, images.device) for indices in (image, top, left))
         return windows[tuple(rows)].contiguous()
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:

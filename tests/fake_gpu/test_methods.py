@@ -4,11 +4,12 @@ import pytest
 
 from tests.fake_gpu.pretended import needs_pretended_gpu
 from tests.fake_gpu.training import trained
+from tests.fake_gpu.watch import TO_GPU_PAGEABLE
 from tests.methods.properties import METHODS
 
 pytestmark = needs_pretended_gpu
 
-QUICK = {("simclr", "bf16"), ("dino", "fp32")}
+QUICK = {("simclr", "bf16"), ("ibot", "fp32"), ("npid", "fp16")}
 """What the default tier has; the others are slow together."""
 
 
@@ -21,10 +22,10 @@ def cases(precisions: tuple[str, ...]) -> list[object]:
     return made
 
 
-@pytest.mark.parametrize(("name", "precision"), cases(("fp32", "bf16")))
+@pytest.mark.parametrize(("name", "precision"), cases(("fp32", "bf16", "fp16")))
 def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
     seen = trained(name, f"train.precision={precision}")
     assert seen.stay == []
     assert seen.watch.errors == []
-    assert [event for event in seen.in_steps() if event.is_wait] == []
+    assert [event for event in seen.in_steps() if event.is_wait or event.kind == TO_GPU_PAGEABLE] == []
     assert seen.kernels() > 100

@@ -57,6 +57,8 @@ _READS = ("aten._local_scalar_dense", "aten.equal", "aten.is_nonzero", "aten._li
 _SHAPES = ("aten.nonzero", "aten.masked_select", "aten._unique", "aten.unique_", "aten.bincount")
 _REPEATS = "aten.repeat_interleave.Tensor"
 _SOLVERS = ("aten._linalg_eigh", "aten._linalg_svd", "aten.linalg_eig", "aten.linalg_lstsq", "aten.linalg_qr")
+_ONLY_WRITE = ("aten._fused_sgd_",)
+"""Operations without a result, whose shapes torch has no rule for."""
 _INDEXED = ("aten.index", "aten._unsafe_index")
 _PUT = ("aten.index_put", "aten.index_put_", "aten._index_put_impl_")
 _FREE = (
@@ -198,6 +200,8 @@ class Watch(TorchDispatchMode):
         if base.startswith("aten._foreach_copy"):
             for source in args[1]:
                 self._note_to_gpu(base, source, _is_late(args, kwargs))
+        if base in _ONLY_WRITE:
+            return None
         if base.startswith(_SOLVERS):
             self.note(SOLVER, base)
         if (generator := kwargs.get("generator")) is not None and generator.device.type == "cpu":

@@ -64,7 +64,7 @@ def _back_to_default() -> Any:
 
 
 @pytest.mark.parametrize("optim", ["sgd", "lars"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_no_step_waits_for_the_gpu(optim: str, precision: str) -> None:
     words = [f"optim={optim}", f"train.precision={precision}", "train.clip_grad=1.0"]
     state, plan = problem(*words, device=CUDA)

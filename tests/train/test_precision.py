@@ -90,6 +90,16 @@ def test_the_scale_is_logged() -> None:
     assert metrics["loss_scale"] == state.scaler.get_scale() > 1
 
 
+def test_a_checkpoint_takes_on_the_memory_format_of_the_run_that_loads_it(tmp_path: Path) -> None:
+    state = trained("optim=adamw")
+    state.save(tmp_path, {})
+    other, _ = problem("optim=adamw", "train.channels_last=true")
+    other.load(tmp_path)
+    for parameter, values in other.optimizer.state.items():
+        assert values["exp_avg"].stride() == parameter.stride(), "fused kernels refuse other strides"
+    assert differing(tensors_of(state), tensors_of(other)) == []
+
+
 def test_channels_last_changes_where_numbers_lie_and_not_what_they_are() -> None:
     state, _ = problem("train.channels_last=true")
     assert state.method.backbone.conv1.weight.is_contiguous(memory_format=torch.channels_last)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -177,3 +178,25 @@ def test_impossible_draws_are_refused(call, message: str) -> None:
 def chi_square(counts: np.ndarray) -> float:
     expected = counts.sum() / counts.size
     return float(((counts - expected) ** 2 / expected).sum())
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=words, high=st.integers(1, 2**53), num=st.integers(1, 300))
+def test_integers_made_on_a_device_are_those_of_the_host_to_the_last(seed: int, high: int, num: int) -> None:
+    index = np.array([0, 1, 2, 77, 2**40, 2**63 - 1, -1])
+    there, here = (SampleRandom(seed, 3, index, 1).at(9) for _ in range(2))
+    for _ in range(2):  # each draw is a fresh one
+        expected = here.uniforms(num, 0.0, high).astype(np.int64)
+        assert np.array_equal(there.integers_on(torch.device("cpu"), num, high).numpy(), expected)
+    assert np.array_equal(there.uniform(), here.uniform())
+
+
+@pytest.mark.parametrize("num_draws", [0, 2])
+def test_streams_of_several_slots_are_those_of_each(num_draws: int) -> None:
+    random = SampleRandom(1, 2, np.arange(5), 3)
+    together = random.at_each([4, 0, 17], num_draws).uniforms(6).reshape(3, 5, 6)
+    for slot, numbers in zip([4, 0, 17], together, strict=True):
+        alone = random.at(slot)
+        for _ in range(num_draws):
+            alone.uniform()
+        assert np.array_equal(alone.uniforms(6), numbers)

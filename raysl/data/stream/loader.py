@@ -24,6 +24,7 @@ from raysl.data.stream.prefetch import batches_for
 from raysl.data.stream.rows import Loaded, join_batches, load_block, to_loaded
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.channels import Channels, network_input
+from raysl.transforms.device import to_device
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
 
 log = logging.getLogger("raysl")
@@ -306,11 +307,6 @@ class LocalBatches:
             if len(ahead) > self.threads:
                 first, made = ahead.popleft()
                 yield first, made.result
-
-
-def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Copy values to a device; to a GPU from pinned memory, while the host goes on."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def pair_name(name: str, source: int) -> str:

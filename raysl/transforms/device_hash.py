@@ -1,0 +1,44 @@
+"""The hash of `raysl.hashing` on tensors: the same numbers on any device, without a copy of them from the host."""
+
+import torch
+from torch import Tensor
+
+from raysl.hashing import GOLDEN
+
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Shifts and factors of SplitMix64's finaliser, which ends with a shift by 31."""
+
+
+def absorb(state: Tensor, words: Tensor) -> Tensor:
+    """Do one round of `raysl.hashing.absorb` on int64 tensors that broadcast, whose bits are those of unsigned words.
+
+    >>> absorb(torch.tensor([1]), torch.tensor([2]))
+    tensor([7235116703822611636])
+    """
+    return _mix_(state ^ _mix_(words + as_signed(GOLDEN)))
+
+
+def units(bits: Tensor) -> Tensor:
+    """Return float64 numbers from [0, 1), multiples of 2**-53, of hashes."""
+    return _shifted(bits, 11).double().mul_(2.0**-53)
+
+
+def as_signed(word: int) -> int:
+    """Return the int64 with the bits of a word in [0, 2**64).
+
+    >>> as_signed(2**64 - 1)
+    -1
+    """
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _mix_(words: Tensor) -> Tensor:
+    """Apply SplitMix64's finaliser in place; products wrap around modulo 2**64."""
+    for shift, factor in _STEPS:
+        words.bitwise_xor_(_shifted(words, shift)).mul_(as_signed(factor))
+    return words.bitwise_xor_(_shifted(words, 31))
+
+
+def _shifted(words: Tensor, shift: int) -> Tensor:
+    """Shift to the right and fill with zeros: torch repeats the sign."""
+    return torch.bitwise_right_shift(words, shift).bitwise_and_((1 << (64 - shift)) - 1)
