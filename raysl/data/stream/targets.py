@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import Known
-from raysl.data.stream.loader import Loader, to_device
+from raysl.data.stream.loader import Loader
 from raysl.data.stream.rows import Loaded
+from raysl.transforms.device import to_device
 from raysl.transforms.random import SampleRandom
 
 BATCHES_AHEAD = 2
