@@ -58,6 +58,15 @@ def resize_boxes(images: Pixels, boxes: Ints, out: Pixels) -> None:
 
 
 @compiled
+def split_channels(pixels: Pixels, out: Pixels) -> None:
+    """Copy pixels in a row, uint8 [H * W * 3], to planes [3, H * W]."""
+    for pixel in range(out.shape[1]):
+        out[0, pixel] = pixels[3 * pixel]
+        out[1, pixel] = pixels[3 * pixel + 1]
+        out[2, pixel] = pixels[3 * pixel + 2]
+
+
+@compiled
 def _weigh(
     length: int, size: int, starts: Ints, counts: Ints, floats: NDArray[np.float64], weights: NDArray[np.int32]
 ) -> int:

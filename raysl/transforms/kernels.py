@@ -32,12 +32,17 @@ from raysl.transforms.programs import (
 
 Pixels = NDArray[np.uint8]
 Planes = NDArray[np.float32]
+Line = NDArray[np.float32]
 Values = NDArray[np.float64]
 
+_BLUR_ROWS = 8  # that are blurred at a time: long loops, in the nearest cache
 _LANES = 64  # partial sums of a mean, added up at the end in a fixed order
 _SMALL = np.float32(1e-20)
 _ZERO, _ONE, _TWO, _THREE, _FOUR, _SIX = (np.float32(value) for value in (0, 1, 2, 3, 4, 6))
 _SIXTH, _LEVELS = np.float32(1 / 6), np.float32(255)
+# The product of a level and _COARSE is exact, so a sum of two products is rounded once: the bits of level / 255.
+_COARSE = np.float32(round(2**23 / 255) / 2**23)
+_REST = np.float32(1 / 255 - float(_COARSE))
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 
 
@@ -62,14 +67,13 @@ def run(images: Pixels, rows: NDArray[np.int64], codes: NDArray[np.int64], value
     """
     height, width = images.shape[2], images.shape[3]
     planes = np.empty((3, height * width), np.float32)
-    spare = np.empty(height * width, np.float32)
     for image in range(rows.size):
         if codes.shape[1] > 0 and codes[image, 0] == FLIP:
             _load_mirrored(images[rows[image]], planes)
-            _steps(planes, spare, width, codes[image, 1:], values[image, 1:])
+            _steps(planes, width, codes[image, 1:], values[image, 1:])
         else:
             _load(images[rows[image]], planes)
-            _steps(planes, spare, width, codes[image], values[image])
+            _steps(planes, width, codes[image], values[image])
         _store(planes, out[rows[image]])
 
 
@@ -77,13 +81,12 @@ def run(images: Pixels, rows: NDArray[np.int64], codes: NDArray[np.int64], value
 def run_in_place(images: Planes, codes: NDArray[np.int64], values: Values) -> None:
     """Run the programs of all float32 images [B, 3, H, W] in [0, 1]; codes and values as in `run`."""
     height, width = images.shape[2], images.shape[3]
-    spare = np.empty(height * width, np.float32)
     for image in range(images.shape[0]):
-        _steps(images[image].reshape((3, height * width)), spare, width, codes[image], values[image])
+        _steps(images[image].reshape((3, height * width)), width, codes[image], values[image])
 
 
 @compiled
-def _steps(planes: Planes, spare: Planes, width: int, codes: NDArray[np.int64], values: Values) -> None:
+def _steps(planes: Planes, width: int, codes: NDArray[np.int64], values: Values) -> None:
     """Run one image's program on its planes [3, H * W]."""
     for step in range(codes.size):
         code, first, second = codes[step], values[step, 0], values[step, 1]
@@ -108,7 +111,7 @@ def _steps(planes: Planes, spare: Planes, width: int, codes: NDArray[np.int64], 
         elif code == HUE:
             _turn_hue(planes, np.float32(first * 6.0))
         elif code == BLUR:
-            _blur(planes, spare, planes.shape[1] // width, width, first, int(second))
+            _blur(planes, width, first, int(second))
 
 
 @compiled
@@ -129,16 +132,19 @@ def _load(image: Pixels, planes: Planes) -> None:
     for channel in range(3):
         for row in range(height):
             for column in range(width):
-                planes[channel, row * width + column] = np.float32(image[channel, row, column]) / _LEVELS
+                level = np.float32(image[channel, row, column])
+                planes[channel, row * width + column] = level * _COARSE + level * _REST
 
 
 @compiled
 def _load_mirrored(image: Pixels, planes: Planes) -> None:
     height, width = image.shape[1], image.shape[2]
+    last = np.uint64(width - 1)  # unsigned: a difference that might be negative would keep the loop from SIMD
     for channel in range(3):
         for row in range(height):
-            for column in range(width):
-                planes[channel, row * width + column] = np.float32(image[channel, row, width - 1 - column]) / _LEVELS
+            for column in range(np.uint64(width)):
+                level = np.float32(image[channel, row, last - column])
+                planes[channel, row * width + column] = level * _COARSE + level * _REST
 
 
 @compiled
@@ -148,7 +154,7 @@ def _store(planes: Planes, image: Pixels) -> None:
         for row in range(height):
             for column in range(width):
                 value = min(max(planes[channel, row * width + column], _ZERO), _ONE)
-                image[channel, row, column] = np.uint8(np.rint(value * _LEVELS))
+                image[channel, row, column] = np.uint8(np.int32(np.rint(value * _LEVELS)))
 
 
 @compiled
@@ -280,38 +286,86 @@ def _turn_hue(planes: Planes, turn: np.float32) -> None:
 
 
 @compiled
-def _blur(planes: Planes, spare: Planes, height: int, width: int, sigma: float, radius: int) -> None:
-    """Down the columns into `spare`, then along its rows, borders reflected."""
+def _blur(planes: Planes, width: int, sigma: float, radius: int) -> None:
+    """Down the columns, then along the rows, of the image in a frame of its reflection, a few rows at a time."""
     weights = _gaussian(sigma, radius)  # [reach + 1]
     reach = weights.size - 1
-    line = np.empty(width + 2 * reach, np.float32)
-    sums = np.empty(width, np.float32)
+    height, stride = planes.shape[1] // width, width + 2 * reach
+    framed = np.empty((height + 2 * reach) * stride, np.float32)
+    columns = np.empty(_BLUR_ROWS * stride, np.float32)
+    rows = np.empty(_BLUR_ROWS * stride, np.float32)
     for channel in range(3):
         plane = planes[channel]
-        for row in range(height):
-            out = spare[row * width : (row + 1) * width]
-            centre = plane[row * width : (row + 1) * width]
-            for column in range(width):
-                out[column] = weights[0] * centre[column]
-            for distance in range(1, reach + 1):
-                above, below = _reflect(row - distance, height) * width, _reflect(row + distance, height) * width
-                upper, lower = plane[above : above + width], plane[below : below + width]
-                weight = weights[distance]
-                for column in range(width):
-                    out[column] += weight * (upper[column] + lower[column])
-        for row in range(height):
-            line[reach : reach + width] = spare[row * width : (row + 1) * width]
-            for distance in range(1, reach + 1):
-                line[reach - distance] = line[reach + distance]
-                line[reach + width - 1 + distance] = line[reach + width - 1 - distance]
-            for column in range(width):
-                sums[column] = weights[0] * line[reach + column]
-            for distance in range(1, reach + 1):
-                before, after = line[reach - distance :], line[reach + distance :]
-                weight = weights[distance]
-                for column in range(width):
-                    sums[column] += weight * (before[column] + after[column])
-            plane[row * width : (row + 1) * width] = sums
+        _frame(plane, width, reach, framed)
+        for top in range(0, height, _BLUR_ROWS):
+            num_rows = min(_BLUR_ROWS, height - top)
+            num = num_rows * stride
+            _weighted_sums(framed, (top + reach) * stride, stride, weights, columns[:num])
+            _weighted_sums(columns, reach, 1, weights, rows[: num - 2 * reach])
+            for row in range(num_rows):
+                _copy(rows[row * stride :], plane[(top + row) * width : (top + row + 1) * width])
+
+
+@compiled
+def _frame(plane: Line, width: int, reach: int, framed: Line) -> None:
+    """Copy a plane [H * W] into the middle of [(H + 2 * reach) * (W + 2 * reach)], and reflect it around."""
+    height, stride = plane.size // width, width + 2 * reach
+    for row in range(height):
+        line = framed[(row + reach) * stride : (row + reach + 1) * stride]
+        _copy(plane[row * width :], line[reach : reach + width])
+        for distance in range(1, reach + 1):
+            line[reach - distance] = line[reach + distance]
+            line[reach + width - 1 + distance] = line[reach + width - 1 - distance]
+    first, last = reach, reach + height - 1
+    for distance in range(1, reach + 1):
+        above, below = (first - distance) * stride, (last + distance) * stride
+        _copy(framed[(first + distance) * stride :], framed[above : above + stride])
+        _copy(framed[(last - distance) * stride :], framed[below : below + stride])
+
+
+@compiled
+def _weighted_sums(values: Line, first: int, step: int, weights: Line, out: Line) -> None:
+    """out[n] = weights[0] * values[first + n] + weights[1] * (its neighbours `step` before and after) + ..."""
+    _scaled(values[first:], weights[0], out)
+    distance, reach = 1, weights.size - 1
+    while distance + 3 <= reach:
+        before, after = values[first - (distance + 3) * step :], values[first + distance * step :]
+        _add_four(before, after, step, weights[distance : distance + 4], out)
+        distance += 4
+    while distance <= reach:
+        _add_pair(values[first - distance * step :], values[first + distance * step :], weights[distance], out)
+        distance += 1
+
+
+@compiled
+def _scaled(values: Line, weight: np.float32, out: Line) -> None:
+    for n in range(out.size):
+        out[n] = weight * values[n]
+
+
+@compiled
+def _add_pair(before: Line, after: Line, weight: np.float32, out: Line) -> None:
+    for n in range(out.size):
+        out[n] = out[n] + weight * (before[n] + after[n])
+
+
+@compiled
+def _add_four(before: Line, after: Line, step: int, weights: Line, out: Line) -> None:
+    """Add the neighbours at four distances in their order, which takes fewer passes over `out`."""
+    before0, before1, before2 = before[3 * step :], before[2 * step :], before[step:]
+    after1, after2, after3 = after[step:], after[2 * step :], after[3 * step :]
+    weight0, weight1, weight2, weight3 = weights[0], weights[1], weights[2], weights[3]
+    for n in range(out.size):
+        total = out[n] + weight0 * (before0[n] + after[n])
+        total = total + weight1 * (before1[n] + after1[n])
+        total = total + weight2 * (before2[n] + after2[n])
+        out[n] = total + weight3 * (before[n] + after3[n])
+
+
+@compiled
+def _copy(values: Line, out: Line) -> None:
+    for n in range(out.size):
+        out[n] = values[n]
 
 
 @compiled
@@ -325,9 +379,3 @@ def _gaussian(sigma: float, radius: int) -> Planes:
     while reach > 1 and weights[reach] < 1e-9:
         reach -= 1
     return weights[: reach + 1].astype(np.float32)
-
-
-@compiled
-def _reflect(position: int, length: int) -> int:
-    position = abs(position)
-    return 2 * (length - 1) - position if position >= length else position

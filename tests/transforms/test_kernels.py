@@ -116,6 +116,34 @@ def test_normalising_equals_torchvision(cuts) -> None:
     torch.testing.assert_close(normalize(images[:, ::2], mean, std), expected[:, ::2], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("load", [kernels._load, kernels._load_mirrored])
+def test_every_level_is_loaded_with_the_bits_of_a_division(load: Callable[..., None]) -> None:
+    image = np.arange(256, dtype=np.uint8).reshape(1, 16, 16).repeat(3, axis=0)
+    planes = np.empty((3, 256), np.float32)
+    load(image, planes)
+    levels = image if load is kernels._load else image[..., ::-1]
+    assert np.array_equal(planes, levels.reshape(3, 256).astype(np.float32) / np.float32(255))
+
+
+@pytest.mark.parametrize("radius", range(1, 8))
+@pytest.mark.parametrize(("height", "width"), [(8, 9), (17, 30), (32, 32)])
+def test_a_blur_adds_neighbours_in_the_order_of_their_distance(radius: int, height: int, width: int) -> None:
+    planes = np.random.default_rng(radius).random((3, height * width), dtype=np.float32)
+    weights = kernels._gaussian(2.0, radius)
+    expected = planes.reshape(3, height, width)
+    for axis in (1, 2):
+        pad = [(0, 0) if dim != axis else (radius, radius) for dim in range(3)]
+        padded = np.moveaxis(np.pad(expected, pad, mode="reflect"), axis, 0)
+        length = len(padded) - 2 * radius
+        total = weights[0] * padded[radius : radius + length]
+        for distance in range(1, radius + 1):
+            before, after = padded[radius - distance :][:length], padded[radius + distance :][:length]
+            total = total + weights[distance] * (before + after)
+        expected = np.moveaxis(total, 0, axis)
+    kernels._blur(planes, width, 2.0, radius)
+    assert np.array_equal(planes.reshape(3, height, width), expected)
+
+
 def test_a_blur_that_reaches_over_the_image_is_refused(cuts) -> None:
     blur = GaussianBlur(p=1.0, kernel_size=33)
     with pytest.raises(ValueError, match=r"kernel_size 33 is too large .* give at most 31"):

@@ -9,10 +9,11 @@ from torch import Tensor
 from raysl.transforms import box_kernels, small_boxes
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.functional import resized_crop
+from raysl.transforms.random import SampleRandom
 from raysl.transforms.recipes import Crops
 from raysl.transforms.small_boxes import LARGEST, equals_torch, stack_small
 from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms.view_recipe import _CROP, ViewRecipe
 
 pytestmark = pytest.mark.skipif(not equals_torch(), reason="torch rounds otherwise on this processor")
 
@@ -57,6 +58,27 @@ def test_a_batch_has_the_crops_of_its_images_one_by_one(side: int, monkeypatch: 
     monkeypatch.setattr("raysl.transforms.view_recipe.stack_small", lambda images: None)
     one_by_one = recipe.crop(images, index, seed=0, epoch=1)
     assert all(torch.equal(at_once[name], one_by_one[name]) for name in one_by_one)
+
+
+@pytest.mark.parametrize("size", [24, 120])
+def test_crops_of_large_images_are_those_of_the_images_one_by_one(size: int) -> None:
+    images = [pixels(100, 110 + number, number) for number in range(4)]
+    images.append(pixels(size, size))  # a box of the size of the view is not resized
+    index = np.arange(len(images))
+    crop = RandomResizedCrop(size=size, scale=(0.9, 1.0))
+    params = crop.draw(SampleRandom(0, 1, index, 0).at(_CROP), *np.array([image.shape[1:] for image in images]).T)
+    views = ViewRecipe({"a": (View(crop),)}).crop(images, index, seed=0, epoch=1)["a"]
+    assert views.is_contiguous()
+    for number, image in enumerate(images):
+        values = {name: int(column[number]) for name, column in params.items()}
+        box = image[:, values["top"] :, values["left"] :][:, : values["height"], : values["width"]]
+        expected = F.interpolate(box[None], size=(size, size), mode="bilinear", antialias=True)[0]
+        assert torch.equal(views[number, 0], expected)
+
+
+@pytest.mark.parametrize("box", [(3, 5, 200, 300), (0, 0, 300, 400)])
+def test_a_resized_crop_keeps_its_pixels_in_a_row(box: tuple[int, int, int, int]) -> None:
+    assert resized_crop(pixels(300, 400), *box, 96).permute(1, 2, 0).is_contiguous()
 
 
 def test_crops_that_the_loop_cannot_make_are_made_one_by_one() -> None:
