@@ -94,6 +94,16 @@ class FeatureSet:
                 f"got {list(self.features.shape)} and {list(self.labels.shape)}"
             )
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all features, as float32."""
+        return 4 * sum(matrix.numel() for matrix in (self.features, *self.stages.values()))
+
+    def to(self, device: torch.device | str) -> "FeatureSet":
+        """Return the same features and labels on a device."""
+        stages = {stage: matrix.to(device) for stage, matrix in self.stages.items()}
+        return FeatureSet(self.features.to(device), self.labels.to(device), stages)
+
     def at(self, stage: str) -> "FeatureSet":
         """Return the same images with the features of a stage."""
         return self if stage == FEATURES else FeatureSet(self.stages[stage], self.labels)
@@ -172,6 +182,10 @@ class Benchmark(ABC):
     trains: ClassVar[bool] = False
     """Whether it starts workers of its own (Ray Train, actors): it then runs on the driver, not inside a task."""
 
+    streams_training: ClassVar[bool] = False
+    """Whether `run` goes through training features in chunks, so that they may be on the CPU while the test features
+    are on a GPU. Others get both on one device."""
+
     def __init__(self, config: Any) -> None:
         self.config = config
 
@@ -224,9 +238,12 @@ class Benchmark(ABC):
         Raises:
             ValueError: as `run`.
         """
-        assert context.train is not None
-        assert context.test is not None
-        return self.run(context.train, context.test, context.num_classes, context.seed)
+        train, test = context.train, context.test
+        assert train is not None
+        assert test is not None
+        if not self.streams_training and train.features.device != test.features.device:
+            train, test = train.to("cpu"), test.to("cpu")
+        return self.run(train, test, context.num_classes, context.seed)
 
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings | Sequence[Metric]:
         """Measure features.

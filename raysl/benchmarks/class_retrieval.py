@@ -49,7 +49,9 @@ def search_classes(searched: FeatureSet, queries: FeatureSet, rows: Tensor, k: i
     parts: list[tuple[Tensor, ...]] = []
     for part in torch.split(rows, max(1, SCORES_AT_ONCE // len(searched.labels))):
         cosines = _cosines(queries.features[part.to(queries.features.device)], searched.features)  # [B, N]
-        is_right = _shares_a_class(queries.labels[part.to(queries.labels.device)], searched.labels).to(cosines.device)
+        is_right = _shares_a_class(
+            queries.labels[part.to(queries.labels.device)].to(searched.labels.device), searched.labels
+        ).to(cosines.device)
         num_right = is_right.sum(dim=1)
         nearest = cosines.topk(min(k, cosines.shape[1]), dim=1).indices
         precision = [average_precision(*row) for row in zip(cosines, is_right, strict=True)]

@@ -36,6 +36,7 @@ class KNN(Benchmark):
         "Weighted vote of the k nearest training images by cosine (Wu et al. 2018, arXiv 1805.01978, section 3.4)."
     )
     cost = "seconds on features"
+    streams_training = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -106,6 +107,7 @@ class KNN(Benchmark):
         train.check("train", num_classes)
         test.check("test", num_classes)
         config = self.config
+        train = FeatureSet(train.features, train.labels.to(test.labels.device), train.stages)
         for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
@@ -183,7 +185,7 @@ def knn_predict(
     ranked: dict[int, list[Tensor]] = {k: [] for k in ks}
     for similarities, nearest in nearest_rows(train.features, queries, max(ks), chunk_rows, backend, similarity):
         shares = _weights(similarities, weights, temperature)  # [B, k]
-        labels = train.labels[nearest]  # [B, k]
+        labels = train.labels[nearest.to(train.labels.device)].to(nearest.device)  # [B, k]
         for k in ranked:
             ranked[k].append(_vote(labels[:, :k], shares[:, :k], num_classes))
     return {k: torch.cat(parts) for k, parts in ranked.items()}
@@ -203,7 +205,8 @@ def knn_probabilities(
     shares = []
     for cosines, rows in nearest_rows(train.features, queries, k, chunk_rows):
         weights = _weights(cosines, "exp", temperature)
-        votes = weights.new_zeros(len(rows), num_classes).scatter_add_(1, train.labels[rows], weights)
+        labels = train.labels[rows.to(train.labels.device)].to(rows.device)
+        votes = weights.new_zeros(len(rows), num_classes).scatter_add_(1, labels, weights)
         shares.append(votes / votes.sum(dim=1, keepdim=True))
     return torch.cat(shares)
 

@@ -1,8 +1,9 @@
 """Exact nearest neighbours in chunks, by torch or faiss."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ def nearest_rows(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield similarities and numbers of the k nearest keys of the queries, nearest first, for some queries at a time.
 
-    Neither keys nor queries are copied whole, so memory is that of a chunk whatever their number.
+    Neither keys nor queries are copied whole, so memory is that of a chunk whatever their number. Where keys or
+    queries are on a GPU, it compares them, and chunks of the others are copied there.
 
     Args:
         keys: [N, D], searched.
@@ -36,19 +38,22 @@ def nearest_rows(
         k: neighbours; all keys where there are fewer.
         chunk_rows: queries that torch compares at once, with `KEYS_A_QUERY` times as many keys; faiss, which holds no
             table of both, compares as many queries as keys.
-        backend: torch, faiss or auto, which takes faiss on CPUs, where it is faster, if it is installed. Rows that
-            are equally near may come in another order.
+        backend: torch, faiss or auto, which takes faiss on CPUs, where it is faster, if it is installed, and torch on
+            a GPU. faiss uses the GPU if it sees one, else it compares on the CPU. Rows that are equally near may come
+            in another order.
         similarity: the cosine; the dot product; or minus the Euclidean distance.
 
     Yields:
-        float32 and int64 [m, min(k, N)] each, for m queries after another.
+        float32 and int64 [m, min(k, N)] each, on the device of the queries, for m queries after another.
     """
-    is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and find_spec("faiss") is not None)
+    device = keys.device if keys.is_cuda else queries.device
+    is_faiss = backend == "faiss" or (backend == "auto" and device.type == "cpu" and find_spec("faiss") is not None)
     search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
     prepare = _unit if similarity == "cosine" else _floats
     at_once = KEYS_A_QUERY * chunk_rows if is_faiss else chunk_rows
     for chunk in torch.split(queries, at_once):
-        yield _nearest(prepare(chunk), keys, k, KEYS_A_QUERY * chunk_rows, search, prepare)
+        best, rows = _nearest(prepare(chunk.to(device)), keys, k, KEYS_A_QUERY * chunk_rows, search, prepare)
+        yield best.to(queries.device), rows.to(queries.device)
 
 
 def _nearest(
@@ -58,7 +63,7 @@ def _nearest(
     best = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for first in range(0, len(keys), chunk_rows):
-        chunk = prepare(keys[first : first + chunk_rows])
+        chunk = prepare(keys[first : first + chunk_rows].to(queries.device))
         values, index = search(queries, chunk, min(k, len(chunk)))
         best, rows = torch.cat([best, values], dim=1), torch.cat([rows, index + first], dim=1)
         if best.shape[1] > k:
@@ -89,10 +94,29 @@ def _by_faiss(similarity: Similarity) -> Search:
 
     metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
 
-    def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def on_cpu(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
         faiss.omp_set_num_threads(torch.get_num_threads())  # it has an OpenMP of its own
         values, index = faiss.knn(queries.cpu().numpy(), keys.cpu().numpy(), k, metric=metric)
-        best = torch.from_numpy(values)
-        return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), torch.from_numpy(index)
+        return torch.from_numpy(values).to(queries.device), torch.from_numpy(index).to(queries.device)
+
+    def on_gpu(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        import faiss.contrib.torch_utils  # has faiss take tensors where they are
+
+        with torch.cuda.device(queries.device):
+            values, index = faiss.knn_gpu(_gpu_memory(), queries, keys, k, metric=metric)
+        return values, index
+
+    def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        is_on_gpu = queries.is_cuda and getattr(faiss, "get_num_gpus", lambda: 0)() > 0
+        best, index = (on_gpu if is_on_gpu else on_cpu)(queries, keys, k)
+        return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), index
 
     return search
+
+
+@cache
+def _gpu_memory() -> Any:
+    """Return the memory of a GPU that faiss keeps for its searches."""
+    import faiss
+
+    return faiss.StandardGpuResources()

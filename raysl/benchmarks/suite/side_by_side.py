@@ -80,8 +80,10 @@ class Measured:
 def measure(task: Task) -> Measured:
     """Measure a task in this process."""
     began = time.monotonic()
-    train = None if task.train is None else _loaded(task.train, task.stages)
-    test = None if task.test is None else _loaded(task.test, task.stages)
+    train = None if task.train is None else task.train.load(task.stages)
+    test = None if task.test is None else task.test.load(task.stages)
+    if torch.cuda.is_available():
+        train, test = _on_gpu(train, test, task.kind.streams_training, torch.cuda.mem_get_info()[0] // 4)
     context = replace(task.context, train=train, test=test)
     findings = task.kind(task.config).measure(context)
     if not isinstance(findings, Findings):
@@ -135,15 +137,24 @@ def _class_name(name: Any, class_names: Sequence[str]) -> str:
     return class_names[int(text)] if text.isdecimal() and int(text) < len(class_names) else text
 
 
-def _loaded(stored: StoredSet, stages: Sequence[str]) -> FeatureSet:
-    features = stored.load(stages)
-    if not torch.cuda.is_available():
-        return features
-    num_bytes = 4 * sum(matrix.numel() for matrix in (features.features, *features.stages.values()))
-    if num_bytes > torch.cuda.mem_get_info()[0] // 4:
-        return features
-    inner = {stage: matrix.cuda() for stage, matrix in features.stages.items()}
-    return FeatureSet(features.features.cuda(), features.labels.cuda(), inner)
+def _on_gpu(
+    train: FeatureSet | None, test: FeatureSet | None, streams_training: bool, room: int
+) -> tuple[FeatureSet | None, FeatureSet | None]:
+    """Move features to the GPU.
+
+    Args:
+        train, test: features on the CPU.
+        streams_training: whether the training features may stay there.
+        room: bytes that they may take on the GPU; where they do not fit, they stay.
+    """
+    num_test = 0 if test is None else test.num_bytes
+    if num_test > room:
+        return train, test
+    if train is not None and num_test + train.num_bytes <= room:
+        train = train.to("cuda")
+    elif train is not None and not streams_training:
+        return train, test
+    return train, None if test is None else test.to("cuda")
 
 
 def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
