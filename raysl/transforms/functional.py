@@ -182,10 +182,11 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
 
     def blur(chosen: Tensor, sigma: Tensor) -> Tensor:
         weights = to_type_of(_gaussian_weights(sigma, radius), chosen)  # [b, radius + 1]
+        correlate = depthwise_taps if chosen.device.type == "cuda" else symmetric_taps
         rows = F.pad(chosen, (0, 0, radius, radius), mode="reflect")
-        mixed = _symmetric_taps(rows, weights, -2)
+        mixed = correlate(rows, weights, -2)
         columns = F.pad(mixed, (radius, radius, 0, 0), mode="reflect")
-        return _symmetric_taps(columns, weights, -1)
+        return correlate(columns, weights, -1)
 
     return change_where(sigma > 0.0, images, blur, sigma)
 
@@ -320,7 +321,7 @@ def _gaussian_weights(sigma: Tensor, radius: int) -> Tensor:
     return torch.tensor(weights, dtype=torch.float64)
 
 
-def _symmetric_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
+def symmetric_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
     """Correlate along `dim` with a symmetric kernel for each image: weights [B, radius + 1] by distance."""
     radius = weights.shape[1] - 1
     length = padded.shape[dim] - 2 * radius
@@ -330,6 +331,20 @@ def _symmetric_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
         pair = padded.narrow(dim, radius - distance, length) + padded.narrow(dim, radius + distance, length)
         total.add_(pair.mul_(taps[distance]))
     return total
+
+
+def depthwise_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """Return `symmetric_taps` by a convolution of each plane with its own kernel, for a GPU.
+
+    There it reads the images once, and sums of whole tensors read them eight times for each tap. torch's own kernel
+    for such convolutions adds the taps of a pixel in a fixed order, so it does not depend on other images either.
+    """
+    kernel = torch.cat([weights.flip(1)[:, :-1], weights], dim=1)  # [B, 2 * radius + 1]
+    planes = padded.flatten(0, 1)[None]  # [1, B * C, H, W]
+    kernel = kernel.repeat_interleave(padded.shape[1], dim=0)[:, None]  # [B * C, 1, 2 * radius + 1]
+    kernel = kernel[..., None] if dim == -2 else kernel[..., None, :]
+    mixed = F.conv2d(planes, kernel, groups=planes.shape[1])
+    return mixed[0].unflatten(0, padded.shape[:2])
 
 
 def _inverse_affine(angle: float, translate: list[float], scale: float, shear: list[float]) -> list[list[float]]:

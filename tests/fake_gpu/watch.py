@@ -179,7 +179,7 @@ class Watch(TorchDispatchMode):
         phase = phase_of(sys._getframe(1))[0]
         if not _is_free(func, name):
             self.kernels[phase] += 1
-            self.moved[phase] += sum(num_bytes(x) for x in tree_leaves((given, result)) if is_on_gpu(x))
+            self.moved[phase] += _touched(name.partition(".")[2], given[0], result)
         for observer in self.observers:
             observer(name, given, result, phase)
 
@@ -315,6 +315,15 @@ def phase_of(frame: FrameType | None) -> tuple[str, str]:
 def _is_free(func: Any, name: str) -> bool:
     """Whether an operation computes nothing: a view, or memory that is only reserved."""
     return name.startswith(_FREE) or func.is_view
+
+
+def _touched(operation: str, args: Any, result: Any) -> int:
+    """Bytes that an operation reads and writes: of a whole tensor, but of chosen rows where it chooses some."""
+    if operation.startswith(("index_select", "index.", "gather", "embedding.")):
+        return 2 * num_bytes(result)
+    if operation.startswith(("index_copy_.", "index_put_.")):
+        return 2 * num_bytes(args[3] if operation.startswith("index_copy_") else args[2])
+    return sum(num_bytes(x) for x in tree_leaves((args, result)) if is_on_gpu(x))
 
 
 def _is_real(x: object) -> bool:

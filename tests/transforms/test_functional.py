@@ -182,3 +182,11 @@ def test_no_function_writes_to_its_input(images: Tensor) -> None:
     functional.to_uint8(images)
     functional.normalize(images, (0.5,) * 3, (0.5,) * 3)
     assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("dim", [-2, -1])
+def test_the_blur_of_a_gpu_is_that_of_a_cpu(dim: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images, weights = torch.rand(3, 2, 12, 10, generator=generator), torch.rand(3, 4, generator=generator)
+    slow = functional.symmetric_taps(images, weights, dim)
+    torch.testing.assert_close(functional.depthwise_taps(images, weights, dim), slow, rtol=1e-5, atol=1e-6)
