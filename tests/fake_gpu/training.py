@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from raysl import distributed as dist
+from raysl.benchmarks.online_knn import OnlineKNN
 from raysl.checkpoint.tensors import save_tensors
-from raysl.data.decode.images import CorruptLog
+from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream import loader as loader_module
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.plan import TrainPlan
@@ -19,6 +20,7 @@ from raysl.runs.prepare import Prepared
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.logs import MetricsLog
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.watch import CollapseWatch
@@ -48,9 +50,19 @@ class Seen:
     stay: list[str]
 
     def in_steps(self) -> list[Event]:
-        """Events of steps, without those of lines that are due."""
-        due = self.plan.total_steps
-        return [event for event in self.watch.events if is_in_step(event) and not _is_due(event, due)]
+        """Events of steps, without those of the line that the last step logs."""
+        last = self.plan.total_steps
+        found = (event for event in self.watch.events if is_in_step(event))
+        return [event for event in found if not (event.phase == "observe" and event.step == last)]
+
+    def before_the_last(self) -> list[Event]:
+        """Events of all steps but the last, in which everything is due that happens every so often."""
+        return [event for event in self.in_steps() if _number(event) < self.plan.total_steps - 1]
+
+    def of_the_last(self) -> list[Event]:
+        """Events of the last step, with what is due then."""
+        found = (event for event in self.watch.events if is_in_step(event))
+        return [event for event in found if _number(event) == self.plan.total_steps - 1]
 
     def kernels(self) -> float:
         """Kernels of a step."""
@@ -62,8 +74,9 @@ def is_in_step(event: Event) -> bool:
     return event.phase not in AROUND
 
 
-def _is_due(event: Event, step: int) -> bool:
-    return event.phase == "observe" and event.step == step
+def _number(event: Event) -> int:
+    """Return the number of an event's step: callbacks see it when it is counted already."""
+    return event.step - (event.phase == "observe")
 
 
 def trained(name: str, *words: str, callbacks: Sequence[Callback] = ()) -> Seen:
@@ -85,9 +98,19 @@ def trained(name: str, *words: str, callbacks: Sequence[Callback] = ()) -> Seen:
         plan = run.setup.plan
         with batches_on_this_thread(), _saved_from_the_gpu():
             stream = LocalBatches(run.loader, device=CUDA)
-            every = [*own, *callbacks, MetricsLog(logs)]
+            every = [*own, *_measuring(run), *run.callbacks, *callbacks, MetricsLog(logs)]
             fit(state, dist.data_parallel(state.method), plan, stream, callbacks=every, reporter=LocalReporter(logs))
     return Seen(watch, plan, [name for name, values in tensors if not is_on_gpu(values)])
+
+
+def _measuring(run: Prepared) -> list[Callback]:
+    """Return the measurements of a run on held-out images, as a worker makes them."""
+    made: list[Callback] = []
+    if (every := run.config.train.online_knn_every) is not None and run.test is not None:
+        made.append(OnlineKNN(run.loader, run.test, run.setup.data.num_classes, every))
+    if (every := run.config.train.eval_every) is not None and run.test is not None:
+        made.append(HeldOut(run.loader, run.test, every))
+    return made
 
 
 def on_gpu(run: Prepared) -> Prepared:
