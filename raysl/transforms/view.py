@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from raysl.transforms.chain import apply_chain, row_numbers
@@ -74,32 +75,27 @@ class View:
         tiles = None if self.tiles is None else self._drawn_tiles(no_samples)
         return tuple(self._extras(no_samples, self.draw(no_samples), tiles))
 
-    def augment(self, random: SampleRandom, crops: Tensor, number: int) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Run the view's transforms.
+    def finish(
+        self, random: SampleRandom, drawn: list[dict[str, Tensor]], crops: Tensor
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Cut the tiles of crops whose transforms are done.
 
         Args:
             random: of the view, for B samples.
-            crops: uint8 [B, V, C, S, S] of all views in the group, contiguous; changed in place.
-            number: of this view in its group.
+            drawn: the result of `draw`.
+            crops: uint8 [B, C, S, S] of this view.
 
         Returns:
             The tiles, uint8 [B, T, C, s, s], or None without tiles; and the extras for the method, [B, ...] on the
             CPU by name.
         """
-        num_samples, num_views = crops.shape[:2]
-        drawn = self.draw(random)
-        if self.transforms:
-            apply_chain(self.transforms, drawn, crops.flatten(0, 1), row_numbers(num_samples, num_views, number))
         if self.tiles is None:
             return None, self._extras(random, drawn, None)
         tiles = self._drawn_tiles(random)
-        cut = self.tiles.cut(crops[:, number], tiles).contiguous()
-        if self.tile_transforms:
-            for tile in range(self.num_images):
-                values = _draw(self.tile_transforms, random.at(_TILE).at(tile), self.size)
-                apply_chain(
-                    self.tile_transforms, values, cut.flatten(0, 1), row_numbers(num_samples, self.num_images, tile)
-                )
+        cut = self.tiles.cut(crops, tiles).contiguous()
+        streams = [random.at(_TILE).at(tile) for tile in range(self.num_images)]
+        values = [_draw(self.tile_transforms, stream, self.size) for stream in streams]
+        _apply(self.tile_transforms, values, cut, range(self.num_images))
         return cut, self._extras(random, drawn, tiles)
 
     def _drawn_tiles(self, random: SampleRandom) -> dict[str, Tensor]:
@@ -119,6 +115,42 @@ class View:
             stream = random.at(crc32(type(self.mask).__name__.encode())).at(0)
             extras |= self.mask.extras(stream, (self.crop.size, self.crop.size))
         return extras
+
+
+def augment(
+    views: Sequence[View], randoms: Sequence[SampleRandom], crops: Tensor
+) -> list[tuple[Tensor | None, dict[str, Tensor]]]:
+    """Run the transforms of a group's views; those with the same transforms go through them together.
+
+    Args:
+        views: of the group.
+        randoms: of each view, for B samples.
+        crops: uint8 [B, V, C, S, S] of all views, contiguous; changed in place.
+
+    Returns:
+        The result of `View.finish` for each view.
+    """
+    drawn = [view.draw(random) for view, random in zip(views, randoms, strict=True)]
+    left = list(range(len(views)))
+    while left:
+        transforms = views[left[0]].transforms
+        alike = [number for number in left if views[number].transforms == transforms]
+        left = [number for number in left if number not in alike]
+        _apply(transforms, [drawn[number] for number in alike], crops, alike)
+    return [view.finish(randoms[number], drawn[number], crops[:, number]) for number, view in enumerate(views)]
+
+
+def _apply(
+    transforms: tuple[Transform, ...], drawn: list[list[dict[str, Tensor]]], images: Tensor, numbers: Sequence[int]
+) -> None:
+    """Run a chain on some of the V images [B, V, C, H, W] of each sample, in place, with what it drew for each."""
+    if not transforms:
+        return
+    params = [
+        {name: torch.cat([values[name] for values in parts]) for name in parts[0]} for parts in zip(*drawn, strict=True)
+    ]
+    rows = torch.cat([row_numbers(*images.shape[:2], number) for number in numbers])
+    apply_chain(transforms, params, images.flatten(0, 1), rows)
 
 
 def _draw(transforms: Sequence[Transform], random: SampleRandom, side: int) -> list[dict[str, Tensor]]:

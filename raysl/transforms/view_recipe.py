@@ -13,7 +13,7 @@ from raysl.transforms.functional import Interpolation
 from raysl.transforms.programs import HAS_KERNELS
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.small_boxes import stack_small
-from raysl.transforms.view import View
+from raysl.transforms.view import View, augment
 
 _CROP = crc32(b"crop")  # slot of a view's random numbers
 
@@ -138,7 +138,7 @@ class ViewRecipe:
         for name, views in self.groups.items():
             group = crops[name].contiguous()
             randoms = [SampleRandom(seed, epoch, index, first + number) for number in range(len(views))]
-            results = [view.augment(randoms[number], group, number) for number, view in enumerate(views)]
+            results = augment(views, randoms, group)
             cut = [tiles for tiles, _ in results if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
             for extra in results[0][1]:

@@ -1,6 +1,7 @@
 """Training of any method on a pretended GPU: `trained(name)` runs `fit` over digits and returns what was seen."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from raysl import distributed as dist
 from raysl.benchmarks.online_knn import OnlineKNN
 from raysl.checkpoint.tensors import save_tensors
 from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.source import make_source
 from raysl.data.stream import loader as loader_module
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.plan import TrainPlan
@@ -57,16 +59,18 @@ class Seen:
 
     def before_the_last(self) -> list[Event]:
         """Events of all steps but the last, in which everything is due that happens every so often."""
-        return [event for event in self.in_steps() if _number(event) < self.plan.total_steps - 1]
+        return [event for event in self.in_steps() if number_of(event) < self.plan.total_steps - 1]
 
     def of_the_last(self) -> list[Event]:
         """Events of the last step, with what is due then."""
         found = (event for event in self.watch.events if is_in_step(event))
-        return [event for event in found if _number(event) == self.plan.total_steps - 1]
+        return [event for event in found if number_of(event) == self.plan.total_steps - 1]
 
-    def kernels(self) -> float:
-        """Kernels of a step."""
-        return sum(num for phase, num in self.watch.kernels.items() if phase not in AROUND) / self.plan.total_steps
+    def kernels(self, of: str | None = None) -> float:
+        """Kernels of a step, or of one of its phases."""
+        counts = self.watch.kernels.items()
+        num = sum(num for phase, num in counts if (phase == of if of else phase not in AROUND))
+        return num / self.plan.total_steps
 
 
 def is_in_step(event: Event) -> bool:
@@ -74,7 +78,7 @@ def is_in_step(event: Event) -> bool:
     return event.phase not in AROUND
 
 
-def _number(event: Event) -> int:
+def number_of(event: Event) -> int:
     """Return the number of an event's step: callbacks see it when it is counted already."""
     return event.step - (event.phase == "observe")
 
@@ -87,8 +91,13 @@ def trained(name: str, *words: str, callbacks: Sequence[Callback] = ()) -> Seen:
         words: further settings.
         callbacks: called behind those of a worker.
     """
-    run = on_gpu(small(name, *SETTINGS, *words))
-    with TemporaryDirectory() as folder, pretended_gpu() as watch:
+    return trained_run(on_gpu(small(name, *SETTINGS, *words)), callbacks)
+
+
+def trained_run(run: Prepared, callbacks: Sequence[Callback] = (), is_saved: bool = True) -> Seen:
+    """Train any run of `on_gpu`; one that is not saved needs no memory for its weights on the CPU."""
+    save = nullcontext() if is_saved else mock.patch("raysl.train.loop._save", return_value=None)
+    with TemporaryDirectory() as folder, pretended_gpu() as watch, save:
         state = TrainState.create(run.setup, CUDA, classes=run.classes)
         tensors = [*state.method.named_parameters(), *state.method.named_buffers()]
         watch.clear()
@@ -105,11 +114,15 @@ def trained(name: str, *words: str, callbacks: Sequence[Callback] = ()) -> Seen:
 
 def _measuring(run: Prepared) -> list[Callback]:
     """Return the measurements of a run on held-out images, as a worker makes them."""
+    knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
+    if knn_every is None and eval_every is None:
+        return []
+    test = make_source(run.config.data).required("test")
     made: list[Callback] = []
-    if (every := run.config.train.online_knn_every) is not None and run.test is not None:
-        made.append(OnlineKNN(run.loader, run.test, run.setup.data.num_classes, every))
-    if (every := run.config.train.eval_every) is not None and run.test is not None:
-        made.append(HeldOut(run.loader, run.test, every))
+    if knn_every is not None:
+        made.append(OnlineKNN(run.loader, test, run.setup.data.num_classes, knn_every))
+    if eval_every is not None:
+        made.append(HeldOut(run.loader, test, eval_every))
     return made
 
 

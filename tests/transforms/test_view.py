@@ -25,6 +25,9 @@ from raysl.transforms import (
     normalize,
     view,
 )
+from raysl.transforms.random import SampleRandom
+from raysl.transforms.recipes import Crops
+from raysl.transforms.view import augment
 
 NUM = 60
 
@@ -220,3 +223,14 @@ def test_a_recipe_travels_to_another_process() -> None:
 def test_transforms_need_neither_ray_nor_omegaconf() -> None:
     code = "import sys, raysl.transforms; print({'ray', 'omegaconf'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_views_that_go_through_their_transforms_together_are_those_that_go_alone() -> None:
+    recipe, index = Crops(size=16, num=3, blur_p=0.5).recipe(), np.arange(NUM)
+    crops = torch.randint(256, (NUM, 3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    together = recipe.augment({"global": crops.clone()}, index, 0, 1).views["global"]
+    (views,) = recipe.groups.values()
+    for number, each in enumerate(views):
+        alone = crops[:, number : number + 1].clone()
+        augment([each], [SampleRandom(0, 1, index, number)], alone)
+        assert torch.equal(together[:, number], alone[:, 0])
