@@ -16,6 +16,10 @@ app = typer.Typer(help="Measure how fast raysl is on this machine.", no_args_is_
 JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers there too.", show_default=False)
 ]
+Beside = Annotated[
+    Path | None,
+    typer.Option(metavar="CHECKOUT", help="Another version of raysl, to see what has become slower."),
+]
 
 
 @app.command("step")
@@ -58,27 +62,29 @@ def run_options(
 @app.command("start")
 def run_start(
     json_file: JsonFile = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Starts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Starts of each contender.")] = 3,
+    beside: Beside = None,
     verbose: Verbose = False,
 ) -> None:
-    """Time from `raysl pretrain` to its first training step, and say where the seconds go."""
+    """Time from `raysl pretrain` to its first training step, say where the seconds go, and compare with Ray Train."""
     set_up(verbose)
     from perf.start import measure_start, start_table
 
-    _tell(json_file, lambda: measure_start(repeats=repeats), start_table)
+    _tell(json_file, lambda: measure_start(repeats=repeats, beside=beside), start_table)
 
 
 @app.command("recovery")
 def run_recovery(
     json_file: JsonFile = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs that lose their worker, then their driver.")] = 3,
+    beside: Beside = None,
     verbose: Verbose = False,
 ) -> None:
     """Time what a run loses when its training worker is killed, and when its driver is. Linux only."""
     set_up(verbose)
     from perf.recovery import measure_recovery, recovery_table
 
-    _tell(json_file, lambda: measure_recovery(repeats=repeats), recovery_table)
+    _tell(json_file, lambda: measure_recovery(repeats=repeats, beside=beside), recovery_table)
 
 
 @app.command("pipeline")
@@ -89,10 +95,7 @@ def run_pipeline(
     size: Annotated[int | None, typer.Option(help="Side of the views, 32 or 224; default: both.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each contender; default: one a CPU.")] = None,
     only: Annotated[str | None, typer.Option(metavar="LETTERS", help="Contenders, such as df; default: all.")] = None,
-    beside: Annotated[
-        Path | None,
-        typer.Option(metavar="CHECKOUT", help="Another version of raysl, to see what has become slower."),
-    ] = None,
+    beside: Beside = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare the way from encoded images to views with torchvision's and lightly's, on the same CPUs."""

@@ -32,6 +32,14 @@ def test_the_table_has_both_goals() -> None:
     ]
 
 
+def test_the_table_compares_pairs_with_another_version() -> None:
+    repeats = [{"worker": 4.0, "driver": 9.0}, {"worker": 6.0, "driver": 9.0}]
+    before = [{"worker": 10.0, "driver": 12.0}, {"worker": 10.0, "driver": 18.0}]
+    lines = recovery_table({"repeats": repeats, "before": before}).splitlines()
+    assert lines[1].endswith("0.50 (0.40 to 0.60)  goal at most 0.5: ok")
+    assert lines[3].endswith("0.62 (0.50 to 0.75)  goal at most 0.5: short")
+
+
 @pytest.mark.cluster
 def test_the_family_of_a_process_is_all_that_it_started() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"

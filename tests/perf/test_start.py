@@ -1,6 +1,7 @@
 import pytest
 
-from perf.start import measure_start, start_table
+from perf.numbers import ratios
+from perf.start import GOALS, measure_start, start_table
 from raysl.errors import RunFailed
 
 
@@ -12,13 +13,14 @@ def test_a_start_that_fails_is_reported_with_what_it_said() -> None:
 
 def test_the_table_adds_the_goal_to_the_total() -> None:
     repeats = [{"total": 9.0, "imports": 3.0, "ray": 6.0}, {"total": 21.0, "imports": 5.0, "ray": 16.0}]
-    table = start_table({"start": {"total": 15.0, "imports": 4.0, "ray": 11.0}, "repeats": repeats})
-    assert [line.split()[:2] for line in table.splitlines()] == [
-        ["imports", "4.00"],
-        ["ray", "11.00"],
-        ["total", "15.00"],
-    ]
-    assert table.endswith("(9.0 to 21.0)  goal under 15 s: short")
+    seconds = [{"raysl": 10.0, "before": 20.0, "bare": 8.0}, {"raysl": 22.0, "before": 20.0, "bare": 20.0}]
+    numbers = {"start": {"total": 15.0, "imports": 4.0, "ray": 11.0}, "repeats": repeats, "seconds": seconds}
+    lines = start_table(numbers | {"ratios": ratios(seconds, GOALS)}).splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [["imports", "4.00"], ["ray", "11.00"], ["total", "15.00"]]
+    assert lines[2].endswith("(9.0 to 21.0)  goal under 15 s: short")
+    assert [line.split()[-7] for line in lines[3:6]] == ["16.00", "20.00", "14.00"]
+    assert lines[6].endswith("1.18 (1.10 to 1.25)  goal at most 1.25: ok")
+    assert lines[7].endswith("0.80 (0.50 to 1.10)  goal at most 0.75: short")
 
 
 @pytest.mark.slow
@@ -29,3 +31,5 @@ def test_the_parts_of_a_start_add_up() -> None:
     total = parts.pop("total")
     assert {"imports", "ray", "workers", "method", "first step"} <= set(parts)
     assert total == pytest.approx(sum(parts.values()), abs=0.1)
+    assert set(numbers["seconds"][0]) == {"raysl", "bare"}
+    assert numbers["seconds"][0]["raysl"] == pytest.approx(total, abs=1.0)
