@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ import ray.cloudpickle
 from raysl.cluster.attaching import prepare
 from raysl.cluster.autoscaler import read_autoscaler
 from raysl.cluster.growth import Growth, NodeGroup
-from raysl.cluster.losses import describe_message
+from raysl.cluster.private import looking_often, starting_less
 from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
@@ -37,12 +37,12 @@ _ATTACHED_SETTINGS = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # an actor on the head lists runs and workers in the dashboard
 }
 _PRIVATE_SETTINGS = {
-    "RAY_prestart_worker_first_driver": "0",  # Ray Train cannot use prestarted processes
+    "RAY_prestart_worker_first_driver": "1",  # so many as `starting_less` says
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
 }
 
 
-def connect(with_state: bool = False) -> None:
+def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: True) -> None:
     """Use the cluster that RAY_ADDRESS names (set inside a Ray job), else start a private one on this machine.
 
     The output of Ray's processes is shown when the environment has RAYSL_VERBOSE=1. Signals to the process group of
@@ -51,6 +51,7 @@ def connect(with_state: bool = False) -> None:
     Args:
         with_state: whether a private cluster serves its state. Ray Train needs that to free the resources of a stopped
             trial; it makes the start slower.
+        is_needed: asked while a private cluster starts; if it is not needed any more, that ends as a failure.
 
     Raises:
         ConfigError: if RAY_ADDRESS is no address, no cluster answers there, or it wants a token that is not at hand.
@@ -73,10 +74,11 @@ def connect(with_state: bool = False) -> None:
     else:
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
-        with _keep_signal_handler(), _start_in_new_sessions(), _explain_failures():
+        start = looking_often if with_state else starting_less
+        with _keep_signal_handler(), _start_in_new_sessions(), _explain_failures(), start(is_needed):
             ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
-        global _private_node
-        _private_node = ray._private.worker.global_worker.node
+        global _private_node, _inherited
+        _private_node, _inherited = ray._private.worker.global_worker.node, dict(os.environ)
     install_handlers()  # Ray's core has replaced ours for SIGTERM
 
 
@@ -94,6 +96,7 @@ def _explain_failures(what: str = "Ray has not started") -> Iterator[None]:
 
 
 _private_node: Any = None  # of the cluster that `connect` has started
+_inherited: dict[str, str] = {}  # environment of its processes
 
 
 def disconnect() -> bool:
@@ -107,6 +110,16 @@ def disconnect() -> bool:
 def is_private() -> bool:
     """Return whether this process is connected to a private cluster that `connect` started, which never grows."""
     return ray.is_initialized() and ray._private.worker.global_worker.node is _private_node
+
+
+def not_inherited(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of some environment variables that processes of the cluster do not have of themselves.
+
+    Those of a private cluster have the variables of this process at its start. Ray starts a process that needs others
+    in a slower way.
+    """
+    inherited = _inherited if is_private() else {}
+    return {name: value for name, value in variables.items() if inherited.get(name) != value}
 
 
 _print = ray._private.worker.print_to_stdstream
@@ -131,6 +144,8 @@ def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
         listen(text)
     if _listeners:
         return
+    from raysl.cluster.losses import describe_message  # imports Ray Train, which may wait until something is lost
+
     if line := describe_message(text):
         log.warning(line)
     elif not _NO_ACTION.search(text):

@@ -8,9 +8,10 @@ import torch
 
 from raysl.config.ranges import Momentum, Rising, Within
 from raysl.config.schema import OptimConfig
+from raysl.optim.plain import Plain
 
 
-class Adam(torch.optim.Adam):
+class Adam(Plain, torch.optim.Adam):
     """torch's Adam, set up by a config; weight decay is added to the gradient, unlike in AdamW. Fused on a GPU.
 
     >>> optimizer = Adam([{"params": [torch.nn.Parameter(torch.zeros(2))]}], Adam.Config(lr=0.1))

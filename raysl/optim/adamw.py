@@ -8,9 +8,10 @@ import torch
 
 from raysl.config.ranges import Momentum, Rising, Within
 from raysl.config.schema import OptimConfig
+from raysl.optim.plain import Plain
 
 
-class AdamW(torch.optim.AdamW):
+class AdamW(Plain, torch.optim.AdamW):
     """torch's AdamW, set up by a config; fused on a GPU, else one kernel per operation for all parameters of a group.
 
     >>> optimizer = AdamW([{"params": [torch.nn.Parameter(torch.zeros(2))]}], AdamW.Config(lr=0.1))

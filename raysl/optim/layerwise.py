@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from raysl.optim.plain import Plain
 
 
-class LayerwiseSGD(Optimizer, ABC):
+class LayerwiseSGD(Plain, ABC):
     """SGD with momentum over updates d that a subclass computes from gradients: m = momentum * m + d; w -= lr * m.
 
     With `nesterov` in a group, w -= lr * (d + momentum * m). All parameters of a group are updated together. On a GPU a

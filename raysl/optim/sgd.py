@@ -8,9 +8,10 @@ import torch
 
 from raysl.config.ranges import Momentum
 from raysl.config.schema import OptimConfig
+from raysl.optim.plain import Plain
 
 
-class SGD(torch.optim.SGD):
+class SGD(Plain, torch.optim.SGD):
     """torch's SGD, set up by a config, for all parameters of a group at once; fused on a GPU, where a step in fp16 that
     overflows is left out without the host having to wait.
 

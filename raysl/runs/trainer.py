@@ -20,18 +20,18 @@ from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.train.v2._internal.execution.callback import RayTrainCallback
-from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.failure_handling import FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, disconnect
+from raysl.cluster.connection import cluster_resources, disconnect, is_private, not_inherited
 from raysl.cluster.controllers import forget_controller, note_controller
 from raysl.cluster.losses import reason
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import RunFailed, Stopped
 from raysl.process.temporary import temporary_folder
+from raysl.runs.controller import OneNode, TrainController
 from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.executors import Executors
@@ -128,6 +128,8 @@ def _run_workers(
         trainer.look, trainer.hang_timeout_s = look, train.hang_timeout
         if train.is_elastic:
             trainer.scaling_policy = Elastic(scaling, train, shape, cluster_resources().trials, job.last)
+        elif is_private():
+            trainer.scaling_policy = OneNode(scaling)
         try:
             outcome: Outcome = trainer.fit().return_value
         except (KeyboardInterrupt, Stopped):
@@ -171,14 +173,16 @@ class Trainer(TorchTrainer):
             if policy is not None:
                 arguments[name] = policy
         here = {ray._raylet.RAY_NODE_ID_KEY: ray.get_runtime_context().get_node_id()}
-        env_vars = {
+        from_user = get_env_vars_to_propagate()
+        settings = {
             "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
             "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(self.hang_timeout_s),
-            "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",  # a worker that hangs does not leave the group
-            **get_env_vars_to_propagate(),
+            **from_user,
         }
-        remote = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": env_vars})
-        self.controller = remote(TrainController).remote(**arguments)
+        options: dict[str, Any] = {"num_cpus": 0, "label_selector": here}
+        if variables := not_inherited(from_user):
+            options["runtime_env"] = {"env_vars": variables}
+        self.controller = ray.remote(**options)(TrainController).remote(settings, **arguments)
         note_controller(self.request, self.controller._actor_id.hex(), self.run_config.name)
         end = self.controller.run.remote()
         while not ray.wait([end], timeout=LOOK_EVERY_S)[0]:
@@ -207,6 +211,8 @@ class Trainer(TorchTrainer):
 
     def withdraw_request(self) -> None:
         """Withdraw the request for nodes of a controller that has died; Ray would reserve them for three minutes."""
+        if isinstance(self.scaling_policy, OneNode):
+            return
         with suppress(RayError):
             coordinator = get_or_create_autoscaling_coordinator()
             ray.get(coordinator.cancel_request.remote(requester_id=self.request), timeout=1)

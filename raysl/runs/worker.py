@@ -1,10 +1,12 @@
 """A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from ray.exceptions import RayError
 from raysl import distributed as dist
 from raysl.checkpoint.files import read_meta
 from raysl.cluster.board import Board
-from raysl.config.schema import RunConfig
+from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.execution import Ahead, own_executor
 from raysl.data.stream.loader import Loader, LocalBatches
@@ -142,6 +144,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     again after an exception.
     """
     job = unpack(settings)
+    import_compiler_meanwhile(job.config.train, dist.world())
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
     device = ray.train.torch.get_device()
@@ -206,6 +209,18 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
             raise
         return Outcome(state.step, str(error), is_input_wrong=True)
     return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
+
+
+def import_compiler_meanwhile(train: TrainConfig, world: int) -> threading.Thread | None:
+    """Import torch's compiler in a thread, while this rank finds its folder and waits for others, if it will be needed.
+
+    `DistributedDataParallel` needs it too. It takes more than a second, which a run of one worker saves.
+    """
+    if world == 1 and not train.compile:
+        return None
+    thread = threading.Thread(target=import_module, args=("torch._dynamo",), name="raysl-compiler", daemon=True)
+    thread.start()
+    return thread
 
 
 def max_corrupt(setup: Setup) -> int:

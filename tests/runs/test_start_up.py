@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+
+from raysl.config.load import load_config
+from raysl.runs.worker import import_compiler_meanwhile
 
 DRIVER = """
 import sys
@@ -21,6 +25,41 @@ import raysl.data.stream.execution
 print(sorted({"torch", "numba", "pandas", "ray.data"} & set(sys.modules)))
 """
 
+CONTROLLER = """
+import pickle
+import sys
+import ray
+import raysl.runs.controller
+import raysl.runs.elastic
+import raysl.runs.executors
+import raysl.runs.watch
+from ray.train.backend import Backend
+from raysl.runs.process_group import ProcessGroup
+group = pickle.loads(pickle.dumps(ProcessGroup(timeout_s=7)))
+assert issubclass(group.backend_cls, Backend) and group.train_func_context is not None
+print(sorted({"torch", "numba", "raysl.methods.method", "raysl.runs.worker"} & set(sys.modules)))
+"""
+
+WORKER = """
+import sys
+import torch
+import raysl.runs.worker
+from raysl.optim.adam import Adam
+from raysl.optim.adamw import AdamW
+from raysl.optim.larc import LARC
+from raysl.optim.lars import LARS
+from raysl.optim.sgd import SGD
+from raysl.optim.build import build_optimizer
+for kind in (Adam, AdamW, LARC, LARS, SGD):
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    optimizer = kind([{"params": [weight], "layer_scaling": True}], kind.Config())
+    (weight**2).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+print(sorted({"torch._dynamo", "sympy"} & set(sys.modules)))
+"""
+
 
 def said(code: str, *arguments: str) -> list[str]:
     command = [sys.executable, "-c", code, *arguments]
@@ -35,3 +74,24 @@ def test_a_driver_imports_no_compiler_no_plots_and_no_scikit_learn_before_traini
 @pytest.mark.cluster
 def test_an_executor_of_data_tasks_imports_neither_torch_nor_numba() -> None:
     assert said(EXECUTOR) == ["[]"]
+
+
+@pytest.mark.cluster
+def test_a_controller_of_a_run_imports_neither_torch_nor_what_trains() -> None:
+    assert said(CONTROLLER) == ["[]"]
+
+
+@pytest.mark.cluster
+def test_a_single_worker_steps_with_every_optimizer_without_the_compiler_of_torch() -> None:
+    assert said(WORKER) == ["[]"]
+
+
+def test_the_compiler_is_imported_beside_the_start_of_workers_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr("raysl.runs.worker.import_module", imported.append)
+    train = load_config("quickstart").train
+    assert import_compiler_meanwhile(train, 1) is None
+    for thread in (import_compiler_meanwhile(train, 2), import_compiler_meanwhile(replace(train, compile=True), 1)):
+        assert thread is not None
+        thread.join()
+    assert imported == ["torch._dynamo"] * 2

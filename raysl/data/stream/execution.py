@@ -90,7 +90,7 @@ class Executor:
 
 
 def data_task(loader: list[Any], block: KnownBlock | None) -> "BlockRows | None":
-    """Make the rows of a block; None only prepares the process."""
+    """Make the rows of a block; None only prepares the process, so that its first block comes sooner."""
     import torch
 
     from raysl.data.stream.rows import load_block
@@ -99,7 +99,10 @@ def data_task(loader: list[Any], block: KnownBlock | None) -> "BlockRows | None"
     torch.set_num_threads(1)
     keep_freed_memory()
     found = _find_loader(loader[0])
-    return None if block is None else load_block(found, *block)
+    if block is None:
+        found.prepare()
+        return None
+    return load_block(found, *block)
 
 
 def _find_loader(reference: Any) -> "Loader":

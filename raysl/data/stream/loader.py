@@ -25,6 +25,8 @@ from raysl.data.stream.rows import Loaded, join_batches, load_block, to_loaded
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.channels import Channels, network_input
 from raysl.transforms.device import to_device
+from raysl.transforms.programs import HAS_KERNELS
+from raysl.transforms.small_boxes import LARGEST, equals_torch
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
 
 log = logging.getLogger("raysl")
@@ -72,6 +74,11 @@ class Loader:
     def has_windows(self) -> bool:
         """Whether rows are read window by window, each for several steps."""
         return self.order.has_windows
+
+    def prepare(self) -> None:
+        """Load the compiled loops for small images, before the first of them are read."""
+        if HAS_KERNELS and self.recipe.size <= LARGEST:
+            equals_torch()
 
     def load(self, step: int, rank: int, world: int, known: Known | None = None) -> Loaded:
         """Read, decode and crop a rank's rows of a step; augment them if `augment_in_task`."""

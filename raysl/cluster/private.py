@@ -1,0 +1,86 @@
+"""Starting a private cluster of Ray with the processes and the waits that training needs."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import ray._private.node
+import ray._private.services
+import ray._private.state
+
+LOOK_EVERY_S = 0.02
+AT_ONCE = 4
+"""Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its executor,
+its workers and what keeps them in step."""
+_PRESTART = "--num_prestart_python_workers="
+
+
+class NotNeeded(Exception):
+    """A cluster is not needed any more while it starts."""
+
+
+def _always() -> bool:
+    return True
+
+
+@contextmanager
+def starting_less(is_needed: Callable[[], bool] = _always) -> Iterator[None]:
+    """Have `ray.init` start no more than a cluster of one node needs, while inside.
+
+    It leaves out the server of the dashboard, which Ray starts and waits for even where no dashboard is asked for, and
+    the monitor that would ask for more nodes. It has a few processes started for what will run, where Ray starts one a
+    CPU. It looks often for the node to be up; Ray looks after one, two and five seconds.
+
+    Args:
+        is_needed: whether to go on waiting for the node; if not, `ray.init` raises `NotNeeded`.
+    """
+    services, node = ray._private.services, ray._private.node.Node
+    start = services.start_ray_process
+
+    def start_with_few(command: list[str], *arguments: Any, **options: Any) -> Any:
+        few = f"{_PRESTART}{AT_ONCE if (os.cpu_count() or 1) > 1 else 0}"
+        words = [few if word.startswith(_PRESTART) else word for word in command]
+        return start(words, *arguments, **options)
+
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(services, "start_api_server", lambda *_, **__: (None, None)))
+        stack.enter_context(_replaced(services, "start_ray_process", start_with_few))
+        stack.enter_context(_replaced(node, "start_monitor", lambda self: None))
+        stack.enter_context(looking_often(is_needed))
+        yield
+
+
+@contextmanager
+def looking_often(is_needed: Callable[[], bool] = _always) -> Iterator[None]:
+    """Have `ray.init` notice soon that its node is up, or that it is not needed, while inside."""
+    get_node = ray._private.services.get_node
+
+    def wait_and_get(gcs_address: str, node_id: str) -> Any:
+        _wait_for_node(gcs_address, node_id, is_needed)
+        return get_node(gcs_address, node_id)
+
+    with _replaced(ray._private.services, "get_node", wait_and_get):
+        yield
+
+
+def _wait_for_node(gcs_address: str, node_id: str, is_needed: Callable[[], bool], limit_s: float = 30.0) -> None:
+    """Wait until a node has registered; after the limit return all the same, and let Ray say what is wrong."""
+    state = ray._private.state.GlobalState()
+    state._initialize_global_state(ray._private.services._get_gcs_client_options(gcs_address))
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end and all(node["NodeID"] != node_id for node in state.node_table()):
+        if not is_needed():
+            raise NotNeeded
+        time.sleep(LOOK_EVERY_S)
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    former = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, former)
