@@ -344,7 +344,7 @@ def depthwise_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
     kernel = kernel.repeat_interleave(padded.shape[1], dim=0)[:, None]  # [B * C, 1, 2 * radius + 1]
     kernel = kernel[..., None] if dim == -2 else kernel[..., None, :]
     mixed = F.conv2d(planes, kernel, groups=planes.shape[1])
-    return mixed[0].unflatten(0, padded.shape[:2])
+    return mixed.view(*padded.shape[:2], *mixed.shape[2:])
 
 
 def _inverse_affine(angle: float, translate: list[float], scale: float, shear: list[float]) -> list[list[float]]:

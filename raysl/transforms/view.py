@@ -149,7 +149,7 @@ def _apply(
     params = [
         {name: torch.cat([values[name] for values in parts]) for name in parts[0]} for parts in zip(*drawn, strict=True)
     ]
-    rows = torch.cat([row_numbers(*images.shape[:2], number) for number in numbers])
+    rows = torch.cat([row_numbers(images.shape[0], images.shape[1], number) for number in numbers])
     apply_chain(transforms, params, images.flatten(0, 1), rows)
 
 
