@@ -1,4 +1,4 @@
-"""`python -m perf pipeline`: from encoded images to SimCLR's two views, compared with torchvision and lightly.
+"""`python -m perf pipeline`: from encoded images to SimCLR's two views, compared with other libraries.
 
 Several programs read the same JPEG files and make normalised float batches of them. All are alive at once and take
 turns on the same CPUs, in an order that changes from repeat to repeat, so that slow spells of the machine meet all of
@@ -20,7 +20,7 @@ from typing import Any
 
 import ray
 
-from perf import dali
+from perf import dali, stable
 from perf.numbers import machine, medians, ratios, rotated, verdict
 from perf.older import package_of
 from perf.pictures import STORED, write_pictures
@@ -40,7 +40,10 @@ GOALS = {
 }
 BESIDE_GOALS = {"d/D": 0.97, "e/E": 0.97, "f/F": 0.97}
 """Least share of the speed of another version, at any size."""
-OTHERS = "abc"
+OTHERS = "abchi"
+"""Contenders of which the fastest is `best`."""
+PEERS = {"g": ("DALI", dali.is_installed), "i": ("stable-pretraining", stable.is_installed)}
+"""Contenders of the extra `peers`: their libraries, and whether they can be imported."""
 ON_RAY = "e"
 DETAILS = ("ratios", "repeats", "parts", "longest_s", "memory_gb", "cpu_us", "cpu_ratios")
 WARMUP_S = 2.0  # for what was made ahead between turns
@@ -62,6 +65,8 @@ CONTENDERS = {
     "e": Contender("raysl on Ray Data and Ray Train", "raysl_ray"),
     "f": Contender("decoding alone", "decode"),
     "g": Contender("DALI on CPUs", "dali"),
+    "h": Contender("DataLoader, lightly on tensors", "lightly_tensor"),
+    "i": Contender("DataLoader, stable-pretraining", "stable"),
 }
 CONTENDERS |= {name.upper(): CONTENDERS[name] for name in "def"}
 
@@ -76,15 +81,16 @@ def contender_names(only: str | None = None) -> str:
     for name in only or "":
         if name not in known:
             raise ConfigError(f"--only {only}: there is no contender {name!r}; write some of {known}")
-    if dali.is_installed():
-        return only or known
-    if "g" in (only or ""):
-        raise ConfigError(f"--only {only}: DALI is not installed; run `pip install 'raysl[peers]'`")
-    return only or known.replace("g", "")
+    for name, (library, is_installed) in PEERS.items():
+        if not is_installed():
+            if name in (only or ""):
+                raise ConfigError(f"--only {only}: {library} is not installed; run `pip install 'raysl[peers]'`")
+            known = known.replace(name, "")
+    return only or known
 
 
 def measure_pipeline(
-    names: str = OTHERS + "def",
+    names: str = "abcdefh",
     *,
     sizes: Sequence[int] = (32, 224),
     repeats: int = 5,
@@ -159,7 +165,7 @@ def pipeline_table(numbers: dict[str, Any]) -> str:
         for ratio, goal in (parts | BESIDE_GOALS).items():
             if ratio in numbers["ratios"][key]:
                 value = numbers["ratios"][key][ratio]
-                label = ratio.replace("best", "best of a-c")
+                label = ratio.replace("best", f"best of {OTHERS}")
                 lines.append(f"{label} {value:.2f}  goal at least {goal}: {verdict(value >= goal)}")
         for ratio, value in numbers["cpu_ratios"][key].items():
             lines.append(f"CPU time {ratio} {value:.2f}")

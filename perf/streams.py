@@ -1,7 +1,8 @@
 """The data paths that are compared, as they run in their own processes: two SimCLR views of each encoded image.
 
 * `vision_pil`, `vision_tensor`: a torch DataLoader with torchvision's transforms v2, image by image
-* `lightly`: a torch DataLoader with lightly's SimCLRTransform
+* `lightly`, `lightly_tensor`: a torch DataLoader with lightly's SimCLRTransform, on PIL images and on tensors
+* `stable`: a torch DataLoader with stable-pretraining's transforms, where it is installed
 * `dali`: NVIDIA DALI's pipeline on CPUs, where it is installed
 * `raysl_local`: raysl in one process, with threads
 * `raysl_ray`: raysl's data tasks feeding a worker of Ray Train
@@ -27,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from perf.dali import simclr_batches
 from perf.pictures import read_pictures
+from perf.stable import simclr_transform
 from perf.turns import join
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import decode
@@ -134,10 +136,17 @@ def vision_tensor(task: StreamTask) -> Iterator[Any]:
 
 def lightly(task: StreamTask) -> Iterator[Any]:
     """lightly's SimCLR views, with its defaults."""
-    from lightly.transforms import SimCLRTransform
+    return _loaded(task, _open, _lightly_simclr(task.size))
 
-    normal = {"mean": list(MEAN), "std": list(STD)}
-    return _loaded(task, _open, SimCLRTransform(input_size=task.size, normalize=normal))
+
+def lightly_tensor(task: StreamTask) -> Iterator[Any]:
+    """The same on uint8 tensors, which lightly takes since its transforms are torchvision's v2."""
+    return _loaded(task, decode, _lightly_simclr(task.size))
+
+
+def stable(task: StreamTask) -> Iterator[Any]:
+    """stable-pretraining's SimCLR views."""
+    return _loaded(task, _open, simclr_transform(task.size, MEAN, STD))
 
 
 def dali(task: StreamTask) -> Iterator[Any]:
@@ -201,6 +210,8 @@ STREAMS: dict[str, Callable[[StreamTask], Iterator[Any]]] = {
     "vision_pil": vision_pil,
     "vision_tensor": vision_tensor,
     "lightly": lightly,
+    "lightly_tensor": lightly_tensor,
+    "stable": stable,
     "dali": dali,
     "raysl_local": raysl_local,
     "decode": decode_alone,
@@ -271,6 +282,15 @@ def _open(data: bytes) -> Any:
 
 def _twice(transform: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
     return lambda image: torch.stack([transform(image), transform(image)])
+
+
+def _lightly_simclr(size: int) -> Callable[[Any], Any]:
+    from lightly.transforms import SimCLRTransform
+
+    transform: Callable[[Any], Any] = SimCLRTransform(
+        input_size=size, normalize={"mean": list(MEAN), "std": list(STD)}
+    )
+    return transform
 
 
 def _vision_simclr(size: int) -> Callable[[Any], Tensor]:

@@ -39,18 +39,19 @@ def test_a_folder_that_is_no_checkout_is_refused_before_anything_is_measured(tmp
 
 def test_contenders_are_chosen_by_their_letters() -> None:
     assert contender_names("df") == "df"
-    assert set(contender_names()) >= set("abcdef")
+    assert set(contender_names()) >= set("abcdefh")
     with pytest.raises(ConfigError, match="no contender 'z'"):
         contender_names("dz")
 
 
-def test_dali_takes_part_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perf.dali.is_installed", lambda: True)
-    assert contender_names() == "abcdefg"
-    monkeypatch.setattr("perf.dali.is_installed", lambda: False)
-    assert contender_names() == "abcdef"
-    with pytest.raises(ConfigError, match="DALI is not installed; run `pip install"):
-        contender_names("dg")
+@pytest.mark.parametrize(("name", "library"), [("g", "DALI"), ("i", "stable-pretraining")])
+def test_peers_take_part_where_they_are_installed(name: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perf.pipeline.PEERS", {name: (library, lambda: True)})
+    assert contender_names() == "abcdefghi"
+    monkeypatch.setattr("perf.pipeline.PEERS", {name: (library, lambda: False)})
+    assert contender_names() == "abcdefghi".replace(name, "")
+    with pytest.raises(ConfigError, match=f"{library} is not installed; run `pip install"):
+        contender_names("d" + name)
 
 
 @pytest.mark.slow
