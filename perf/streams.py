@@ -287,9 +287,7 @@ def _twice(transform: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
 def _lightly_simclr(size: int) -> Callable[[Any], Any]:
     from lightly.transforms import SimCLRTransform
 
-    transform: Callable[[Any], Any] = SimCLRTransform(
-        input_size=size, normalize={"mean": list(MEAN), "std": list(STD)}
-    )
+    transform: Callable[[Any], Any] = SimCLRTransform(input_size=size, normalize={"mean": list(MEAN), "std": list(STD)})
     return transform
 
 
