@@ -1,25 +1,104 @@
 """`raysl plan`."""
 
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up
 
+if TYPE_CHECKING:
+    from raysl.config.schema import RunConfig
+    from raysl.plan.cost import Cost
+    from raysl.plan.setup import Setup
+    from raysl.runs.prepare import Prepared
 
-def run_plan(arguments: Arguments = None, low_resource: LowResource = False, verbose: Verbose = False) -> None:
+Gpu = Annotated[
+    str | None,
+    typer.Option(help="Also print memory, speed and hours on such GPUs: h100, a100 or l4.", show_default=False),
+]
+Images = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --gpu: so many images, in place of those of the settings.", show_default=False),
+]
+Classes = Annotated[int, typer.Option(min=0, help="With --images: number of their classes.")]
+AsJson = Annotated[bool, typer.Option("--json", help="With --gpu: print its numbers as JSON alone.")]
+
+
+def run_plan(
+    arguments: Arguments = None,
+    gpu: Gpu = None,
+    images: Images = None,
+    classes: Classes = 1000,
+    as_json: AsJson = False,
+    low_resource: LowResource = False,
+    verbose: Verbose = False,
+) -> None:
     """Print what a new run would do: batches, steps, reads, how well it shuffles, memory. Nothing is started.
+
+    With --gpu also what it would take on GPUs of a kind, by running a step on tensors of shapes alone.
 
     Exit code 0: the run can start, 2: the input is wrong.
     """
     set_up(verbose)
     config = load_run(arguments, low_resource)
-    from raysl.plan.reads import Reads
-    from raysl.runs.prepare import prepare
+    from raysl.errors import ConfigError
 
-    run = prepare(config)
-    plan, loader = run.setup.plan, run.loader
+    if gpu is None and (as_json or images is not None):
+        raise ConfigError("--json and --images go with --gpu; add --gpu h100, a100 or l4")
+    if images is None:
+        from raysl.runs.prepare import prepare
+
+        run = prepare(config)
+        setup = run.setup
+        reads = [] if as_json else _reads(run)
+    else:
+        setup, reads = _setup_of(config, images, classes), []
+    cost = None if gpu is None else _cost(setup, gpu)
+    if cost is not None and as_json:
+        typer.echo(json.dumps(cost.as_dict(), indent=2))
+        return
+    for line in [*_course(setup), *reads, *([] if cost is None else cost.lines())]:
+        typer.echo(line)
+
+
+def _course(setup: "Setup") -> list[str]:
+    plan = setup.plan
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
-    typer.echo(f"images      {run.setup.data.num_samples:,} to train on")
-    typer.echo(f"batch       {plan.batch_size:,} images: {rows} on each of {plan.world} worker(s), {plan.lanes} lanes")
-    typer.echo(f"training    {plan.total_steps:,} steps, {plan.epoch_len:,} in an epoch")
-    for number, line in enumerate(Reads.of(loader.order).lines(loader.row_bytes)):
-        typer.echo(f"{'' if number else 'reads':<12}{line}")
+    return [
+        f"images      {setup.data.num_samples:,} to train on",
+        f"batch       {plan.batch_size:,} images: {rows} on each of {plan.world} worker(s), {plan.lanes} lanes",
+        f"training    {plan.total_steps:,} steps, {plan.epoch_len:,} in an epoch",
+    ]
+
+
+def _reads(run: "Prepared") -> list[str]:
+    from raysl.plan.reads import Reads
+
+    lines = Reads.of(run.loader.order).lines(run.loader.row_bytes)
+    return [f"{'' if number else 'reads':<12}{line}" for number, line in enumerate(lines)]
+
+
+def _setup_of(config: "RunConfig", num_images: int, num_classes: int) -> "Setup":
+    """Return the setup of a run over images that are not there."""
+    from raysl.plan.plan import TrainPlan
+    from raysl.plan.setup import Setup
+
+    plan = TrainPlan.from_config(config, num_images, config.train.most_workers)
+    return Setup.of(config, num_images, num_classes, plan=plan)
+
+
+def _cost(setup: "Setup", gpu: str) -> "Cost":
+    from raysl.components import Classes as Components
+    from raysl.plan.cards import card_of
+    from raysl.plan.cost import Cost
+    from raysl.plan.plan import TrainPlan
+    from raysl.runs.prepare import check_views
+    from raysl.train.rehearsal import rehearse
+
+    card, config, old = card_of(gpu), setup.config, setup.plan
+    plan = TrainPlan.from_config(config, setup.data.num_samples, old.world, "cuda", old.lanes, old.order_version)
+    classes = Components.of(config)
+    setup = replace(setup, plan=plan)
+    return Cost.of(rehearse(setup, classes, check_views(setup, classes)), card, plan, config.train)

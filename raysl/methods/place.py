@@ -73,7 +73,7 @@ def place(method: Method, train: TrainConfig, device: torch.device) -> None:
         method.to(memory_format=torch.channels_last)
     if train.sync_bn and dist.world() > 1:
         convert_sync_batch_norm(method, _group(train), is_on_gpu=device.type == "cuda")
-    recompute(_recomputed_units(method, train))
+    recompute(recomputed_units(method, train))
     if is_sharded:
         dist.shard(method, [unit for units in _units(method) for parts in units.values() for unit in parts], device)
     if train.compile:
@@ -110,7 +110,7 @@ def _units(method: nn.Module) -> Iterator[dict[str, list[nn.Module]]]:
     return (module.units() for module in method.modules() if isinstance(module, Backbone))
 
 
-def _recomputed_units(method: nn.Module, train: TrainConfig) -> list[nn.Module]:
+def recomputed_units(method: nn.Module, train: TrainConfig) -> list[nn.Module]:
     """Return the configured units; a teacher, which stores no activations, may have other stages than the student."""
     recomputed: list[nn.Module] = []
     for units in _units(method):

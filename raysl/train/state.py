@@ -92,7 +92,7 @@ class TrainState:
         place(method, config.train, device)
         optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
         scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
-        return cls(setup, method, optimizer, scaler, weights=origin, average=_make_average(method, config))
+        return cls(setup, method, optimizer, scaler, weights=origin, average=make_average(method, config))
 
     @property
     def config(self) -> RunConfig:
@@ -223,7 +223,8 @@ class TrainState:
         self.weights = meta.get("weights")
 
 
-def _make_average(method: Method, config: RunConfig) -> WeightAverage | None:
+def make_average(method: Method, config: RunConfig) -> WeightAverage | None:
+    """Return the average of the weights that `train.ema` asks for, or None."""
     train = config.train
     if train.ema is None:
         return None

@@ -1,0 +1,142 @@
+"""What `raysl plan --gpu` counts: FLOPs, memory by part, and what it says of a card."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from raysl.cli import main
+from raysl.components import ALIASES, Classes
+from raysl.config.load import load_config
+from raysl.errors import ConfigError
+from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.backbones.vit import ViT
+from raysl.plan.cards import CARDS, card_of
+from raysl.plan.cost import Cost, Counts
+from raysl.plan.plan import TrainPlan
+from raysl.plan.setup import Setup
+from raysl.plan.shapes import Shapes, to_shapes
+from raysl.train.rehearsal import rehearse
+from raysl.train.state import TrainState
+
+GMACS = {
+    "resnet": (lambda: ResNet(ResNet.Config(depth=50)), 4.1),  # torchvision's table, without its last layer's 2 M
+    "vit": (lambda: ViT(ViT.Config(size="base", patch_size=16)), 17.6),  # DeiT's paper, table 5
+}
+
+
+def counts_of(name: str, *words: str, images: int = 62) -> tuple[Setup, Counts]:
+    config = load_config(name, [*words])
+    classes = Classes.of(config)
+    plan = TrainPlan.from_config(config, images, config.train.most_workers, "cuda")
+    setup = Setup.of(config, images, 10, plan=plan)
+    return setup, rehearse(setup, classes, classes.method.views(setup))
+
+
+@pytest.mark.parametrize("name", GMACS)
+def test_multiply_adds_of_an_image_are_those_published(name: str) -> None:
+    make, published = GMACS[name]
+    with Shapes() as shapes, torch.no_grad():
+        network = make()
+        to_shapes(network, shapes)
+        image = shapes.shape_of(torch.zeros(1).expand(1, 3, 224, 224))
+        shapes.restart()
+        network.eval()(image)
+    assert sum(flops for flops, _, _ in shapes.work) / 2e9 == pytest.approx(published, rel=0.03)
+
+
+def test_what_autograd_stores_is_counted_until_it_is_freed() -> None:
+    with Shapes() as shapes:
+        layer = nn.Linear(512, 512, bias=False)
+        to_shapes(layer, shapes)
+        shapes.assign("weights", layer.parameters())
+        x = shapes.shape_of(torch.zeros(1).expand(1024, 512))
+        y = layer(x).relu().sum()
+        assert shapes.live["weights"] == 512 * 512 * 4
+        assert shapes.live["activations"] == 2 * 1024 * 512 * 4 + 4, "x, and the result of relu"
+        y.backward()
+        assert layer.weight.grad is not None
+        del y
+        assert shapes.live["activations"] == (1024 * 512 + 512 * 512) * 4, "x and the gradient"
+    (forward, backward) = [flops for flops, _, _ in shapes.work if flops]
+    assert forward == backward == 2 * 1024 * 512 * 512
+
+
+def bytes_of(tensors: list[torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize("name", ["moco", "dino"])
+def test_parts_in_memory_are_those_of_a_real_run(name: str) -> None:
+    words = ("data.limit=62", "train.batch_size=16", "data.lanes=8")
+    setup, counts = counts_of(f"digits/{name}", *words)
+    state = TrainState.create(setup)
+    trained = [p for p in state.method.parameters() if p.requires_grad]
+    kept = {id(p) for p in trained}
+    others = [t for t in (*state.method.parameters(), *state.method.buffers()) if id(t) not in kept]
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    state.optimizer.step()
+    slots = [v for values in state.optimizer.state.values() for v in values.values() if isinstance(v, torch.Tensor)]
+    assert counts.peak["weights"] == counts.gradients == bytes_of(trained)
+    assert counts.peak["teachers, queues, banks"] == bytes_of(others)
+    assert abs(counts.peak["optimizer"] - bytes_of(slots)) <= 4 * len(trained), "steps are counted on the GPU"
+    assert counts.peak["activations"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ALIASES["method"]))
+def test_every_method_is_counted_on_several_ranks(name: str) -> None:
+    words = ("data.limit=62", "train.batch_size=16", "data.lanes=8", "train.workers=2")
+    _, counts = counts_of(f"digits/{name}", *words)
+    assert counts.rows == 8
+    assert sum(flops for flops, _, _ in counts.work) > 0
+
+
+def test_a_run_that_does_not_fit_is_told_what_to_change() -> None:
+    setup, counts = counts_of("digits/simclr", "train.batch_size=16", "train.workers=2")
+    large = Counts(**{**vars(counts), "peak": counts.peak | {"activations": 200 << 30}})
+    train = setup.config.train
+    cost = Cost.of(large, card_of("a100"), setup.plan, train)
+    (warning,) = cost.warnings
+    assert "do not fit into the 85.9 GB of a A100 SXM 80 GB; try train.accumulate=2, train.recompute=all" in warning
+    assert Cost.of(counts, card_of("a100"), setup.plan, train).warnings == []
+    with pytest.raises(ConfigError, match="--gpu=h200 is not known; choose from h100, a100, l4"):
+        card_of("h200")
+
+
+def test_the_bound_counts_each_operation_by_what_takes_it_longer() -> None:
+    setup, counts = counts_of("digits/simclr", "train.batch_size=16", "train.workers=1")
+    card = CARDS["l4"]
+    work = [(121 * 10**12, 0, True), (0, 300 * 10**9, False)]  # a second each at the peaks
+    cost = Cost.of(Counts(**{**vars(counts), "work": work}), card, setup.plan, setup.config.train)
+    assert cost.bound_s == pytest.approx(1 / 0.5 + 1 / 0.8)
+    assert cost.images_per_s == pytest.approx(16 / cost.bound_s)
+    assert cost.gpu_hours == pytest.approx(setup.plan.total_steps * cost.bound_s / 3600)
+
+
+def test_the_command_prints_the_cost_of_images_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["digits/simclr", "train.workers=4", "data.lanes=8", "train.batch_size=64"]
+    monkeypatch.setattr("sys.argv", ["raysl", "plan", *words, "--gpu", "l4", "--images", "6400", "--json"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code in (0, None)
+    cost = json.loads(capsys.readouterr().out)
+    assert cost["gpu"] == "L4 24 GB"
+    assert cost["memory_total"] == pytest.approx(sum(cost["memory"].values()))
+    assert cost["memory"]["DDP's buckets"] > 0
+    assert cost["assumptions"]
+
+
+@pytest.mark.slow
+def test_the_largest_recipe_takes_less_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["dino_v2", "data.path=/nowhere", "train.workers=96", "data.lanes=96"]
+    monkeypatch.setattr("sys.argv", ["raysl", "plan", *words, "--gpu", "a100", "--images", "14197122"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "memory" in capsys.readouterr().out
