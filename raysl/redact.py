@@ -12,13 +12,18 @@ from typing import Any
 from urllib.parse import unquote
 
 HIDDEN = "***"
-KEY_SCHEMES = ("http", "https", "s3", "s3a", "s3n")
+KEY_SCHEMES = ("http", "https", "s3", "s3a", "s3n", "oss", "cos", "cosn", "swift", "lakefs")
 """Schemes whose user part may be a key even without a password; elsewhere it is a container or a login."""
 _SECRETS = (
     *("password", "passwd", "pwd", "secret", "secretkey", "accesskey", "accountkey", "apikey", "accesskeyid"),
     *("accessid", "token", "signature", "credential", "credentials", "sas"),
 )
-_SHORT_SECRETS = ("sig", "auth", "authorization")
+_SHORT_SECRETS = (
+    *("sig", "auth", "authorization", "key", "pass", "pw", "jwt", "code", "session", "sessionid", "tokenv"),
+    "sharedaccesskey",
+)
+_NAMED_USERS = ("github",)
+"""Schemes whose user part names a place: `github://org:repo@sha`."""
 _TAIL = re.compile(r"['\":;,.)\]}]*$")
 
 
@@ -31,11 +36,22 @@ def _user(stop: str) -> re.Pattern[str]:
 
 
 def _parameter(stop: str) -> re.Pattern[str]:
-    return re.compile(rf"([?&;])([^?&;=/{stop}]+)=([^&{stop}]*)")
+    return re.compile(rf"([?&;#])([^?&;#=/{stop}]+)=([^&{stop}]*)")
 
 
 _IN_TEXT = (_user(r"\s\""), _parameter(r"\s\"<>"))
 _WHOLE = (_user(""), _parameter(""))
+_ENCODED_USER = re.compile(r"(%3A%2F%2F)((?:(?!%2F|%3F|%23|%40)[^\s\"'&])+)(%40)", re.IGNORECASE)
+_ENCODED_PARAMETER = re.compile(
+    r"(%3F|%26|%3B|%23)((?:(?!%3D)[\w.%-])+?)(%3D)((?:(?!%26)[^\s\"'&<>)\]},])+)", re.IGNORECASE
+)
+_CONNECTION = re.compile(r"\b(AccountKey|SharedAccessKey|SharedAccessSignature)=[^;\s\"'<>)\]},]+", re.IGNORECASE)
+_BEARER = re.compile(r"\b(Bearer|Basic)(\s+|%20|\+)(?=[\w.~+/=-]*[\d.])[\w.~+/-]{8,}=*", re.IGNORECASE)
+_HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
+_KNOWN: dict[str, None] = {}
+"""Secrets of the URIs that were opened; a message may hold them in a form that no pattern finds the end of."""
+_MOST_KNOWN, _SHORTEST = 1000, 6
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _PLACEHOLDER = re.compile(rf"{re.escape(HIDDEN)}|\$\w+|\$\{{[^}}]*\}}")
 _LATER = "\0"  # stands for a placeholder
 _SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
@@ -50,15 +66,50 @@ def redact(text: str) -> str:
     'reading s3://***@bucket/images'
     """
     user, parameter = _IN_TEXT
-    return parameter.sub(_hide_parameter, user.sub(_hide_user, text))
+    for secret in _KNOWN:
+        text = text.replace(secret, HIDDEN)
+    return visible(parameter.sub(_hide_parameter, user.sub(_hide_user, _without_tokens(text))))
+
+
+def visible(text: str) -> str:
+    """Return text with control characters written out: a name may hold commands to a terminal.
+
+    >>> visible(chr(27) + "[2J") == chr(92) + "x1b[2J"
+    True
+    """
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def redact_uri(uri: str) -> str:
     """Return a URI with `***` for its password, key and secret parameters; a path is returned as it is."""
     if "://" not in uri:
-        return uri
+        return _without_tokens(uri)
     user, parameter = _WHOLE
-    return parameter.sub(lambda match: _hide_parameter(match, is_whole=True), user.sub(_hide_user, uri))
+    return parameter.sub(_hide_whole, user.sub(_hide_user, _without_tokens(uri)))
+
+
+def remember(uri: str) -> None:
+    """Have `redact` hide the secrets of a URI wherever they stand, also with blanks and quotes in them."""
+    if "://" not in uri or redact_uri(uri) == uri:
+        return
+    user, parameter = _WHOLE
+    secrets = [match[2].partition(":")[2] for match in user.finditer(uri) if match[1].lower() not in _NAMED_USERS]
+    secrets += [match[3] for match in parameter.finditer(uri) if _is_secret(match[2])]
+    for secret in secrets:
+        for form in (secret, unquote(secret), repr(unquote(secret))[1:-1]):
+            if len(form) >= _SHORTEST and len(_KNOWN) < _MOST_KNOWN:
+                _KNOWN[form] = None
+
+
+def _without_tokens(text: str) -> str:
+    """Hide secrets that are known by their form: percent-encoded, in a connection string, or tokens of a service."""
+    if "%" in text:
+        text = _ENCODED_USER.sub(rf"\1{HIDDEN}\3", text)
+        text = _ENCODED_PARAMETER.sub(
+            lambda match: f"{match[1]}{match[2]}{match[3]}{HIDDEN}" if _is_secret(match[2]) else match[0], text
+        )
+    text = _CONNECTION.sub(rf"\1={HIDDEN}", text)
+    return _HUB_TOKEN.sub(f"hf_{HIDDEN}", _BEARER.sub(rf"\1\2{HIDDEN}", text))
 
 
 def without_hidden(uri: str) -> str:
@@ -90,7 +141,9 @@ def credential_scheme(uri: str) -> str | None:
     user, parameter = _WHOLE
     for match in user.finditer(uri):
         name, _, password = match[2].partition(":")
-        secret = (password or name) if match[1].lower() in KEY_SCHEMES else password
+        secret = (password or name) if _takes_key(match[1]) else password
+        if match[1].lower() in _NAMED_USERS:
+            continue
         if secret.strip(_LATER):
             return str(match[1]).lower()
     for match in parameter.finditer(uri):
@@ -157,17 +210,31 @@ class Redacted(logging.Filter):
 def _hide_user(match: re.Match[str]) -> str:
     scheme, user = match[1], match[2]
     name, colon, _ = user.partition(":")
-    if not user or scheme.lower() in KEY_SCHEMES:
+    if scheme.lower() in _NAMED_USERS:
+        return match[0]
+    if not user or _takes_key(scheme):
         return f"{scheme}://{HIDDEN if user else ''}@"
     return f"{scheme}://{name}{colon}{HIDDEN if colon else ''}@"
 
 
 def _hide_parameter(match: re.Match[str], is_whole: bool = False) -> str:
     mark, name, value = match.groups()
-    if not _is_secret(name) or not value:
+    if value.startswith(f"{HIDDEN};"):  # of a connection string
         return match[0]
+    if not _is_secret(name) or not value:
+        hide, pattern = (_hide_whole, _WHOLE[1]) if is_whole else (_hide_parameter, _IN_TEXT[1])
+        return f"{mark}{name}={pattern.sub(hide, value)}"
     tail = _TAIL.search(value) if not is_whole else None
     return f"{mark}{name}={HIDDEN}{tail[0] if tail else ''}"
+
+
+def _hide_whole(match: re.Match[str]) -> str:
+    return _hide_parameter(match, is_whole=True)
+
+
+def _takes_key(scheme: str) -> bool:
+    """Whether the user part of a URI may be a key: of `git+https://` too."""
+    return scheme.lower().rpartition("+")[2] in KEY_SCHEMES
 
 
 def _is_secret(name: str) -> bool:

@@ -13,6 +13,7 @@ from raysl.leaderboard.flat import csv_text, flat_rows, latex, readable_cells, t
 from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.html import plain_table
+from raysl.report.tables import link
 from raysl.storage.addresses import absolute, cut, join
 from raysl.storage.folder import Folder
 
@@ -109,8 +110,9 @@ class Leaderboard:
 
     def _repr_html_(self) -> str:
         """The first rows for a notebook, with a link to the page."""
-        num, link = len(self.rows), f'<a href="{escape(near(self.path))}">{escape(PAGE)}</a>'
-        title = f"<p><b>{escape(self.facts.name)}</b>: {num} row{'s' * (num != 1)}, {link}</p>"
+        num, target = len(self.rows), link(near(self.path))
+        page = f'<a href="{escape(target)}">{escape(PAGE)}</a>' if target else escape(PAGE)
+        title = f"<p><b>{escape(self.facts.name)}</b>: {num} row{'s' * (num != 1)}, {page}</p>"
         if not num:
             return title
         names, *rows = readable_cells(self.choices[:NOTEBOOK_ROWS], self.rows[:NOTEBOOK_ROWS])

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
+from typing import Any
 
+from raysl.redact import visible
 from raysl.report.contents import Score
 from raysl.report.html import grouped_table
 from raysl.report.summary import bounds, number, readable
@@ -138,9 +140,41 @@ def as_csv(header: Sequence[str], rows: Sequence[Sequence[str | float | None]]) 
     """Return rows as CSV (RFC 4180, with line feeds alone); numbers read back unchanged."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerow([unformulated(cell) for cell in header])
+    writer.writerows([[unformulated(cell) for cell in row] for row in rows])
     return text.getvalue()
+
+
+def unformulated(cell: Any) -> Any:
+    """Return a cell of a CSV file with a quote before a text that a spreadsheet would run as a formula.
+
+    >>> unformulated("=1+1"), unformulated("-0.5"), unformulated(-0.5)
+    ("'=1+1", '-0.5', -0.5)
+    """
+    if not isinstance(cell, str):
+        return cell
+    cell = visible(cell)
+    if not cell.startswith(("=", "+", "-", "@", "\t")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def link(target: str) -> str:
+    """Return an address as the target of a link; empty for one that a browser would run, such as `javascript:`.
+
+    >>> link("runs/mine/report.html"), link("javascript:alert(1)")
+    ('runs/mine/report.html', '')
+    """
+    plain = "".join(letter for letter in target if letter > " ")  # a browser drops blanks and control characters
+    scheme = re.match(r"([^/?#]*?):", plain)
+    return target if scheme is None or scheme[1].lower() in _LINKED else ""
+
+
+_LINKED = ("http", "https", "file", "s3", "gs", "gcs", "hf", "az", "abfs", "abfss")
 
 
 def _csv_row(score: Score) -> list[str | float | None]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from stat import S_ISDIR, S_ISREG
@@ -10,9 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
+from raysl.errors import ConfigError
+from raysl.redact import visible
 from raysl.storage.addresses import stat_uri, storage_errors
 
 _SHOWN = 3
+MOST_NAMES = 1_000
+"""Of one folder that links lead to: two links a level double them at each."""
 _NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
@@ -121,8 +126,8 @@ def list_folders(uri: str) -> list[str]:
 
 
 def printable(path: str) -> str:
-    """Return a path that can be printed and stored: bytes that are not UTF-8 become `\\xe9`."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """Return a path that can be printed and stored: bytes that are not UTF-8 and control characters as `\\xe9`."""
+    return visible(path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
 def join_some(names: Sequence[str]) -> str:
@@ -137,8 +142,15 @@ def join_some(names: Sequence[str]) -> str:
 def _walk(root: str) -> Listing:
     listing = Listing([], [], [])
     waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", (_identity(os.stat(root)),))]
+    visits: Counter[tuple[int, int]] = Counter()
     while waiting:
         folder, ancestors = waiting.pop()
+        visits[ancestors[-1]] += 1
+        if visits[ancestors[-1]] > MOST_NAMES:
+            raise ConfigError(
+                f"links lead to the folder {printable(folder)!r} in {root!r} under more than {MOST_NAMES:,} names; "
+                "remove such links"
+            )
         prefix = f"{folder}/" if folder else ""
         dangling: list[str] = []
         for name, status in _statuses(f"{root}/{folder}", dangling):

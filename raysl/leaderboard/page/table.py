@@ -12,7 +12,7 @@ from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import row_name, short_name
 from raysl.leaderboard.references import Reference, references
-from raysl.report.tables import Cell
+from raysl.report.tables import Cell, link
 from raysl.storage.addresses import cut
 
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
@@ -143,8 +143,8 @@ def _name(row: Choice, path: str) -> Column:
         text = escape(short_name(run))
         if len(row.runs) > 1:
             text = f"seed\N{NO-BREAK SPACE}{run.seed}"
-        is_done = run.status == "finished" and run.path
-        links.append(f'<a href="{escape(_report(run, path))}">{text}</a>' if is_done else text)
+        target = link(_report(run, path)) if run.status == "finished" and run.path else ""
+        links.append(f'<a href="{escape(target)}">{text}</a>' if target else text)
     runs = " · ".join(links)
     if not row.config:
         return "name", "", f"<code>{runs}</code>" if len(row.runs) == 1 else f"{escape(row_name(row))}: {runs}"
