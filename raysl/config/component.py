@@ -59,6 +59,8 @@ def make_absolute(config: Any, is_place: Callable[[str, str], bool]) -> None:
 
 MAY_CHANGE: dict[str, bool] = {"may_change": True}
 """Metadata of a field that may differ when a run is started again under the same name."""
+ASKS_TRUST: dict[str, bool] = {"asks_trust": True}
+"""Metadata of a field that is followed in a checkpoint's settings only if the user trusts them."""
 
 
 @dataclass(frozen=True, kw_only=True)

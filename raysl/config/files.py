@@ -139,6 +139,10 @@ def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
     """
     try:
         tree = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
+    except RecursionError as error:
+        raise ConfigError(
+            f"{word[:80] if origin is None else origin}: nested too deeply, or an alias of itself"
+        ) from error
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark is not None and "\n" in word else ""

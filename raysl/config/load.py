@@ -23,6 +23,7 @@ from raysl.config.layers import Layers, parse_overrides
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import follow_sizes, link_sizes
+from raysl.config.stored import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError
 
@@ -108,13 +109,18 @@ def load_dumped(
     Args:
         text: the YAML text.
         where: its file, for messages.
-        trust_code: whether components that are not part of raysl may be imported.
+        trust_code: whether components that are not part of raysl may be imported, and settings followed that do more
+            than read (`raysl.config.stored`).
         trusted: names of such components that may be imported in any case.
 
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
     """
-    return _from_stored(stored_tree(text, where), where, trust_code, trusted)
+    tree = stored_tree(text, where)
+    if not trust_code:
+        check_overrides(tree, where)
+    config = _from_stored(tree, where, trust_code, trusted)
+    return config if trust_code else without_trust(config, where)
 
 
 def _from_stored(
@@ -151,8 +157,9 @@ def stored_tree(text: str, where: str) -> dict[str, Any]:
     Settings that its version did not have get their former values (`raysl.config.former`).
 
     Raises:
-        ConfigError: if the text has no settings.
+        ConfigError: if the text has no settings, or YAML that `raysl.config.stored` refuses.
     """
+    check_text(text, where)
     tree = read(text, where)
     if not isinstance(tree, dict):
         raise ConfigError(f"{where} has no settings; it is damaged, or raysl did not write it")

@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import ConfigError, RunFailed, StorageError
-from raysl.redact import without_hidden
+from raysl.redact import remember, without_hidden
+from raysl.storage.foreign import check_withheld
 from raysl.storage.reads import LASTING, advice, check_server, file_errors, short_reason
 from raysl.storage.s3 import with_single_puts
 
@@ -67,6 +68,8 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     """
     if not _is_uri(uri):
         return fs.LocalFileSystem(), absolute(uri)
+    check_withheld(uri)
+    remember(uri)
     return _open_remote(without_hidden(uri))
 
 

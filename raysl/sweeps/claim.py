@@ -10,6 +10,7 @@ from raysl.config.dump import differences, dump_all, plain, show, write
 from raysl.config.files import read
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
+from raysl.config.stored import check_text
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
 from raysl.storage.folder import Folder, outlast
@@ -86,6 +87,7 @@ def _stored(folder: Folder) -> dict[str, Any] | None:
         ConfigError: if it is not what a sweep writes.
     """
     text = outlast(partial(folder.read_if_there, SWEEP_FILE)).decode()
+    check_text(text, SWEEP_FILE)
     tree = read(text, SWEEP_FILE) if text else None
     if tree is not None and (not isinstance(tree, dict) or "starts" not in tree):
         raise ConfigError(f"{folder.uri_of(SWEEP_FILE)} is not of this raysl; give the sweep another name=")

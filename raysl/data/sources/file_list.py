@@ -21,6 +21,7 @@ from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
 from raysl.storage.addresses import cut, join, open_uri, stat_path, storage_errors
+from raysl.storage.foreign import check_listed
 
 WEB = ("http://", "https://")
 
@@ -112,7 +113,7 @@ class FileList(Source):
         config = self.config
         column = None if labels_uri is not None else config.label_column
         listed, labels = read_image_list(uri, config.path_column, column)
-        files = Paths(self._absolute(listed, config.root or cut(uri)[0]))
+        files = Paths(self._absolute(listed, config.root or cut(uri)[0], uri))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")
         if labels_uri is not None:
@@ -130,8 +131,9 @@ class FileList(Source):
         _check_some(files, uri)
         return files, labels, labels_uri or uri
 
-    def _absolute(self, listed: Iterable[str], root: str) -> Iterator[str]:
+    def _absolute(self, listed: Iterable[str], root: str, origin: str) -> Iterator[str]:
         for path in listed:
+            check_listed(path, origin)
             for old, new in self.config.replace_prefix.items():
                 if path.startswith(old):
                     path = new + path[len(old) :]

@@ -24,6 +24,7 @@ from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri
+from raysl.storage.foreign import check_listed
 
 DEFAULT_TRAIN = "train"
 
@@ -158,12 +159,18 @@ def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
     if was_saved and subset_name is not None:
         raise ConfigError(f"data.subset_name={subset_name!r}: {dataset!r} was saved as one dataset; leave it out")
     try:
-        loaded = datasets.load_from_disk(dataset) if was_saved else datasets.load_dataset(dataset, subset_name)
+        loaded = datasets.load_from_disk(dataset) if was_saved else _load_dataset(datasets, dataset, subset_name)
     except (OSError, ValueError, IndexError, pa.ArrowException, datasets.exceptions.DatasetsError) as error:
         cause = error.__cause__ or error
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise ConfigError(f"cannot load {dataset!r} with datasets: {reason}") from error
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def _load_dataset(datasets: Any, dataset: str, subset_name: str | None) -> Any:
+    """Load a dataset without the code that it may bring, which versions before 4 would run."""
+    is_old = int(datasets.__version__.partition(".")[0]) < 4
+    return datasets.load_dataset(dataset, subset_name, **({"trust_remote_code": False} if is_old else {}))
 
 
 def _was_saved(dataset: str) -> bool:
@@ -188,7 +195,10 @@ def _encoded(entry: Any) -> Encoded:
         return entry
     if entry["bytes"] is not None:
         return bytes(entry["bytes"])
-    return None if entry["path"] is None else read_if_there(*open_uri(entry["path"]))
+    if entry["path"] is None:
+        return None
+    check_listed(entry["path"], "the dataset")
+    return read_if_there(*open_uri(entry["path"]))
 
 
 def _check_image(table: Any, config: "HuggingFace.Config") -> None:

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from raysl.config.component import ASKS_TRUST
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
@@ -79,7 +80,7 @@ class TorchvisionDataset(Source):
         """Class of torchvision.datasets, such as CIFAR10."""
         root: Location | None = None
         """Local folder of torchvision's datasets; all nodes must have it."""
-        download: bool = False
+        download: bool = field(default=False, metadata=ASKS_TRUST)
         """Download the dataset into `root` if it is missing."""
         train_split: str | None = None
         """Training part, as torchvision names it, such as unlabeled of STL10. Default: train or trainval."""

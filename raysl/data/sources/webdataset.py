@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from pyarrow import fs
 from typing_extensions import override
 
+from raysl.config.component import ASKS_TRUST
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
@@ -58,7 +59,7 @@ class WebDataset(Source):
         any other must be in some sample; null: only `.cls`."""
         classes: tuple[str, ...] = ()
         """Names of the classes, by label; default: the numbers."""
-        index: Location | None = None
+        index: Location | None = field(default=None, metadata=ASKS_TRUST)
         """Folder or URI for the `.index.npz` files; default: beside the shards."""
 
     @override
