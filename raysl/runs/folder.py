@@ -16,12 +16,12 @@ from raysl.checkpoint.files import SETTINGS_FILE, NewestCheckpoint, newest_whole
 from raysl.config.dump import differences, dump
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunInUse
+from raysl.errors import ConfigError
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
-from raysl.storage.owner import Owner, own_folder
+from raysl.storage.owner import Owner, is_owned, own_folder
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
 
 log = logging.getLogger("raysl")
@@ -101,11 +101,7 @@ class RunFolder(Folder):
 
     def is_in_use(self) -> bool:
         """Whether another driver is at work in this folder."""
-        try:
-            with self.locked():
-                return False
-        except RunInUse:
-            return True
+        return is_owned(self)
 
     def wait_until_free(self, stop: threading.Event | None = None) -> bool:
         """Wait until no other driver works here, and return True; return False once `stop` is set."""

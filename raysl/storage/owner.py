@@ -19,6 +19,7 @@ import math
 import os
 import re
 import socket
+import stat
 import threading
 import time
 import uuid
@@ -27,6 +28,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from raysl.errors import ConfigError, RunFailed, RunInUse
 from raysl.process.proc import ProcessIdentity
@@ -34,6 +36,7 @@ from raysl.process.signals import end_at_once
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import Folder, Version
 from raysl.storage.notes import Notes, Unconditional
+from raysl.storage.reads import NotRegularFile
 
 log = logging.getLogger("raysl")
 
@@ -125,7 +128,7 @@ def own_local(folder: Folder) -> Iterator[None]:
     """
     path, uri = Path(folder.path) / ".lock", folder.uri_of(".lock")
     with storage_errors("write", uri):
-        opened = path.open("a+")
+        opened = _open_lock(path)
     with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,6 +144,54 @@ def own_local(folder: Folder) -> Iterator[None]:
             yield
         finally:
             folder.sign = None
+
+
+def is_owned(folder: Folder) -> bool:
+    """Return whether a process owns a folder; of a local one nothing is written for that.
+
+    Raises:
+        ConfigError: if the folder cannot be read.
+    """
+    if not folder.is_local:
+        try:
+            with own_remote(folder):
+                return False
+        except RunInUse:
+            return True
+    with storage_errors("read", folder.uri_of(".lock")):
+        try:
+            descriptor = os.open(Path(folder.path) / ".lock", os.O_RDONLY | _UNLINKED)
+        except FileNotFoundError:
+            return False
+        try:
+            _check_regular(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+_UNLINKED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags that refuse a symbolic link, through which a file elsewhere would be locked or overwritten, and wait for no
+FIFO."""
+
+
+def _open_lock(path: Path) -> TextIO:
+    """Open or create a lock file to be read and written."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _UNLINKED, 0o666)
+    try:
+        _check_regular(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "a+")
+
+
+def _check_regular(descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise NotRegularFile("not a regular file")
 
 
 @contextmanager

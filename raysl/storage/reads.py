@@ -2,13 +2,14 @@
 
 import errno
 import logging
+import os
+import stat
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,7 +44,17 @@ REFUSALS = {
     errno.EPERM: ("this user may not write there", "give the right to"),
 }
 """Why a storage refuses to write until somebody helps, and how, by the number of the error."""
-LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+class NotRegularFile(OSError):
+    """A device, a FIFO or a socket in place of a file: its content may have no end, or never come."""
+
+
+class TooLarge(OSError):
+    """A file has more bytes than are read of it."""
+
+
+LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotRegularFile, TooLarge)
 
 
 def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float], object] = time.sleep) -> T:
@@ -80,25 +91,54 @@ def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float]
         raise RunFailed(f"cannot {what} {uri!r} after {TRIES} tries: {short_reason(error)}; {CHECK}") from error
 
 
-def read_file(system: fs.FileSystem, path: str) -> bytes:
+def read_file(system: fs.FileSystem, path: str, most: int | None = None) -> bytes:
     """Return the content of one file, read with `retrying`.
 
+    Args:
+        system: file system of the file.
+        path: path of the file.
+        most: bytes; a file with more is not read. What fsspec reads, such as a website, is limited only where it says
+            its size.
+
     Raises:
-        FileNotFoundError, PermissionError, IsADirectoryError: at once.
+        FileNotFoundError, PermissionError, IsADirectoryError, NotRegularFile, TooLarge: at once.
         RunFailed: if the network fails again and again.
     """
-    return retrying(lambda: _read_whole(system, path), "read", path)
+    return retrying(lambda: _read_whole(system, path, most), "read", path)
 
 
-def _read_whole(system: fs.FileSystem, path: str) -> bytes:
+def _read_whole(system: fs.FileSystem, path: str, most: int | None = None) -> bytes:
     client = fsspec_client(system)
     if client is not None:
-        return bytes(client.cat_file(path))
+        content = bytes(client.cat_file(path))
+        _check_bytes(len(content), most)
+        return content
     if isinstance(system, fs.LocalFileSystem):
-        # not by Arrow, which rejects names that are not UTF-8 and has no error of its own for folders
-        return Path(path).read_bytes()
+        return _read_local(path, most)
     with system.open_input_stream(path) as stream:
-        return bytes(stream.read())
+        content = bytes(stream.read() if most is None else stream.read(most + 1))
+    _check_bytes(len(content), most)
+    return content
+
+
+def _read_local(path: str, most: int | None) -> bytes:
+    """Read a regular file, not by Arrow: it rejects names that are not UTF-8, and has no error of its own for folders.
+
+    It is opened without waiting, since opening a FIFO waits for its writer.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = IsADirectoryError if stat.S_ISDIR(status.st_mode) else NotRegularFile
+            raise kind(f"{path!r} is not a regular file")
+        _check_bytes(status.st_size, most)
+        return file.readall()
+
+
+def _check_bytes(num_bytes: int, most: int | None) -> None:
+    if most is not None and num_bytes > most:
+        raise TooLarge(f"more than {most:,} bytes")
 
 
 def check_server(system: fs.FileSystem, path: str) -> None:

@@ -17,16 +17,18 @@ from raysl.data.decode.jpeg import JpegHeader, read_header
 from raysl.data.decode.pixels import CorruptImage as CorruptImage
 from raysl.data.decode.pixels import rgb_pixels
 from raysl.data.decode.quiet import quiet_libraries, quiet_pillow
+from raysl.data.limits import MAX_PIXELS as MAX_PIXELS
+from raysl.data.limits import max_pixels
 from raysl.data.split import Encoded as Encoded
 from raysl.data.split import Missing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# A small file may claim any size, and memory is allocated for the size that it claims; this is Pillow's limit.
-MAX_PIXELS = 178_956_970
 MAX_BYTES = 3 << 29
 """Memory that decoding one image may take: its pixels, the decoder's buffers and the conversion to RGB."""
+PALETTE_SHARE = 5
+"""An image of a palette, such as a GIF, may have a fifth of the pixels: one colour takes next to no bytes."""
 MAX_RATIO = 1000
 """Largest ratio of the sides: resizing the short side to 256 pixels allocates memory for the long one."""
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
@@ -54,7 +56,7 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE) ->
         background: the colour behind transparent pixels; None ignores transparency, as Pillow's `convert("RGB")` does.
 
     Raises:
-        CorruptImage: if the bytes are missing, truncated or cannot be decoded, or exceed MAX_PIXELS or MAX_BYTES.
+        CorruptImage: if the bytes are missing, truncated or cannot be decoded, or exceed `max_pixels` or MAX_BYTES.
         ValueError: if `reduce` is not allowed for this image, see `can_reduce`.
 
     >>> decode(np.zeros((2, 3), np.uint8)).shape
@@ -87,7 +89,7 @@ def image_size(image: Encoded) -> tuple[int, int]:
     """Return height and width of what `decode` returns, read from the header: microseconds for JPEG and most PNG files.
 
     Raises:
-        CorruptImage: if the header cannot be read, or claims more than MAX_PIXELS or MAX_RATIO.
+        CorruptImage: if the header cannot be read, or claims more than `max_pixels` or MAX_RATIO.
     """
     if isinstance(image, np.ndarray):
         return int(image.shape[0]), int(image.shape[1])
@@ -117,7 +119,7 @@ def open_image(data: bytes) -> "Iterator[Image]":
     quiet_pillow()
     try:
         with quiet_libraries(), Image.open(io.BytesIO(data), formats=FORMATS) as file:
-            _check_size(file.height, file.width, _bytes_per_pixel(file))
+            _check_size(file.height, file.width, _bytes_per_pixel(file), file.mode == "P")
             yield file
     except CorruptImage:
         raise
@@ -219,14 +221,15 @@ def _png_size(data: bytes) -> tuple[int, int]:
     return height, width
 
 
-def _check_size(height: int, width: int, bytes_a_pixel: int) -> None:
-    if problem := _size_problem(height, width, bytes_a_pixel):
+def _check_size(height: int, width: int, bytes_a_pixel: int, has_palette: bool = False) -> None:
+    if problem := _size_problem(height, width, bytes_a_pixel, has_palette):
         raise CorruptImage(f"an image of {height} x {width} pixels{problem}")
 
 
-def _size_problem(height: int, width: int, bytes_a_pixel: int) -> str | None:
-    if not 0 < height * width <= MAX_PIXELS:
-        return f"; raysl reads 1 to {MAX_PIXELS:,} pixels"
+def _size_problem(height: int, width: int, bytes_a_pixel: int, has_palette: bool = False) -> str | None:
+    most = max_pixels() // PALETTE_SHARE if has_palette else max_pixels()
+    if not 0 < height * width <= most:
+        return f"; raysl reads 1 to {most:,} pixels{' of a palette' if has_palette else ''}"
     if max(height, width) > MAX_RATIO * min(height, width):
         return f"; raysl reads sides of up to {MAX_RATIO:,} to 1"
     if height * width * bytes_a_pixel > MAX_BYTES:

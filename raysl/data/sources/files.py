@@ -8,6 +8,7 @@ import numpy as np
 from pyarrow import fs
 from typing_extensions import override
 
+from raysl.data.limits import max_file_bytes
 from raysl.data.source import Missing, Rows, Split, runs
 from raysl.data.sources.listing import File, list_folder_files, printable
 from raysl.data.sources.versions import read_versions, versions_digest
@@ -15,7 +16,7 @@ from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri, stat_uri, storage_errors
-from raysl.storage.reads import REMOTE_READS, read_file
+from raysl.storage.reads import REMOTE_READS, NotRegularFile, TooLarge, read_file
 
 
 class FilesSplit(Split):
@@ -90,7 +91,7 @@ def read_each(files: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
 
 
 def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
-    """Read an image file; Missing if it was deleted, or if a local one is a folder or unreadable.
+    """Read an image file; Missing if it was deleted, is too large, or if a local one is no regular file or unreadable.
 
     Raises:
         ConfigError: if a remote storage denies access, which probably concerns all files.
@@ -98,11 +99,13 @@ def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
     """
     with storage_errors("read", path):
         try:
-            return read_file(system, path)
+            return read_file(system, path, max_file_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return Missing("file not found")
         except IsADirectoryError:
             return Missing("a folder, not a file")
+        except (NotRegularFile, TooLarge) as error:
+            return Missing(str(error))
         except PermissionError:
             if not isinstance(system, fs.LocalFileSystem):
                 raise

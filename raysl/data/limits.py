@@ -1,0 +1,39 @@
+"""Limits on what one image may cost, which variables of the environment change, on every node alike."""
+
+import os
+from functools import cache
+
+from raysl.errors import ConfigError
+
+MAX_PIXELS = 178_956_970
+"""A small file may claim any size, and memory is allocated for the size that it claims; this is Pillow's limit."""
+MAX_FILE_BYTES = 1 << 30
+"""A sparse file of any size takes no room on a disk, and all of it in memory."""
+PIXELS_VARIABLE, BYTES_VARIABLE = "RAYSL_MAX_PIXELS", "RAYSL_MAX_FILE_BYTES"
+
+
+def max_pixels() -> int:
+    """Return the number of pixels up to which an image is decoded.
+
+    Raises:
+        ConfigError: if the variable `RAYSL_MAX_PIXELS` is not a positive integer.
+    """
+    return _read(PIXELS_VARIABLE, os.environ.get(PIXELS_VARIABLE), MAX_PIXELS)
+
+
+def max_file_bytes() -> int:
+    """Return the number of bytes up to which a file of one image is read.
+
+    Raises:
+        ConfigError: if the variable `RAYSL_MAX_FILE_BYTES` is not a positive integer.
+    """
+    return _read(BYTES_VARIABLE, os.environ.get(BYTES_VARIABLE), MAX_FILE_BYTES)
+
+
+@cache
+def _read(name: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{name}={text!r} is not a positive integer; the default is {default}")
+    return int(text)
