@@ -19,7 +19,7 @@ import ray.cloudpickle
 from raysl.cluster.attaching import prepare
 from raysl.cluster.autoscaler import read_autoscaler
 from raysl.cluster.growth import Growth, NodeGroup
-from raysl.cluster.private import looking_often, starting_less
+from raysl.cluster.private import keep_token_private, looking_often, on_loopback, starting_less
 from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
@@ -75,7 +75,8 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
         start = looking_often if with_state else starting_less
-        with _keep_signal_handler(), _start_in_new_sessions(), _explain_failures(), start(is_needed):
+        with _keep_signal_handler(), _start_in_new_sessions(), _explain_failures(), on_loopback(), start(is_needed):
+            keep_token_private()
             ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
         global _private_node, _inherited
         _private_node, _inherited = ray._private.worker.global_worker.node, dict(os.environ)

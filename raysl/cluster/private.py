@@ -3,12 +3,15 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import ray._private.node
+import ray._private.ray_constants
 import ray._private.services
 import ray._private.state
+from ray._private.authentication import authentication_token_setup as token_setup
 
 LOOK_EVERY_S = 0.02
 AT_ONCE = 4
@@ -63,6 +66,34 @@ def looking_often(is_needed: Callable[[], bool] = _always) -> Iterator[None]:
 
     with _replaced(ray._private.services, "get_node", wait_and_get):
         yield
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Have a cluster that is started inside listen on the loopback address only, as Ray does by itself on macOS.
+
+    Ray replaces a loopback address that it is given by that of the machine, and its servers then listen everywhere.
+    """
+    with _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
+        yield
+
+
+def keep_token_private() -> None:
+    """Let only this user read the token of its clusters; Ray writes it when the first one starts, readable by all."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    loader = token_setup.AuthenticationTokenLoader.instance()
+    if not loader.has_token(ignore_auth_mode=True):
+        before = os.umask(0o077)
+        try:
+            token_setup.generate_and_save_token()
+        finally:
+            os.umask(before)
+        loader.reset_cache()
+    path = Path.home() / ".ray" / "auth_token"
+    with suppress(OSError):  # of another user, or given by a variable in place of a file
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
 
 
 def _wait_for_node(gcs_address: str, node_id: str, is_needed: Callable[[], bool], limit_s: float = 30.0) -> None:
