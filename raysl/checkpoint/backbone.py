@@ -3,16 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, local_copy, newest, read_meta
+from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, Damaged, local_copy, newest, read_meta
 from raysl.components import resolve
 from raysl.config.load import load_dumped
 from raysl.config.schema import BackboneConfig, RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
+from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
+from raysl.storage.records import check_types
+
+_SIZES = {"eval_size": int, "image_size": int, "fingerprint": str}
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,9 @@ class Checkpoint:
     @property
     def data(self) -> DataInfo:
         """Facts about the training images."""
-        return DataInfo.stored(self.meta["data"])
+        where = join(self.uri, META_FILE)
+        note = check_types(self.meta.get("data"), f"{where}: data", {"num_samples": int, "num_classes": int}, _SIZES)
+        return DataInfo.stored(note)
 
 
 def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:
@@ -46,12 +53,12 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
         copy = Folder(str(folder))
         meta = read_meta(copy)
         if config is None:
-            config = load_dumped(copy.read(SETTINGS_FILE).decode(), f"the checkpoint {uri}", trust_code)
+            config = load_dumped(_settings(copy, uri), f"the checkpoint {uri}", trust_code)
         backbone = _build_backbone(config.backbone)
         try:
             backbone.load_state_dict(load_file(folder / BACKBONE_FILE))
-        except (OSError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"cannot load the backbone of {uri}: {error}") from error
+        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+            raise ConfigError(f"cannot load the backbone of {uri}, {BACKBONE_FILE}: {error}") from error
     return Checkpoint(uri, config, meta, backbone.eval())
 
 
@@ -76,6 +83,13 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
         ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
     """
     return load_checkpoint(checkpoint, trust_code).backbone
+
+
+def _settings(folder: Folder, uri: str) -> str:
+    try:
+        return folder.read(SETTINGS_FILE).decode()
+    except UnicodeDecodeError as error:
+        raise Damaged(f"{join(uri, SETTINGS_FILE)} is damaged: it is not UTF-8 ({error})") from error
 
 
 def _build_backbone(config: BackboneConfig) -> Backbone:

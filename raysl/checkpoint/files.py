@@ -18,6 +18,8 @@ from typing import Any, Literal
 from raysl.errors import ConfigError
 from raysl.process.temporary import temporary_folder
 from raysl.storage.folder import Folder
+from raysl.storage.records import Damaged as Damaged
+from raysl.storage.records import check_types, read_record
 
 log = logging.getLogger("raysl")
 
@@ -27,10 +29,6 @@ KEPT_FILE = "kept.json"  # of the run's folder, see `Kept`
 STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
 PREFIX, DRAFT_PREFIX = "checkpoint_", "draft_"
 LONGEST = 20  # ranks that are remembered: the first ones may not be stored, or be deleted by hand
-
-
-class Damaged(ConfigError):
-    """A checkpoint lacks a file, or has one with other content than was written."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +86,31 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     """
     if not folder.exists(META_FILE):
         raise Damaged(f"{folder.uri} is not a checkpoint: it has no {META_FILE}, which is written last")
+    where = folder.uri_of(META_FILE)
     try:
-        meta = json.loads(folder.read(META_FILE))
-    except ValueError as error:
-        raise Damaged(f"{folder.uri} is not a checkpoint: its {META_FILE} is damaged ({error})") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        written, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
+        meta: dict[str, Any] = read_record(folder.read(META_FILE), where)
+    except Damaged as error:
+        raise Damaged(f"{folder.uri} is not a checkpoint: {error}") from error
+    if meta.get("format") != FORMAT:
         raise ConfigError(
-            f"{folder.uri} has checkpoint format {written!r}, this raysl reads format {FORMAT}; "
-            f"open it with raysl {version or '(unknown)'}"
+            f"{folder.uri} has checkpoint format {meta.get('format')!r}, this raysl reads format {FORMAT}; "
+            f"open it with raysl {meta.get('raysl') or '(unknown)'}"
         )
+    check_types(meta, where, optional=_META_KINDS)
+    for name, written in meta.get("files", {}).items():
+        check_types(written, f"{where}: {name}", {"size": int, "sha256": str})
     return meta
+
+
+_META_KINDS = {
+    "step": int,
+    "method": str,
+    "raysl": str,
+    "data": dict[str, Any],
+    "metrics": dict[str, Any],
+    "files": dict[str, dict[str, Any]],
+}
+"""Types of the fields that this raysl reads; checkpoints of older versions lack some."""
 
 
 def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -265,7 +277,8 @@ class Kept:
         content = run.read_if_there(KEPT_FILE)
         if not content:
             return cls()
-        fields = json.loads(content)
+        kinds = {"rule": tuple[str | None, str | None], "best": list[tuple[str, float]], "always": list[str]}
+        fields = read_record(content, run.uri_of(KEPT_FILE), kinds)
         metric, mode = fields["rule"]
         best = tuple((str(name), float(value)) for name, value in fields["best"])
         return cls((metric, mode), best, tuple(fields["always"]))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from raysl.errors import ConfigError
+from raysl.storage.records import check_types
 
 
 def save_tensors(tensors: dict[str, Any], path: Path) -> None:
@@ -40,6 +41,6 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, An
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"refused {path}: it holds more than tensors and primitives ({reason})") from error
-    except (OSError, RuntimeError, EOFError) as error:
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    return loaded
+    return check_types(loaded, str(path))

@@ -19,10 +19,13 @@ from raysl.components import ALIASES
 from raysl.config.dump import plain
 from raysl.config.files import read
 from raysl.config.schema import RunConfig
+from raysl.config.stored import check_text
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact_uri
+from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
+from raysl.storage.records import check_types
 
 Tensors = Mapping[str, Tensor]
 
@@ -104,11 +107,11 @@ def read_weights(config: RunConfig) -> Weights:
     assert config.method.weights is not None
     try:
         uri = newest(config.method.weights, [BACKBONE_FILE, STATE_FILE])
-        meta = read_meta(Folder(uri))
+        meta = check_types(read_meta(Folder(uri)), join(uri, META_FILE), {"method": str, "step": int})
         is_same = _target(meta["method"]) == _target(config.method.name)
         names = [BACKBONE_FILE, *([STATE_FILE] if is_same else [])]
         with local_copy(uri, [META_FILE, SETTINGS_FILE, *names]) as folder:
-            state = load_tensors(folder / STATE_FILE)["method"] if is_same else None
+            state = _load_method(folder / STATE_FILE) if is_same else None
             backbone = _load_backbone(folder / BACKBONE_FILE)
             hint = _hint(folder / SETTINGS_FILE, config)
             hashes = {name: Folder(str(folder)).sha256(name) for name in names}
@@ -122,6 +125,12 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
     left = f"; not taken: {', '.join(origin['left_out'])}" if origin["left_out"] else ""
     where = f"{origin['uri']} ({origin['method']}, step {origin['step']})"
     return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}"
+
+
+def _load_method(path: Path) -> Tensors:
+    state: Tensors = check_types(load_tensors(path), str(path), {"method": Mapping})["method"]
+    check_types(state, f"{path}: method", dict.fromkeys(state, Tensor))
+    return state
 
 
 def _load_backbone(path: Path) -> Tensors:
@@ -157,7 +166,9 @@ def misfits(mine: Tensors, theirs: Tensors) -> list[str]:
 def _hint(settings: Path, config: RunConfig) -> str:
     """Return the settings of a checkpoint's backbone that differ from the run's, as text `key=value`."""
     try:
-        tree = read(settings.read_text(encoding="utf-8"), str(settings))
+        text = settings.read_text(encoding="utf-8")
+        check_text(text, str(settings))
+        tree = read(text, str(settings))
     except (ConfigError, OSError, UnicodeDecodeError):
         return ""
     theirs = tree.get("backbone") if isinstance(tree, dict) else None

@@ -9,6 +9,7 @@ from typing import Any
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Entry, Objective, SweepFacts
 from raysl.report.stored import plain
+from raysl.storage.records import read_record
 
 FORMAT_VERSION = 1
 
@@ -44,14 +45,14 @@ def parse(text: str, path: str) -> tuple[list[Entry], SweepFacts]:
         ConfigError: if the text has another format.
     """
     try:
-        content = json.loads(text)
+        content = read_record(text, path, {"format": Any, "entries": list[dict[str, Any]], "facts": dict})
         if content["format"] != FORMAT_VERSION:
             raise ValueError(f"its format is {content['format']!r}")
         entries = [_entry(one) for one in content["entries"]]
         facts = content["facts"]
         objectives = tuple(Objective(**one) for one in facts["objectives"])
         return entries, SweepFacts(**facts | {"objectives": objectives})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} is no leaderboard.json of format {FORMAT_VERSION} ({error}); start its sweep again"
         ) from error

@@ -11,6 +11,7 @@ import numpy as np
 
 from raysl.report.contents import RunReport, Score
 from raysl.report.verdict import verdicts
+from raysl.storage.records import Damaged, check_types, read_record
 
 FORMAT_VERSION = 1
 INTERVALS = ("interval", "over_untrained", "over_pixels")
@@ -40,15 +41,31 @@ def parse_report_json(text: str, path: str) -> RunReport:
     Raises:
         ValueError: if the file is no report of this format.
     """
-    content = json.loads(text)
-    version = content.get("format") if isinstance(content, dict) else None
+    content = read_record(text, path)
+    version = content.get("format")
     if version != FORMAT_VERSION:
         expected = f"report.json of format {FORMAT_VERSION}"
         raise ValueError(f"{path} is no {expected} (its format is {version!r}); write it again from its run")
     known = {item.name for item in fields(RunReport)} - set(PICTURES)
     values = {name: value for name, value in content.items() if name in known}
-    values["scores"] = [parse_score(score) for score in content["scores"]]
-    return RunReport(**values)
+    check_types(values, path, {"scores": list[dict[str, Any]]}, _KINDS)
+    try:
+        values["scores"] = [parse_score(score) for score in content["scores"]]
+        return RunReport(**values)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+_KINDS = {
+    **dict.fromkeys(("name", "method", "backbone", "dataset"), str),
+    **dict.fromkeys(("checkpoint", "measured_on", "command", "finished"), str),
+    **dict.fromkeys(("config", "environment", "times", "figures"), dict),
+    **dict.fromkeys(("notes", "events", "parents"), list[str]),
+    "config_docs": dict[str, str] | None,
+    "history": list[dict[str, Any]],
+    "step": int,
+}
+"""Types of the fields of a report."""
 
 
 def parse_score(content: dict[str, Any]) -> Score:

@@ -31,6 +31,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
+from raysl.storage.records import Damaged, kinds_of, read_record
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 
@@ -69,7 +70,14 @@ class DatasetNote:
     def read(cls, folder: Folder) -> "DatasetNote | None":
         """Return the note in a run's folder, or None."""
         content = folder.read_if_there(DATASET_FILE)
-        return cls(**json.loads(content)) if content else None
+        if not content:
+            return None
+        where, kinds = folder.uri_of(DATASET_FILE), kinds_of(cls)
+        tree = read_record(content, where, optional=kinds)
+        try:
+            return cls(**tree)
+        except TypeError as error:
+            raise Damaged(f"{where} is damaged: {error}") from error
 
     def changes(self, before: "DatasetNote") -> list[str]:
         """Return a line for each difference from an earlier note."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from raysl.redact import redact_tree, redact_uri
 from raysl.storage.folder import Folder, outlast
+from raysl.storage.records import check_types, read_record
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.space import Space
 from raysl.sweeps.trial import ParentTrial, Trial
@@ -64,7 +65,9 @@ class Draws:
     def _read(self, index: int) -> Trial | None:
         text = outlast(partial(self.folder.read_if_there, _file_name(index)))
         try:
-            tree = json.loads(text)["trial"]
+            kinds = {"settings": dict, "seed": Any, "config": str, "parents": list[tuple[str, float]]}
+            tree = read_record(text, _file_name(index), {"trial": dict})["trial"]
+            check_types(tree, _file_name(index), kinds)
             settings = {key: self._value(key, value) for key, value in tree["settings"].items()}
             parents = tuple(ParentTrial(name, epoch) for name, epoch in tree["parents"])
             return Trial(settings, tree["seed"], self.configs[tree["config"]], parents)

@@ -17,6 +17,7 @@ from raysl.leaderboard.entry import Objective
 from raysl.redact import redact_uri
 from raysl.report.stored import plain as jsonable
 from raysl.storage.folder import Folder, outlast
+from raysl.storage.records import check_types, kinds_of, read_record
 from raysl.sweeps.judging import Course, Verdict
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.trial import Trial
@@ -61,9 +62,16 @@ class Note:
     def read(cls, folder: Folder) -> "Note | None":
         """Read the note in a run's folder; None if there is none in this format."""
         try:
-            content = json.loads(outlast(partial(folder.read_if_there, NOTE_FILE)))
+            text = outlast(partial(folder.read_if_there, NOTE_FILE))
+            content = read_record(text, folder.uri_of(NOTE_FILE), {"format": int, "status": str, "until": int})
             if content.pop("format") != FORMAT:
                 return None
+            kinds = (
+                kinds_of(cls)
+                | dict.fromkeys(("metrics", "costs"), dict[str, float | None])
+                | {"intervals": dict[str, list[float | None]]}
+            )
+            check_types(content, folder.uri_of(NOTE_FILE), optional=kinds)
             content["metrics"] = {name: value for name, value in content["metrics"].items() if value is not None}
             content["intervals"] = {name: tuple(ends) for name, ends in content["intervals"].items()}
             return cls(**content)

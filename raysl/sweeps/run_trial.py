@@ -1,6 +1,5 @@
 """The process of a trial: its run, resumed where it stopped, and the note of its end."""
 
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,8 @@ from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
 from raysl.report.contents import Score
 from raysl.runs.folder import RunFolder
-from raysl.storage.folder import outlast
+from raysl.storage.folder import Folder, outlast
+from raysl.storage.records import Damaged, read_record
 from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
@@ -200,5 +200,17 @@ def failed_note(config: RunConfig, reason: str, begun: float | None = None, earl
     if begun is None:
         begun, earlier = time.time(), Note.read(folder)
     note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=reason)
-    measured = json.loads(outlast(partial(folder.read_if_there, "report.json")) or b"{}").get("metrics", {})
+    measured = _reported(folder)
     return replace(note, metrics={**note.metrics, **measured})
+
+
+def _reported(folder: Folder) -> dict[str, float]:
+    """Return the metrics of a report that an earlier try has left; a damaged one is passed over."""
+    try:
+        kinds = {"metrics": dict[str, float | None]}
+        text = outlast(partial(folder.read_if_there, "report.json")) or b"{}"
+        metrics = read_record(text, folder.uri_of("report.json"), optional=kinds).get("metrics", {})
+    except Damaged as error:
+        log.warning("passed over %s", error)
+        return {}
+    return {name: value for name, value in metrics.items() if value is not None}

@@ -136,7 +136,7 @@ def test_another_format_is_refused_and_says_who_reads_it(saved: Path, read: Call
     edit_meta(saved, format=99, raysl="7.0")
     with pytest.raises(ConfigError, match=r"checkpoint format 99, this raysl reads format 1; open it with raysl 7\.0"):
         read(saved)
-    (saved / "meta.json").write_text("[]")
+    (saved / "meta.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"checkpoint format None"):
         read(saved)
     (saved / "meta.json").unlink()

@@ -1,6 +1,5 @@
 """Gathers the contents of a run's report: what the run left behind, and pictures of its images."""
 
-import json
 import logging
 import platform
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved
 from raysl.report.page import FILES, write_report
 from raysl.runs.lineage import read_parents
 from raysl.storage.folder import Folder, outlast
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import setup_of
 
 log = logging.getLogger("raysl")
@@ -136,7 +136,7 @@ def _environment() -> dict[str, str]:
 def _history(folder: Folder) -> list[dict[str, Any]]:
     if not folder.exists("metrics.jsonl"):
         return []
-    return [json.loads(line) for line in folder.read("metrics.jsonl").decode().splitlines()]
+    return parse_metrics(folder.read("metrics.jsonl"))
 
 
 def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:

@@ -128,8 +128,8 @@ def _json_rows(uri: str) -> Iterable[tuple[int, dict[str, Any]]]:
     for number, line in read_lines(uri):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{uri}, line {number}: not JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{uri}, line {number}: not JSON: {str(error).partition(': line')[0]}") from error
         if not isinstance(row, dict):
             raise ConfigError(f'{uri}, line {number}: {line[:40]!r} is not an object such as {{"path": "a.jpg"}}')
         yield number, row

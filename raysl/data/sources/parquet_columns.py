@@ -16,6 +16,7 @@ from raysl.data.sources.class_names import LABELS
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.reads import in_parallel, read_ranges, retrying, small_reads
+from raysl.storage.records import fits
 
 NAME_COLUMNS = ("name", "path")
 SHOWN = 5
@@ -235,7 +236,15 @@ def name_column(schemas: Iterable[pa.Schema]) -> str | None:
 def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
     """Return the class names that a file stores; empty for files that raysl did not write."""
     stored = (schema.metadata or {}).get(CLASSES_KEY)
-    return () if stored is None else tuple(json.loads(stored))
+    if stored is None:
+        return ()
+    try:
+        classes = json.loads(stored)
+    except (ValueError, RecursionError):
+        classes = None
+    if not fits(classes, list[str]):
+        raise ConfigError("a Parquet file is damaged: its class names are not a list of texts; make it again")
+    return tuple(classes)
 
 
 def agreed_classes(schemas: dict[str, pa.Schema], training: tuple[str, ...]) -> tuple[str, ...]:

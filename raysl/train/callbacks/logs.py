@@ -1,6 +1,7 @@
 """Files that every run writes into its folder: logged lines, and how long the start took."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,9 +12,12 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
+from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
 from raysl.train.files import METRICS_FILE, STARTUP_FILE, append
+
+log = logging.getLogger("raysl")
 
 
 class MetricsLog(Callback):
@@ -43,18 +47,27 @@ class MetricsLog(Callback):
 
 
 def parse_metrics(content: bytes) -> list[dict[str, float]]:
-    r"""Return the lines of a `metrics.jsonl`, without a last one that a kill left unfinished.
+    r"""Return the lines of a `metrics.jsonl`, up to the first that a kill or a power loss left damaged.
 
     >>> parse_metrics(b'{"step": 1, "loss": 2.5}\n{"step": 2, "lo')
     [{'step': 1, 'loss': 2.5}]
     """
     lines = []
-    for text in content.splitlines():
+    texts = content.splitlines()
+    for number, text in enumerate(texts):
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = read_record(text, METRICS_FILE, _PLACES)
+            if not all(type(value) in (float, int) for value in line.values()):  # a million lines a second
+                check_types(line, METRICS_FILE, dict.fromkeys(line, float))
+            lines.append(line)
+        except Damaged as error:
+            if number + 1 < len(texts):
+                log.warning("of %s only the first %d lines are read: %s", METRICS_FILE, number, error)
             break
     return lines
+
+
+_PLACES = {"step": int}
 
 
 class Startup(Callback):

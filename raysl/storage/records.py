@@ -1,0 +1,108 @@
+"""JSON that raysl wrote, read back: what a crash, a power loss or a stranger has changed is an error with the file."""
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from raysl.errors import ConfigError
+
+
+class Damaged(ConfigError):
+    """A file of raysl has other content than was written, or lacks some."""
+
+
+Kinds = Mapping[str, Any]
+"""Types of the fields of an object by name, as annotations."""
+
+
+def read_record(content: bytes | str, where: str, kinds: Kinds | None = None, optional: Kinds | None = None) -> Any:
+    """Read a JSON object and check the types of its fields.
+
+    >>> read_record('{"step": 3, "loss": 1}', "a.json", {"step": int, "loss": float})
+    {'step': 3, 'loss': 1}
+
+    Args:
+        content: the text.
+        where: its file, for the message.
+        kinds: types of the fields that must be there.
+        optional: types of fields that may be there. Others are not checked.
+
+    Raises:
+        Damaged: if it is no JSON object, or a field is missing or of another type.
+    """
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise Damaged(f"{where} is damaged: {reason}") from error
+    return check_types(tree, where, kinds, optional)
+
+
+def check_types(tree: Any, where: str, kinds: Kinds | None = None, optional: Kinds | None = None) -> dict[str, Any]:
+    """Check that a value is an object whose fields have the given types; arguments as of `read_record`.
+
+    Raises:
+        Damaged: if not.
+    """
+    if not isinstance(tree, dict):
+        raise Damaged(f"{where} is damaged: it is {_shown(tree)}, not an object")
+    for name, kind in (kinds or {}).items():
+        if name not in tree:
+            raise Damaged(f"{where} is damaged: it has no {name!r}")
+        _check(tree[name], kind, name, where)
+    for name, kind in (optional or {}).items():
+        if name in tree:
+            _check(tree[name], kind, name, where)
+    return tree
+
+
+def kinds_of(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, as `check_types` takes them."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _check(value: Any, kind: Any, name: str, where: str) -> None:
+    if not fits(value, kind):
+        raise Damaged(f"{where} is damaged: {name!r} is {_shown(value)}, not {getattr(kind, '__name__', kind)}")
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value that was read from JSON has a type, given as an annotation: a tuple is a list there.
+
+    >>> fits({"a": [1, None]}, dict[str, list[int | None]]), fits(True, int)
+    (True, False)
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any or kind is object:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if kind is None or kind is type(None):
+        return value is None
+    if kind in (int, float):
+        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    if is_dataclass(kind):
+        return isinstance(value, dict)
+    if (origin or kind) in (tuple, list):
+        return isinstance(value, list) and _fits_each(value, parts)
+    if isinstance(origin or kind, type) and issubclass(origin or kind, Mapping):
+        return isinstance(value, dict) and (not parts or all(fits(item, parts[1]) for item in value.values()))
+    return isinstance(value, kind)
+
+
+def _fits_each(values: list[Any], parts: tuple[Any, ...]) -> bool:
+    if not parts:
+        return True
+    if len(parts) == 1 or parts[1] is ...:
+        return all(fits(value, parts[0]) for value in values)
+    return len(values) == len(parts) and all(fits(value, part) for value, part in zip(values, parts, strict=True))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
