@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from raysl.distributed.collectives import world
+from raysl.distributed.ranks import world
 from raysl.distributed.sharding import is_sharded
 
 Compression = Literal["fp16", "bf16"]
@@ -38,7 +38,13 @@ def data_parallel(
     if world() == 1 or is_sharded(module):
         return module
     options: dict[str, Any] = {} if bucket_mb is None else {"bucket_cap_mb": bucket_mb}
-    wrapped = DistributedDataParallel(_WarmedUp(module), static_graph=is_static, **_no_buffer_broadcast(), **options)
+    wrapped = DistributedDataParallel(
+        _WarmedUp(module),
+        static_graph=is_static,
+        gradient_as_bucket_view=True,  # gradients are held once, in the buckets that are exchanged
+        **_no_buffer_broadcast(),
+        **options,
+    )
     if compression is not None:
         hook = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
         wrapped.register_comm_hook(None, hook)

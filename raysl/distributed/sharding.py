@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from raysl.distributed.collectives import is_main, world
+from raysl.distributed.ranks import is_main, world
 
 
 class _Kind:
@@ -139,7 +139,7 @@ def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load a state from `optimizer_state`, at any number of ranks, sharded or not.
+    """Load a copy of a state from `optimizer_state`, at any number of ranks, sharded or not.
 
     Raises:
         ValueError: if the state belongs to other parameters.
@@ -147,9 +147,18 @@ def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     params: Sequence[Tensor] = [param for group in optimizer.param_groups for param in group["params"]]
     shared = {
         index: {
-            key: _shared_like(value, params[index]) if isinstance(value, Tensor) and index < len(params) else value
+            key: _state_like(value, params[index]) if isinstance(value, Tensor) and index < len(params) else value
             for key, value in values.items()
         }
         for index, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": shared})
+
+
+def _state_like(value: Tensor, param: Tensor) -> Tensor:
+    """Return a tensor of an optimizer's state as that of a parameter; never one that the optimizer would keep and that
+    a file holds."""
+    shared = _shared_like(value, param)
+    # To another device the optimizer copies tensors, except single numbers, which stay on the CPU.
+    is_kept = shared is value and (value.device == param.device or value.dim() == 0)
+    return value.clone() if is_kept else shared

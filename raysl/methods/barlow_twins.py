@@ -87,6 +87,8 @@ class BarlowTwins(Method):
 def cross_correlation(z: Tensor, eps: float, is_joint: bool) -> Tensor:
     """Return eq. 2: correlations of the dimensions of one view with those of the other, over all ranks' images.
 
+    A loss computed from it must be the same on all ranks.
+
     >>> z = torch.tensor([[[1.0], [1.0]], [[-1.0], [-1.0]]])  # two images, two equal views, one dimension
     >>> cross_correlation(z, eps=0.0, is_joint=False)
     tensor([[1.]])
@@ -102,4 +104,4 @@ def cross_correlation(z: Tensor, eps: float, is_joint: bool) -> Tensor:
     rows, num_rows = centred(z.flatten(0, 1) if is_joint else z)  # [B*2, D] or [B, 2, D]
     variance = dist.all_sum(rows.square().sum(dim=0)) / num_rows  # [D] or [2, D]
     normal = (rows * torch.rsqrt(variance + eps)).view_as(z)  # [B, 2, D]
-    return products(normal[:, 0], normal[:, 1]) / (num_rows / 2 if is_joint else num_rows)
+    return products(normal[:, 0], normal[:, 1], same_loss=True) / (num_rows / 2 if is_joint else num_rows)

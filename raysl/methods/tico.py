@@ -71,9 +71,11 @@ class TiCo(Method):
         z = F.normalize(at_least_fp32(self.projector(self.backbone(views[:, 0]))), dim=-1)  # [B, D]
         target = self.teacher(views[:, 1])  # [B, D], without gradient
         with torch.autocast(z.device.type, enabled=False):
-            covariance = self._next_covariance(z)  # [D, D]; gradients flow through this batch's share
+            batch_covariance = self._batch_covariance(z)  # [D, D]
             invariance = 1 + negative_cosine(z, target)
-            contrast = (z @ covariance * z).sum(dim=-1).mean()
+            # The mean of z^T C z over the whole batch, as a sum over C and the batch's covariance: all ranks compute it
+            # alike, so that its gradient needs no exchange.
+            contrast = (self._next_covariance(batch_covariance) * batch_covariance).sum()
         loss = invariance + self.config.rho * contrast
         metrics = {
             "invariance": invariance.detach(),
@@ -84,14 +86,18 @@ class TiCo(Method):
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Store the step's covariance, and let the teacher follow."""
-        self.covariance.copy_(self._next_covariance(carry["z"]))
+        self.covariance.copy_(self._next_covariance(self._batch_covariance(carry["z"])))
         self.teacher.update(self._student(), cosine(step.progress, self.config.momentum, 1.0))
 
-    def _next_covariance(self, z: Tensor) -> Tensor:
-        """Return beta C + (1 - beta) B, where B = z^T z / n is the uncentred covariance of all ranks' embeddings."""
-        num_rows = dist.all_sum(z.new_full((), len(z)))
+    def _batch_covariance(self, z: Tensor) -> Tensor:
+        """Return B = z^T z / n, the uncentred covariance of all ranks' embeddings [D, D]."""
+        num_rows = dist.planned_num() or dist.all_sum(z.new_full((), len(z)))
+        return products(z, z, same_loss=True) / num_rows
+
+    def _next_covariance(self, batch_covariance: Tensor) -> Tensor:
+        """Return beta C + (1 - beta) B; gradients flow through B."""
         beta: float = self.config.beta
-        return beta * self.covariance + (1 - beta) * products(z, z) / num_rows
+        return beta * self.covariance + (1 - beta) * batch_covariance
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)

@@ -97,7 +97,9 @@ def vicreg_terms(z: Tensor, target_std: float, eps: float) -> dict[str, Tensor]:
         of the whole global batch.
     """
     rows, num_rows = centred(z)
-    covariances = [products(view, view) / (num_rows - 1) for view in rows.unbind(dim=1)]  # [D, D] of each view
+    covariances = [
+        products(view, view, same_loss=True) / (num_rows - 1) for view in rows.unbind(dim=1)
+    ]  # [D, D] of each view
     deviations = [(c.diagonal() + eps).sqrt() for c in covariances]  # [D] of each view, eq. 2
     return {
         "invariance": F.mse_loss(z[:, 0], z[:, 1]),

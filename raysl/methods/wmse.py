@@ -90,7 +90,7 @@ class WMSE(Method):
         views = batch.views["global"]  # [B, V, C, H, W]
         h = features_of_views(self.backbone, views, self.config.batch_norm)  # [B, V, H]
         v = self.projector(h.flatten(0, 1)).view(*views.shape[:2], -1)  # [B, V, D]
-        everyone = dist.all_gather(at_least_fp32(v))  # [N, V, D]
+        everyone = dist.all_gather(at_least_fp32(v), same_loss=True)  # [N, V, D]
         draw = batch.shared("wmse.sub_batches")
         losses = []
         with torch.autocast(v.device.type, enabled=False):

@@ -1,11 +1,15 @@
 """Means, covariances and whitening of embeddings over the rows of all ranks.
 
 Each rank works on its own rows; only a vector of D and a matrix of D x D are summed over ranks, whatever the number of
-rows. `centred` and `products` pass gradients and read nothing back from the device.
+rows, or the rows exchanged where they are less. `centred` and `products` pass gradients and read nothing back from the
+device.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from raysl import distributed as dist
 from raysl.losses.precision import at_least_fp32
@@ -28,15 +32,59 @@ def centred(z: Tensor) -> tuple[Tensor, Tensor]:
     return z - (total[:-1] / num_rows).view(z.shape[1:]), num_rows
 
 
-def products(first: Tensor, second: Tensor) -> Tensor:
+def products(first: Tensor, second: Tensor, same_loss: bool = False) -> Tensor:
     """Sum the outer products of the rows of all ranks: [B, D] and [B, E] to [D, E].
+
+    Inside a training step whose rows are one for each image, ranks exchange the rows instead of the sums where that is
+    less.
 
     >>> products(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[1.0], [3.0]]))
     tensor([[1.],
             [5.]])
+
+    Args:
+        first, second: this rank's rows.
+        same_loss: whether all ranks compute the same loss from the result, see `dist.all_gather`; in a step, the
+            backward pass then needs no exchange.
     """
     with torch.autocast(first.device.type, enabled=False):
-        return dist.all_sum(first.T @ second)
+        if dist.world() == 1:
+            return first.T @ second
+        factor = dist.loss_factor() if same_loss else None
+        product: Tensor = _Products.apply(first, second, first is second, factor)
+        return product
+
+
+def _is_less_to_gather(first: Tensor, second: Tensor) -> bool:
+    """Return whether ranks hold one row for each image of a step, which are together less than two sums [D, E]: one on
+    its way to the rank that adds it up, and one on its way back."""
+    num_rows, width, other = dist.planned_num(), first.shape[1], second.shape[1]
+    if num_rows is None or len(first) != dist.planned_share():
+        return False
+    return num_rows * (width + other) < 2 * width * other
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, is_same: bool, factor: float | None) -> Tensor:
+        ctx.save_for_backward(first, second)
+        ctx.factor = factor
+        if not _is_less_to_gather(first, second):
+            return dist.all_sum(first.T @ second)
+        if is_same:
+            first = second = dist.all_gather(first)
+        else:
+            both = dist.all_gather(torch.cat([first, second], dim=1))  # [N, D + E]
+            first, second = torch.split(both, [first.shape[1], second.shape[1]], dim=1)
+        return first.T @ second
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        first, second = ctx.saved_tensors
+        grad = dist.all_sum(grads[0]) if ctx.factor is None else grads[0] * ctx.factor
+        with torch.autocast(first.device.type, enabled=False):
+            return second @ grad.T, first @ grad, None, None
 
 
 @torch.no_grad()

@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl import distributed as dist
 from raysl.distributed import ddp
+from tests.collective_calls import Collectives
 from tests.rank_processes import RunRanks
 
 COUNTS = [2, 0, 3]
@@ -54,6 +54,11 @@ def on_three_ranks() -> dict[str, Any]:
         "planned": in_a_step(),
         "options": {name: averaged_gradient(**options) for name, options in DDP_OPTIONS.items()},
         "in_group": in_group(),
+        "same_loss": of_the_same_loss(),
+        "exchanged": exchanged(),
+        "stacked": [dist.all_stacked(torch.full(shape, rank)).tolist() for shape in ((), (2,))],
+        "averaged_many": averaged_many(),
+        "storages": storages_of_gradients(),
     }
 
 
@@ -99,11 +104,10 @@ def in_a_step() -> dict[str, Any]:
     """What a step with planned rows gathers without asking anybody, and what it refuses."""
     rank = dist.rank()
     rows = torch.split(whole(), COUNTS)[rank].clone().requires_grad_()
-    calls: list[str] = []
-    with dist.planned_rows(COUNTS), CountCollectives(calls):
-        gathered = dist.all_gather(rows)
-        places = dist.own_rows(rows)
-        num_calls = len(calls)
+    with dist.planned_rows(COUNTS):
+        with Collectives() as forward:
+            gathered = dist.all_gather(rows)
+            places = dist.own_rows(rows)
         told = []
         for wrong in (rows.repeat(2, 1) if len(rows) else torch.ones(1, 4), rows.new_zeros(7, 4)):
             with pytest.raises(ValueError, match="all_gather_ragged") as error:
@@ -112,34 +116,54 @@ def in_a_step() -> dict[str, Any]:
             with pytest.raises(ValueError, match="all_gather_ragged"):
                 dist.own_rows(wrong)
         ragged = dist.all_gather_ragged(torch.full((rank + 1,), rank))
-    cross_terms(rows, gathered, rank).backward()
+    with Collectives() as backward:
+        cross_terms(rows, gathered, rank).backward()
     return {
         "gathered": gathered.detach(),
         "own_rows": places,
         "grad": rows.grad,
-        "num_calls": num_calls,
+        "calls": [forward.names, backward.names],
         "told": told[1],
         "ragged": ragged,
         "after": dist.all_gather(torch.full((3 - rank,), rank)),
     }
 
 
-class CountCollectives:
-    """Notes what is asked of torch's communication."""
+def of_the_same_loss() -> dict[str, Any]:
+    """Gradients of one loss that all ranks compute from gathered rows and from their sum, as the loop weighs it."""
+    rows = torch.split(whole(), COUNTS)[dist.rank()].clone().requires_grad_()
+    grads, calls = [], []
+    with dist.planned_rows(COUNTS):
+        for same_loss in (False, True):
+            rows.grad = None
+            gathered = dist.all_gather(rows, same_loss=same_loss)
+            total = dist.all_sum(rows.T @ rows, same_loss=same_loss)
+            loss = gathered.pow(3).sum() + total.pow(3).sum()
+            with Collectives() as backward:
+                (loss * len(rows) * dist.world() / sum(COUNTS)).backward()
+            grads.append(rows.grad)
+            calls.append(len(backward.calls))
+    return {"grads": grads, "calls": calls}
 
-    def __init__(self, calls: list[str]) -> None:
-        self.calls = calls
 
-    def __enter__(self) -> None:
-        self.all_gather = torch_dist.all_gather
-        torch_dist.all_gather = self._counted
+SENT = [[1, 0, 1], [0, 0, 2], [2, 1, 0]]
+"""Rows that each rank sends to each."""
 
-    def __exit__(self, *error: object) -> None:
-        torch_dist.all_gather = self.all_gather
 
-    def _counted(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls.append("all_gather")
-        return self.all_gather(*args, **kwargs)
+def exchanged() -> Tensor:
+    """Rows 10 r + 0, 10 r + 1, ... of rank r, sent as `SENT` says."""
+    rank = dist.rank()
+    rows = torch.arange(sum(SENT[rank]))[:, None] + 10 * rank
+    return dist.exchange_rows(rows, SENT[rank], [sent[rank] for sent in SENT])[:, 0]
+
+
+def averaged_many() -> int:
+    """Operations that it takes to average a hundred tensors."""
+    tensors = [torch.full((3,), float(dist.rank())) for _ in range(100)]
+    with Collectives() as watch:
+        dist.average_(tensors)
+    assert all(tensor.tolist() == [1.0] * 3 for tensor in tensors)
+    return len(watch.others) + len(watch.calls)
 
 
 def train(num_steps: int, stop_at: int | None) -> list[Tensor]:
@@ -169,6 +193,14 @@ def averaged_gradient(**options: Any) -> Tensor:
         model.weight.grad = None
         (wrapped(torch.ones(1, 1)) * (dist.rank() + 1)).sum().backward()
     return model.weight.grad
+
+
+def storages_of_gradients() -> int:
+    """In how many storages the gradients of a layer lie."""
+    layer = nn.Linear(3, 2)
+    wrapped = dist.data_parallel(layer)
+    wrapped(torch.ones(1, 3)).sum().backward()
+    return len({parameter.grad.untyped_storage().data_ptr() for parameter in layer.parameters()})
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +240,10 @@ def test_data_parallel_averages_gradients(ranks: list[dict[str, Any]]) -> None:
     assert [rank["averaged_grad"].item() for rank in ranks] == [2.0] * 3
 
 
+def test_gradients_lie_in_the_buckets_that_are_exchanged(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["storages"] for rank in ranks] == [1, 1, 1]
+
+
 def test_a_new_start_at_three_ranks_changes_no_bit(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         for resumed, uninterrupted in zip(rank["resumed"], rank["uninterrupted"], strict=True):
@@ -232,10 +268,30 @@ def test_half_types_are_summed_in_float32_and_wide_ones_as_they_are(ranks: list[
 
 def test_a_step_gathers_planned_rows_in_one_exchange(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert rank["planned"]["num_calls"] == 1
+        assert rank["planned"]["calls"] == [["_allgather_base_"], ["_reduce_scatter_base_"]]
         assert torch.equal(rank["planned"]["gathered"], whole())
         assert torch.equal(rank["planned"]["grad"], rank["gather_grad"])
         assert torch.equal(rank["planned"]["own_rows"], rank["own_rows"])
+
+
+def test_a_loss_that_all_ranks_share_is_summed_over_them_without_an_exchange(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        asked, known = rank["same_loss"]["grads"]
+        torch.testing.assert_close(known, asked, rtol=1e-12, atol=0)
+        assert rank["same_loss"]["calls"] == [2, 0]
+
+
+def test_rows_go_to_the_ranks_they_are_sent_to(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["exchanged"].tolist() for rank in ranks] == [[0, 20, 21], [22], [1, 10, 11]]
+
+
+def test_tensors_of_all_ranks_are_stacked_in_rank_order(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["stacked"] == [[0, 1, 2], [[0, 0], [1, 1], [2, 2]]]
+
+
+def test_averaging_many_tensors_takes_a_few_operations(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["averaged_many"] < 10 for rank in ranks] == [True] * 3
 
 
 def test_a_step_refuses_rows_that_are_not_its_batchs(ranks: list[dict[str, Any]]) -> None:
@@ -271,7 +327,7 @@ def test_ddp_is_not_told_to_move_inputs_on_a_gpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ddp, "world", lambda: 2)
     with FakeTensorMode():
         dist.data_parallel(nn.Linear(2, 2, device="cuda"))
-    assert told == {"static_graph": False}
+    assert told == {"static_graph": False, "gradient_as_bucket_view": True}
 
 
 @pytest.mark.parametrize("name", DDP_OPTIONS)

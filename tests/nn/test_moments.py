@@ -9,6 +9,7 @@ from torch import Tensor
 
 from raysl import distributed as dist
 from raysl.nn.moments import centred, products, whitened
+from tests.collective_calls import Collectives
 from tests.rank_processes import RunRanks
 
 SHARES = [5, 2]
@@ -53,6 +54,36 @@ def test_its_gradient_is_summed_over_ranks(ranks: list[Any]) -> None:
     assert z.grad is not None
     gathered = torch.cat([found["grad"] for found in ranks])
     torch.testing.assert_close(gathered, len(ranks) * z.grad, rtol=1e-12, atol=1e-15)
+
+
+WIDTHS = {3: "sums", 12: "rows"}
+"""What is exchanged of seven rows of so many dimensions: 3 x 3 sums are less than the rows, 12 x 12 are not."""
+
+
+def in_a_step(width: int, with_itself: bool) -> dict[str, Any]:
+    """The loss of a step from products of this rank's rows, the same on all ranks, weighed as the loop does."""
+    counts = SHARES if dist.world() > 1 else [sum(SHARES)]
+    z = torch.split(numbers(7, 2, width), counts)[dist.rank()].clone().requires_grad_()
+    with dist.planned_rows(counts):
+        with Collectives() as forward:
+            found = products(z[:, 0], z[:, 0 if with_itself else 1], same_loss=True)
+        loss = found.pow(3).sum() * len(z) * dist.world() / 7
+        with Collectives() as backward:
+            loss.backward()
+    return {"value": found.detach(), "grad": z.grad, "calls": [forward.names, backward.names]}
+
+
+@pytest.mark.parametrize("with_itself", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_step_exchanges_sums_or_rows_and_nothing_in_backward(
+    width: int, with_itself: bool, run_ranks: RunRanks
+) -> None:
+    one, ranks = in_a_step(width, with_itself), run_ranks(2, in_a_step, width, with_itself)
+    for rank in ranks:
+        torch.testing.assert_close(rank["value"], one["value"], rtol=1e-12, atol=1e-12)
+        assert rank["calls"] == [{"sums": ["allreduce_"], "rows": ["_allgather_base_"]}[WIDTHS[width]], []]
+    grads = torch.cat([rank["grad"] for rank in ranks])
+    torch.testing.assert_close(grads, len(ranks) * one["grad"], rtol=1e-11, atol=1e-11)
 
 
 def test_products_are_taken_in_float32_under_bf16() -> None:
