@@ -72,7 +72,7 @@ def place(method: Method, train: TrainConfig, device: torch.device) -> None:
     if is_last and not is_sharded:
         method.to(memory_format=torch.channels_last)
     if train.sync_bn and dist.world() > 1:
-        convert_sync_batch_norm(method, _group(train), is_on_gpu=device.type == "cuda")
+        convert_sync_batch_norm(method, _group(train))
     recompute(recomputed_units(method, train))
     if is_sharded:
         dist.shard(method, [unit for units in _units(method) for parts in units.values() for unit in parts], device)

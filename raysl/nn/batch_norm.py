@@ -1,23 +1,27 @@
 """Batch normalisation over the images of all ranks, or over images shuffled among them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
+from raysl.hashing import Int64s
+from raysl.nn.sync_norm import normalised_over_ranks
 from raysl.transforms.device import to_device
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation with mean and variance over the rows of all ranks, for CPUs, in any precision.
+    """Batch normalisation with mean and variance over the rows of all ranks, on CPUs and GPUs, in any precision.
 
-    torch's SyncBatchNorm refuses CPU tensors; this one takes [B, C] and [B, C, ...], ranks with different B (at least
-    1), and float64. On one process it is torch's BatchNorm. The host waits for one collective in each pass, forward and
-    backward; on a GPU torch's is faster.
+    torch's SyncBatchNorm refuses CPU tensors, and on a GPU makes the host wait in every layer. This one takes [B, C]
+    and [B, C, ...], and ranks with different B (at least 1); on a GPU it computes with torch's kernels and does not
+    wait. On one process it is torch's BatchNorm.
 
     >>> SyncBatchNorm(1)(torch.tensor([[1.0], [3.0]])).round(decimals=2)
     tensor([[-1.],
@@ -35,19 +39,35 @@ class SyncBatchNorm(_BatchNorm):
         """Bring each channel to mean 0 and variance 1 over the ranks, then scale and shift it.
 
         Raises:
-            ValueError: if the whole batch has only one value per channel.
+            ValueError: if this rank has no values, or the whole batch only one value per channel.
         """
         uses_batch = self.training or self.running_mean is None
         if not uses_batch or dist.world() == 1:
             return super().forward(input)
         self._check_input_dim(input)
-        count, mean, var = _global_moments(input, self.process_group)
-        if count <= 1:
+        self._check_values(input)
+        return self._by_kernels(input) if input.is_cuda else self._by_products(input)
+
+    def _check_values(self, input: Tensor) -> None:
+        count = input.numel() // input.shape[1]
+        others = dist.world(self.process_group) - 1  # each has at least one value
+        if count == 0 or count + others == 1:
             raise ValueError(
                 f"expected more than 1 value per channel when training, got input size {list(input.shape)}"
             )
+
+    def _by_kernels(self, input: Tensor) -> Tensor:
+        share = self._count_pass() if self.training and self.running_mean is not None else 0.0
+        statistics = (self.running_mean, self.running_var) if self.training else (None, None)
+        return normalised_over_ranks(input, self.weight, self.bias, *statistics, share, self.eps, self.process_group)
+
+    def _by_products(self, input: Tensor) -> Tensor:
+        count, mean, var = _global_moments(input, self.process_group)
         if self.training and self.running_mean is not None:
-            self._track(count, mean.detach(), var.detach())
+            assert self.running_var is not None
+            share = self._count_pass()
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), share)
+            self.running_var.lerp_((var.detach() * (count / (count - 1))).to(self.running_var.dtype), share)
         scale = torch.rsqrt(var + self.eps)  # [C]
         if self.weight is not None:
             scale = scale * self.weight
@@ -55,14 +75,11 @@ class SyncBatchNorm(_BatchNorm):
         shape = (1, -1, *[1] * (input.dim() - 2))
         return torch.addcmul(shift.view(shape), input.to(scale.dtype), scale.view(shape)).to(input.dtype)
 
-    def _track(self, count: int, mean: Tensor, var: Tensor) -> None:
-        assert self.running_mean is not None
-        assert self.running_var is not None
+    def _count_pass(self) -> float:
+        """Count a pass, and return its share of the running statistics."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), share)
+        return 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
 
 
 def convert_sync_batch_norm(
@@ -71,20 +88,15 @@ def convert_sync_batch_norm(
     """Replace the module's BatchNorm layers, in place, by layers over all ranks or over those of a group.
 
     Parameters and buffers stay the same objects, and a layer that contains others, such as timm's with an activation,
-    still ends with them. CUDA modules get torch's SyncBatchNorm, others the one of this file: move the module to its
-    device first, or set `is_on_gpu`. (torch's makes the host wait once per layer and pass, for a count.)
+    still ends with them. Layers are the same on any device; `is_on_gpu` has no effect.
 
     >>> type(convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(4)))[0]).__name__
     'SyncBatchNorm'
     """
-    if is_on_gpu is None:
-        is_on_gpu = any(parameter.is_cuda for parameter in module.parameters())
-    if is_on_gpu:
-        return _run_children(nn.SyncBatchNorm.convert_sync_batchnorm(module, group))  # type: ignore[no-untyped-call]
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm | nn.SyncBatchNorm):
         return _synchronised(module, group)
     for name, child in module.named_children():
-        module.add_module(name, convert_sync_batch_norm(child, group, is_on_gpu))
+        module.add_module(name, convert_sync_batch_norm(child, group))
     return module
 
 
@@ -175,7 +187,7 @@ def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: st
     section 3.3, "Shuffling BN").
 
     The images of all ranks are shuffled among the ranks, pass through the network, and the outputs are put back in
-    order.
+    order. Each image goes to one other rank and its output comes back, so memory does not grow with the ranks.
 
     >>> batch = Batch({}, torch.arange(3), torch.zeros(3))
     >>> in_shuffled_order(nn.Identity(), torch.arange(3.0)[:, None], batch, "example").flatten()
@@ -190,8 +202,42 @@ def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: st
     Returns:
         Outputs [B, ...] of this rank's images.
     """
-    everyone, local_rows = dist.all_gather(images), dist.own_rows(images)  # [N, ...], [B]
-    drawn = batch.shared(slot).permutation(len(everyone))[0]
-    order = to_device(torch.from_numpy(drawn), images.device)  # [N], the image at each position
-    outputs: Tensor = network(everyone[order[local_rows]])
-    return dist.all_gather(outputs)[torch.argsort(order)[local_rows]]
+    counts = dist.row_shares(images)
+    order = batch.shared(slot).permutation(sum(counts))[0]  # [N], the image at each position
+    routes = _routes(order, counts, dist.rank())
+    there, arranged, back, restored = to_device(torch.from_numpy(routes.rows), images.device)  # [B] each
+    outputs: Tensor = network(dist.exchange_rows(images[there], routes.sent, routes.received)[arranged])
+    return dist.exchange_rows(outputs[back], routes.received, routes.sent)[restored]
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """The way of images to other ranks, and of their outputs back."""
+
+    rows: Int64s
+    """[4, B]: this rank's images by the rank they go to; those that arrive by position; outputs by the rank they go
+    back to; those that come back by image."""
+    sent: list[int]
+    """[W], number of images for each rank."""
+    received: list[int]
+    """[W], number of images from each rank."""
+
+
+def _routes(order: Int64s, counts: list[int], rank: int) -> _Routes:
+    """Route images whose positions are shared among ranks as the images are.
+
+    Args:
+        order: int64 [N], the image at each position.
+        counts: [W], number of images, and of positions, of each rank.
+        rank: this rank.
+    """
+    ends = np.cumsum(counts)
+    first, end = ends[rank] - counts[rank], ends[rank]
+    positions = np.flatnonzero((first <= order) & (order < end))  # [B], of this rank's images, rising
+    sent = np.bincount(np.searchsorted(ends, positions, side="right"), minlength=len(counts))
+    owners = np.searchsorted(ends, order[first:end], side="right")  # [B], the rank with the image at each own position
+    received = np.bincount(owners, minlength=len(counts))
+    by_owner = np.argsort(owners, kind="stable")  # images arrive by owner, and from each by position
+    images = order[positions] - first
+    rows = np.stack([images, np.argsort(by_owner), by_owner, np.argsort(images)])
+    return _Routes(rows, sent.tolist(), received.tolist())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from raysl import distributed as dist
-from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
+from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, norm_statistics
 from raysl.schedule import Step
 from tests.gpu.marks import CUDA, on_gpu
 from tests.methods.test_simclr import small_simclr, whole_batch
@@ -92,7 +92,7 @@ def gradients(counts: list[int], device: torch.device) -> dict[str, Any]:
             "grads": {name: parameter.grad for name, parameter in method.named_parameters()},
             "statistics": norm_statistics(method),
             "classes": sorted({type(layer).__name__ for layer in norms}),
-            "is_torchs": all(isinstance(layer, nn.SyncBatchNorm) for layer in norms),
+            "is_synchronised": all(isinstance(layer, SyncBatchNorm) for layer in norms),
         }
     )
 
@@ -103,7 +103,7 @@ def on_ranks(world: int) -> dict[str, Any]:
     return {
         "collectives": collectives(world),
         "steps": {share: gradients(counts, CUDA) for share, counts in SHARES[world].items()},
-        "created": any(isinstance(layer, nn.SyncBatchNorm) for layer in state.method.modules()),
+        "created": any(isinstance(layer, SyncBatchNorm) for layer in state.method.modules()),
     }
 
 
@@ -136,15 +136,13 @@ def test_every_collective_works_on_tensors_of_the_gpu(ranks: list[dict[str, Any]
 
 
 @pytest.mark.parametrize("share", ["even", "uneven"])
-def test_ranks_with_torchs_synchronised_norm_give_the_gradient_of_one_process(
-    ranks: list[dict[str, Any]], share: str
-) -> None:
+def test_ranks_with_synchronised_norm_give_the_gradient_of_one_process(ranks: list[dict[str, Any]], share: str) -> None:
     one = gradients([6], CUDA)
     on_cpu = gradients([6], torch.device("cpu"))
     assert sum(rank["steps"][share]["loss"] for rank in ranks) == pytest.approx(one["loss"], rel=1e-8)
     assert one["loss"] == pytest.approx(on_cpu["loss"], rel=1e-8)
     for rank in (rank["steps"][share] for rank in ranks):
-        assert rank["is_torchs"], rank["classes"]
+        assert rank["is_synchronised"], rank["classes"]
         for name, grad in one["grads"].items():
             scale = grad.abs().max().item()
             torch.testing.assert_close(rank["grads"][name], grad, rtol=1e-7, atol=1e-7 * scale, msg=name)
@@ -153,5 +151,5 @@ def test_ranks_with_torchs_synchronised_norm_give_the_gradient_of_one_process(
             torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-10)
 
 
-def test_a_state_made_for_a_gpu_gets_torchs_synchronised_norm(ranks: list[dict[str, Any]]) -> None:
+def test_a_state_made_for_a_gpu_gets_synchronised_norm(ranks: list[dict[str, Any]]) -> None:
     assert all(rank["created"] for rank in ranks)
