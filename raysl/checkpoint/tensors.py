@@ -26,8 +26,13 @@ def save_tensors(tensors: dict[str, Any], path: Path) -> None:
         raise
 
 
-def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a file of tensors and primitives.
+def load_tensors(path: Path, is_mapped: bool = False) -> dict[str, Any]:
+    """Read a file of tensors and primitives, on the CPU.
+
+    Args:
+        path: of the file.
+        is_mapped: whether tensors are read from the file only when they are used, so that memory holds one at a time.
+            They must be copied before the file changes.
 
     Raises:
         ConfigError: if it cannot be read, or holds anything else, such as a pickle that would run code.
@@ -37,7 +42,7 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, An
             f"refused {path}: it is not what raysl writes, or it was cut off; go back to an older checkpoint"
         )
     try:
-        loaded: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"refused {path}: it holds more than tensors and primitives ({reason})") from error

@@ -8,16 +8,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 AT_ONCE = 2**22
-"""Number of products held at a time: 16 MB in float32."""
+"""Number of products held at a time: 16 MB in float32. A GPU of more than 16 GB holds more, a 1,024th of its memory."""
 MOST_STORED = 2**24
-"""Largest number of products stored for the backward pass; more than that are computed again."""
+"""Largest number of products stored for the backward pass; more than that are computed again. A GPU stores up to a 64th
+of its memory."""
 
 
 def log_sum_exp(anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
     """Return for each anchor the log of the sum of exp(anchor . key) over the keys that count, and the other products.
 
-    Beyond inputs and outputs at most 64 MB are held in float32: if the products do not fit, a few rows are computed at
-    a time, and again in the backward pass. Gradients can be taken once, for anchors and keys.
+    Beyond inputs and outputs at most 64 MB are held in float32, on a GPU a 64th of its memory: if the products do not
+    fit, a few rows are computed at a time, and again in the backward pass. Gradients can be taken once, for anchors and
+    keys.
 
     >>> log_sum_exp(torch.zeros(1, 2), torch.zeros(3, 2), left_out=torch.tensor([[0]]))  # log 2
     (tensor([0.6931]), tensor([[0.]]))
@@ -51,7 +53,8 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
         most, total, left = anchors.new_empty(len(anchors), 1), anchors.new_empty(len(anchors), 1), []
-        is_stored = len(anchors) * len(keys) <= MOST_STORED and any(ctx.needs_input_grad)
+        most_stored = _share_of_memory(anchors.device, 64, MOST_STORED)
+        is_stored = len(anchors) * len(keys) <= most_stored and any(ctx.needs_input_grad)
         stored: list[Tensor] = []
         for part, products in _products(anchors, keys):
             left.append(products.gather(1, left_out[part]))
@@ -88,9 +91,17 @@ def _products(anchors: Tensor, keys: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _parts(anchors: Tensor, keys: Tensor) -> Iterator[slice]:
-    num = max(AT_ONCE // len(keys), 1)
+    num = max(_share_of_memory(anchors.device, 1024, AT_ONCE) // len(keys), 1)
     for first in range(0, len(anchors), num):
         yield slice(first, first + num)
+
+
+def _share_of_memory(device: torch.device, parts: int, least: int) -> int:
+    """Return how many float32 numbers fit into one of so many equal parts of a GPU's memory, at least `least`."""
+    if device.type != "cuda":
+        return least
+    num_bytes: int = torch.cuda.get_device_properties(device).total_memory
+    return max(num_bytes // parts // 4, least)
 
 
 def _masked(products: Tensor, left_out: Tensor) -> Tensor:

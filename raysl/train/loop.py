@@ -66,7 +66,7 @@ def fit(
     method, optimizer = state.method, state.optimizer
     stream = as_stream(batches, state, plan)
     run, meter = Run(state, plan, reporter, stream), Meter(state.device)
-    finite = FiniteCheck(state.device, lambda step: _tell_non_finite(run, callbacks, step))
+    finite = FiniteCheck(state.device, lambda step: _tell_non_finite(run, callbacks, step), run.agreement)
     for callback in callbacks:
         callback.on_train_start(run)
     model.train()
@@ -96,6 +96,8 @@ def fit(
         if _is_save_due(run):
             finite.settle()
             _save(run, callbacks, reporter)
+        # Queued behind this step on a GPU, where the next one reads the flags.
+        run.agreement.exchange()
     for callback in callbacks:
         callback.on_train_end(run)
     return run.metrics

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from raysl import __version__
 from raysl import distributed as dist
@@ -207,7 +208,8 @@ class TrainState:
         copy = Folder(str(folder))
         meta = verify(copy, [STATE_FILE])
         check_resumable(meta, copy.uri, self.config)
-        tensors = load_tensors(folder / STATE_FILE, self.device)
+        # Each tensor is read when it is copied to its place: neither the device nor the host holds a second state.
+        tensors = load_tensors(folder / STATE_FILE, is_mapped=True)
         try:
             self.method.load_state_dict(dist.shard_like(self.method, tensors["method"]))
             dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
@@ -219,7 +221,7 @@ class TrainState:
         if self.scaler.is_enabled() and "scaler" in tensors:
             self.scaler.load_state_dict(tensors["scaler"])
         self.step = tensors["step"]
-        self.callbacks = tensors["callbacks"]
+        self.callbacks = tree_map_only(Tensor, Tensor.clone, tensors["callbacks"])
         self.weights = meta.get("weights")
 
 

@@ -76,6 +76,25 @@ def test_what_callbacks_keep_comes_back(saved: Path) -> None:
     assert (state.callbacks["Probe"]["best"], state.callbacks["Probe"]["name"]) == (0.5, "x")
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_state_is_read_part_by_part_and_keeps_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    first, second = (state_of(f"optim={optimizer}", "optim.lr=0.1") for _ in range(2))
+    first.callbacks = {"Probe": {"seen": torch.arange(3)}}
+    train(first, 3).save(tmp_path, {})
+    how: dict[str, Any] = {}
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: how.update(kwargs) or load(*args, **kwargs))
+    second.load(tmp_path)
+    assert (how["mmap"], how["map_location"]) == (True, "cpu")
+    file = tmp_path / "train_state.pt"
+    with file.open("r+b") as opened:  # the same file, in place
+        opened.write(bytes(file.stat().st_size))
+    assert_same(first, second)
+    assert second.callbacks["Probe"]["seen"].tolist() == [0, 1, 2]
+
+
 def test_first_weights_are_a_function_of_the_seed() -> None:
     assert_same(state_of(), state_of())
     with pytest.raises(AssertionError):

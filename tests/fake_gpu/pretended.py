@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -88,6 +89,7 @@ def _stand_ins(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
         "memory_reserved": lambda *args: 0,
         "memory_summary": lambda *args: "",
         "mem_get_info": lambda *args: (0, 0),
+        "get_device_properties": lambda *args: SimpleNamespace(total_memory=80 << 30),
         "get_device_capability": lambda *args: (9, 0),
         "get_rng_state": lambda *args: torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": lambda *args: None,

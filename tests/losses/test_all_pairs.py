@@ -1,10 +1,12 @@
 """Losses over all pairs, a few rows at a time: the same numbers, in little memory."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysl.losses import all_pairs, contrastive_accuracy, nt_xent
@@ -109,3 +111,18 @@ def test_no_tensor_of_a_large_batch_holds_all_pairs() -> None:
 def test_equal_embeddings_are_not_nearer_than_each_other() -> None:
     z = normal(1, 1, 64, dtype=torch.float32).expand(300, 2, 64)
     assert contrastive_accuracy(z, z, torch.arange(300)) == 0
+
+
+@pytest.mark.parametrize(("gigabytes", "rows", "is_stored"), [(80, 2560, True), (8, 512, False)])
+def test_a_gpu_holds_as_many_products_as_its_memory_allows(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, rows: int, is_stored: bool
+) -> None:
+    """Of 8,192 anchors and keys, SimCLR's 4,096 images on one GPU."""
+    properties = SimpleNamespace(total_memory=gigabytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    with FakeTensorMode():
+        anchors, keys = torch.empty(8192, 4, device="cuda"), torch.empty(8192, 4, device="cuda")
+        assert next(all_pairs._parts(anchors, keys)).stop == rows
+    most = all_pairs._share_of_memory(torch.device("cuda"), 64, all_pairs.MOST_STORED)
+    assert (most >= 8192**2) == is_stored
+    assert all_pairs._share_of_memory(torch.device("cpu"), 64, all_pairs.MOST_STORED) == all_pairs.MOST_STORED

@@ -2,14 +2,22 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from raysl import distributed as dist
 from raysl.data.batch import Batch
+from raysl.data.decode.corrupt import CorruptLog
 from raysl.train import LocalReporter, NonFiniteLoss, fit, late
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.late import FiniteCheck, Late
+from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.callbacks.stop import StopRequest
+from raysl.train.late import Agreement, FiniteCheck, Late
+from tests.collective_calls import Collectives
+from tests.fake_ranks import fake_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import StopAt, batches, problem, tensors_of
 
 
@@ -93,3 +101,44 @@ def test_a_loss_that_is_lost_at_the_last_step_or_before_a_stop_is_found(lost: in
     with pytest.raises(NonFiniteLoss, match=f"not finite at step {lost} "):
         fit(state, state.method, plan, made, callbacks=[StopAt(lost + 1)], reporter=LocalReporter(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_of_a_step_are_exchanged_once_and_read_one_by_one(run_ranks: RunRanks) -> None:
+    for found in run_ranks(2, agreed):
+        assert found["read"] == [[0.0], [1.0, 0.0], [1.0]]
+        assert found["calls"] == ["allreduce_", "allreduce_"], "the third flag came after the first exchange"
+
+
+def agreed() -> dict[str, Any]:
+    rank, agreement = dist.rank(), Agreement()
+    with Collectives() as watch:
+        first = agreement.ask(torch.full((1,), float(rank)))
+        second = agreement.ask(torch.tensor([1.0, 1.0 - rank]))
+        agreement.exchange()
+        third = agreement.ask(torch.ones(1))
+        agreement.exchange()
+        agreement.exchange()
+    return {"read": [first.read(), second.read(), third.read()], "calls": watch.names}
+
+
+def test_a_step_late_the_flags_of_loss_stop_and_broken_images_are_one_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("late", "callbacks.stop", "callbacks.corrupt_images"):
+        monkeypatch.setattr(f"raysl.train.{module}.is_late", lambda device: True)
+    watch = Collectives()
+    by_step: list[list[int]] = []
+
+    class Step(Callback):
+        def on_backward(self, run: Run, step: object) -> None:
+            by_step.append([call.num_bytes for call in watch.calls if call.name == "allreduce_"])
+            watch.calls.clear()
+
+    with fake_ranks(2):
+        state, plan = problem("train.sync_bn=false")
+        callbacks = [StopRequest(lambda: False, every=1), CorruptImages(CorruptLog(), tmp_path, 9), Step()]
+        with watch:
+            fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=LocalReporter())
+    within = [sizes for place, sizes in enumerate(by_step) if place > 1 and place % plan.epoch_len]
+    statistics = within[0][0]
+    assert within == [[statistics, 16]] * 5, "the means of running statistics, and four flags of four bytes"

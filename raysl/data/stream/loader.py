@@ -168,12 +168,12 @@ class Loader:
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
-        """Move plain images to the device and normalise them."""
-        views = {name: view.to(device) for name, view in loaded.views.items()}
+        """Move plain images to the device, as `finish` does, and normalise them."""
+        views = {name: to_device(view, device) for name, view in loaded.views.items()}
         return Batch(
             self.normalized(views),
-            loaded.index.to(device),
-            loaded.label.to(device),
+            to_device(loaded.index, device),
+            to_device(loaded.label, device),
             seed=self.order.seed,
             host_index=loaded.index.numpy(),
         )
@@ -196,7 +196,7 @@ class Loader:
                 torch.from_numpy(cut.labels),
                 extras=done.extras,
                 seed=self.order.seed,
-            ).map(lambda rows: rows.to(device))
+            ).map(lambda rows: to_device(rows, device))
             yield replace(batch, views=self.normalized(batch.views), host_index=index)
 
     def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:

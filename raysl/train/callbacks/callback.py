@@ -18,6 +18,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
 from raysl.train.batches import BatchStream, some_images
 from raysl.train.files import note_event
+from raysl.train.late import Agreement
 from raysl.train.reporter import Reporter
 from raysl.train.state import TrainState
 
@@ -36,6 +37,7 @@ class Run:
         stopped: the reason given to `stop` or `finish`, or None.
         is_save_asked: whether a checkpoint is saved after this step because `save` was called.
         callback_s: seconds that this start has spent in callbacks after its steps.
+        agreement: exchanges flags between ranks, once a step.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Run:
         self.stopped: str | None = None
         self.is_save_asked = False
         self.callback_s = 0.0
+        self.agreement = Agreement()
         self._reporter = reporter
         self._stream = stream
 

@@ -14,7 +14,7 @@ from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
 from raysl.train.files import CORRUPT_FILE, append
-from raysl.train.late import Late, is_late
+from raysl.train.late import Answer, is_late
 
 SHOWN = 5
 
@@ -39,7 +39,7 @@ class CorruptImages(Callback):
         self.fingerprint = ""
         self.failure: str | None = None
         self.disk = disk or Disk()
-        self.unread: Late | None = None
+        self.unread: Answer | None = None
 
     def on_train_start(self, run: Run) -> None:
         dataset = run.state.setup.data.fingerprint
@@ -56,9 +56,7 @@ class CorruptImages(Callback):
         is_log_due = run.is_log_due(step)
         if self.unread is not None:
             self._exchange()
-        self.unread = Late(
-            dist.all_least(torch.full((1,), float(not self.corrupt.unreported), device=run.state.device))
-        )
+        self.unread = run.agreement.ask(torch.full((1,), float(not self.corrupt.unreported), device=run.state.device))
         if is_log_due or not is_late(run.state.device):
             self._exchange()
         if not self.images:

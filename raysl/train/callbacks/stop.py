@@ -12,7 +12,7 @@ from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.late import Late, is_late
+from raysl.train.late import Answer, is_late
 
 log = logging.getLogger("raysl")
 
@@ -48,7 +48,7 @@ class StopRequest(Callback):
         self.has_failed = has_failed
         self.was_requested = threading.Event()
         self.has_ended = threading.Event()
-        self.unread: Late | None = None
+        self.unread: Answer | None = None
 
     @override
     def on_train_start(self, run: Run) -> None:
@@ -63,7 +63,7 @@ class StopRequest(Callback):
             requests = self.was_requested.is_set() or self.has_failed(), _is_save_asked.is_set()
             # Filled on the device: a copy of numbers of the host would wait for a GPU.
             are_unset = [torch.full((1,), float(not is_set), device=run.state.device) for is_set in requests]
-            self.unread = Late(dist.all_least(torch.cat(are_unset)))
+            self.unread = run.agreement.ask(torch.cat(are_unset))
             if not is_late(run.state.device):
                 self._do_as_agreed(run)
 
