@@ -142,7 +142,7 @@ def _memory(counts: Counts, world: int, train: TrainConfig) -> dict[str, float]:
         # the part that computes and the next one are put together, each with its gradients
         memory["FSDP's whole parts"] = 4.0 * counts.largest_unit
     elif world > 1:
-        memory["DDP's buckets"] = float(counts.gradients)
+        memory["gradients"] = float(counts.gradients)  # views of DDP's buckets, which are there all the time
         if train.parallel == "zero1":
             memory["optimizer"] = memory.get("optimizer", 0.0) / world
     used = sum(memory.values())
