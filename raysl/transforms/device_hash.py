@@ -13,7 +13,7 @@ def absorb(state: Tensor, words: Tensor) -> Tensor:
     """Do one round of `raysl.hashing.absorb` on int64 tensors that broadcast, whose bits are those of unsigned words.
 
     >>> absorb(torch.tensor([1]), torch.tensor([2]))
-    tensor([7235116703822611636])
+    tensor([-972091869234291113])
     """
     return _mix_(state ^ _mix_(words + as_signed(GOLDEN)))
 

@@ -79,11 +79,18 @@ def test_settings_of_any_type_become_json() -> None:
     assert plain(given) == {"warmup": "10ep", "mean": [0.5, 0.25], "3": 4, "on": True, "none": None}
 
 
-@pytest.mark.parametrize("content", ['{"format": 99}', "{}", "[]"])
-def test_another_format_is_refused_by_name(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": 99}', r"report.json of format 1"),
+        ("{}", r"report.json of format 1"),
+        ("[]", r"report.json is damaged: it is \[\], not an object"),
+    ],
+)
+def test_another_format_is_refused_by_name(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "report.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"report.json of format 1"):
+    with pytest.raises(ValueError, match=message):
         load_report_json(path)
 
 
