@@ -65,9 +65,12 @@ def ready(browser: Any) -> None:
 
 
 def wait(browser: Any, is_so: Callable[[], bool]) -> None:
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, PATIENCE_S, poll_frequency=0.05).until(lambda _: is_so())
+    # a page that reloads may take away an element while it is read
+    reloading = [StaleElementReferenceException]
+    WebDriverWait(browser, PATIENCE_S, poll_frequency=0.05, ignored_exceptions=reloading).until(lambda _: is_so())
 
 
 def column(browser: Any, title: str, shown_only: bool = True) -> list[str]:
