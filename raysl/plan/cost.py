@@ -19,7 +19,7 @@ RESERVED = 2e9
 FRAGMENTS = 1.05
 """What the allocator holds beside what is in use."""
 CORE_PIXELS = 70e6
-"""Pixels of views a second that one CPU core reads, decodes and crops, where the GPU augments (docs/speed.md, 224 px)."""
+"""Pixels of views a second that a core reads, decodes and crops where the GPU augments (docs/speed.md, 224 px)."""
 MARGIN = 1.2
 """More cores than the bound needs."""
 
