@@ -62,7 +62,7 @@ CONTENDERS = {
     "b": Contender("DataLoader, torchvision v2 on tensors", "vision_tensor"),
     "c": Contender("DataLoader, lightly", "lightly"),
     "d": Contender("raysl in one process", "raysl_local"),
-    "e": Contender("raysl on Ray Data and Ray Train", "raysl_ray"),
+    "e": Contender("raysl on Ray", "raysl_ray"),
     "f": Contender("decoding alone", "decode"),
     "g": Contender("DALI on CPUs", "dali"),
     "h": Contender("DataLoader, lightly on tensors", "lightly_tensor"),

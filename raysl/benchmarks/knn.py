@@ -107,7 +107,6 @@ class KNN(Benchmark):
         train.check("train", num_classes)
         test.check("test", num_classes)
         config = self.config
-        train = FeatureSet(train.features, train.labels.to(test.labels.device), train.stages)
         for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))

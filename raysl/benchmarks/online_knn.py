@@ -11,7 +11,7 @@ from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows, unit_parts, unit_share
-from raysl.data.sources.subset import sample_of
+from raysl.data.sources.subset import Subset
 from raysl.data.stream.blocks import PlainRows
 from raysl.data.stream.loader import Loader, LocalBatches, ReadBlocks
 from raysl.nn.backbones.backbone import Backbone
@@ -75,7 +75,8 @@ class OnlineKNN(Callback):
     def _blocks(self, most: int, is_held_out: bool) -> Iterator[PlainRows]:
         """Yield this rank's blocks of the images to measure."""
         split = self.test if is_held_out else self.loader.split
-        images, rows = sample_of(split, most), sample_rows(split, most)
+        rows = sample_rows(split, most)
+        images = Subset(split, rows)
         share = unit_share(images, dist.rank(), dist.world())
         for part in unit_parts(images, share, ROWS, MOST_READ):
             yield PlainRows(rows[part.start : part.stop].tolist(), is_held_out)
