@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.losses import dcl, info_nce, nt_xent, off_diagonal_squares, sup_con, swapped_prediction
-from raysl.methods.barlow_twins import cross_correlation
-from raysl.methods.vicreg import vicreg_terms
+from raysl.losses import barlow_twins, dcl, dino, info_nce, nt_xent, sup_con, swapped_prediction, vicreg
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.dino_head import Centre
 from raysl.nn.ema import Teacher
 from raysl.nn.kmeans import kmeans
+from raysl.nn.moments import covariances, cross_correlation
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
 
@@ -159,8 +158,7 @@ def _barlow_twins(sizes: Sizes) -> Contenders:
     z = torch.randn(sizes.batch, 2, sizes.wide)
 
     def ours(z: Tensor) -> Tensor:
-        c = cross_correlation(z, 1e-5, is_joint=False)
-        return (1 - c.diagonal()).square().sum() + 0.005 * off_diagonal_squares(c)
+        return barlow_twins(cross_correlation(z), 0.005, scale=1.0).loss
 
     found: Contenders = {"raysl": _both(ours, z)}
     if has_lightly():
@@ -175,8 +173,7 @@ def _vicreg(sizes: Sizes) -> Contenders:
     z = torch.randn(sizes.batch, 2, sizes.wide)
 
     def ours(z: Tensor) -> Tensor:
-        terms = vicreg_terms(z, 1.0, 1e-4)
-        return 25 * terms["invariance"] + 12.5 * terms["variance"] + terms["covariance"]  # lightly halves it
+        return vicreg(z, covariances(z)).loss  # a weight of 12.5 for the variance; lightly halves it
 
     found: Contenders = {"raysl": _both(ours, z)}
     if has_lightly():
@@ -194,7 +191,7 @@ def _dino(sizes: Sizes) -> Contenders:
     centre = Centre(sizes.many_prototypes)
 
     def ours(scores: Tensor) -> Tensor:
-        return swapped_prediction(scores, centre(told, 0.04), range(num_large), 0.1)
+        return dino(scores, centre(told, 0.04))
 
     found: Contenders = {"raysl": _then(_both(ours, scores), lambda: centre.update(told.mean(dim=1), 0.9))}
     if has_lightly():

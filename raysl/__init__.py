@@ -18,6 +18,7 @@ _HOME = {
     "pretrain": "raysl.pretraining",
     "load_backbone": "raysl.checkpoint.backbone",
     "load_history": "raysl.runs.history",
+    "list_runs": "raysl.runs.overview",
     "extract": "raysl.benchmarks.features.extraction",
     "benchmark": "raysl.benchmarks.suite.evaluate",
     "compare": "raysl.benchmarks.suite.several",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from raysl.predictor import Predictor as Predictor
     from raysl.pretraining import pretrain as pretrain
     from raysl.runs.history import load_history as load_history
+    from raysl.runs.overview import list_runs as list_runs
     from raysl.runs.views import views as views
     from raysl.sweeps.run import sweep as sweep
     from raysl.train.process import setup as setup
@@ -56,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

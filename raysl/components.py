@@ -34,6 +34,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "ibot": "raysl.methods.ibot:IBOT",
         "ijepa": "raysl.methods.ijepa:IJEPA",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
+        "lejepa": "raysl.methods.lejepa:LeJEPA",
         "mae": "raysl.methods.mae:MAE",
         "moco": "raysl.methods.moco:MoCo",
         "moco_v3": "raysl.methods.moco_v3:MoCoV3",
@@ -111,9 +112,11 @@ ALIASES: dict[str, dict[str, str]] = {
         "embedding": "raysl.train.callbacks.embedding:Embedding",
         "function": "raysl.train.callbacks.function:Function",
         "histograms": "raysl.train.callbacks.histograms:Histograms",
+        "mlflow": "raysl.train.callbacks.mlflow_log:MLflow",
         "non_finite_finder": "raysl.train.callbacks.non_finite_finder:NonFiniteFinder",
         "precise_bn": "raysl.train.callbacks.precise_bn:PreciseBN",
         "view_images": "raysl.train.callbacks.view_images:ViewImages",
+        "wandb": "raysl.train.callbacks.wandb_log:WandB",
         "iteration_timer": "raysl.train.callbacks.numbers:IterationTimer",
         "learning_rates": "raysl.train.callbacks.numbers:LearningRates",
         "memory_stats": "raysl.train.callbacks.numbers:MemoryStats",
@@ -259,7 +262,8 @@ def _module_by_name(slot: str, where: str) -> ModuleType:
 def _module_from_file(slot: str, where: str) -> ModuleType:
     path = Path(where).expanduser().resolve()
     if not path.is_file():
-        raise ConfigError(f"{slot}: no file {where!r}; it is looked for at {path}")
+        place = "" if where == str(path) else f"; it is looked for at {path}"
+        raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there")
     name = "raysl_user_" + hashlib.sha256(str(path).encode()).hexdigest()[:12]
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)

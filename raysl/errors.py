@@ -1,5 +1,8 @@
 """The errors of raysl and their exit codes. Messages hold no credentials."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from raysl.redact import redact
 
 
@@ -47,3 +50,43 @@ class Stopped(RunFailed, SystemExit):
     def __init__(self, message: str = "", code: int = 130) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Problems:
+    """Collects what is wrong with the input, so that one message has all of it.
+
+    >>> problems = Problems()
+    >>> with problems.catching():
+    ...     raise ConfigError("optim.lr: -1 is out of range")
+    >>> problems.lines
+    ['optim.lr: -1 is out of range']
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[ConfigError] = []
+
+    @contextmanager
+    def catching(self) -> Iterator[None]:
+        """Collect a `ConfigError` of the block, but for those of a storage, which may be over soon."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except ConfigError as error:
+            self.errors.append(error)
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines so far, each once."""
+        return list(dict.fromkeys(line for error in self.errors for line in str(error).splitlines()))
+
+    def check(self) -> None:
+        """Raise what was collected, if anything.
+
+        Raises:
+            ConfigError: the only one as it is; several as one with all lines.
+        """
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise ConfigError("\n".join(self.lines)) from self.errors[0]

@@ -1,5 +1,6 @@
 """Use of a trained network: features, neighbours and class probabilities of images (`raysl.Predictor`)."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,19 @@ from raysl.checkpoint.files import META_FILE, STATE_FILE, local_copy
 from raysl.components import resolve
 from raysl.config.arguments import text_or_path
 from raysl.config.background import parse_color
+from raysl.config.schema import DataConfig
+from raysl.data.decode.corrupt import Replaced
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.given import describe_unusable, list_images, parse_device, split_images
 from raysl.data.source import Split
 from raysl.data.split import with_background
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
+from raysl.redact import redact_uri
+from raysl.train.files import count_broken
 from raysl.train.state import TrainState, setup_of
+
+log = logging.getLogger("raysl")
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -105,6 +112,10 @@ class Predictor:
         self._method: Method | None = None
         self._folders: dict[str, _Searched] = {}
 
+    def __repr__(self) -> str:
+        """The checkpoint, its backbone, and where it computes."""
+        return f"Predictor({redact_uri(self.checkpoint.uri)}; {self.backbone}; on {self.device})"
+
     def __call__(self, images: "Picture | Sequence[Picture]") -> Tensor:
         """Return the features of images, see `features`."""
         return self.features(images)
@@ -131,7 +142,7 @@ class Predictor:
         Args:
             images: see the class.
             among: features of the same checkpoint from `raysl.extract`, the Parquet folder that it writes, or a folder
-                of images, whose features are computed once.
+                of images, whose features are computed once; broken images in it are left out, with a warning.
             k: neighbours of each image; fewer if there are fewer images.
 
         Raises:
@@ -227,17 +238,27 @@ class Predictor:
             data: Any = load_data(self.checkpoint.config, ["data=image_folder"])
             data = replace(data, path=path)
             split = resolve("source", data.name)(data).required("train")
-            parts, labels, names = [], [], []
-            for first in range(0, split.num_samples, self.batch_size):
-                index = np.arange(first, min(first + self.batch_size, split.num_samples))
-                embedded = embed({"": self.backbone}, split, index, data, self.device)
-                if embedded.corrupt:
-                    raise ConfigError(describe_unusable(embedded.corrupt))
-                parts.append(embedded.features[""])
-                labels.append(torch.from_numpy(embedded.labels))
-                names += split.names_of(index)
-            self._folders[path] = _Searched(FeatureSet(torch.cat(parts), torch.cat(labels)), names)
+            self._folders[path] = self._search_in(split, data)
         return self._folders[path]
+
+    def _search_in(self, split: Split, data: DataConfig) -> _Searched:
+        """Return the features of a split without its broken images, of which a warning tells."""
+        parts, labels = [], []
+        broken: list[Replaced] = []
+        for first in range(0, split.num_samples, self.batch_size):
+            index = np.arange(first, min(first + self.batch_size, split.num_samples))
+            try:
+                embedded = embed({"": self.backbone}, split, index, data, self.device)
+            except CorruptImage as error:
+                raise ConfigError(f"no image to search can be used; {error}") from error
+            broken += embedded.corrupt
+            parts.append(embedded.features[""])
+            labels.append(torch.from_numpy(embedded.labels))
+        if broken:
+            log.warning("%s and left out; the first: %s", count_broken(len(broken)), broken[0])
+        kept = np.setdiff1d(np.arange(split.num_samples), [image.row for image in broken])
+        rows = torch.from_numpy(kept)
+        return _Searched(FeatureSet(torch.cat(parts)[rows], torch.cat(labels)[rows]), split.names_of(kept))
 
 
 def _count(k: Any) -> int:

@@ -1,6 +1,6 @@
 """Pre-training from settings to a measured checkpoint."""
 
-import json
+import logging
 import shlex
 import sys
 import threading
@@ -8,15 +8,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.checkpoint.files import SETTINGS_FILE
 from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
 from raysl.errors import Stopped as Stopped
 from raysl.redact import redact, redact_uri
-from raysl.report.summary import score_table
+from raysl.report.contents import Score
+from raysl.report.summary import readable, score_table
 from raysl.report.verdict import remarks
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
@@ -24,13 +26,15 @@ from raysl.runs.run import TrainedRun, training
 from raysl.runs.trainer import UserCallback
 from raysl.storage.addresses import join
 from raysl.train.expected import check_expected
-from raysl.train.files import CORRUPT_FILE, STARTUP_FILE
+from raysl.train.files import CORRUPT_FILE, STARTUP_FILE, parse_startup
 
 if TYPE_CHECKING:
     import pandas as pd
 
+log = logging.getLogger("raysl")
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """Checkpoint and numbers of a run.
 
@@ -50,6 +54,24 @@ class Result:
     report: Report | None
     best: str | None = None
 
+    def __repr__(self) -> str:
+        """The step, the loss, the scores, and where the run is, in a few lines."""
+        numbers = [f"{name} {readable(self.metrics[name])}" for name in _SHOWN if name in self.metrics]
+        lines = [f"step {self.metrics.get('step', 0):.0f}  {'  '.join(numbers)}".rstrip()]
+        lines += [f"{score.benchmark}/{score.metric}  {score.trained:.4g} {score.unit}" for score in self._scores()]
+        lines += [f"run  {redact_uri(self.path)}"]
+        return "\n".join(lines)
+
+    def _scores(self) -> list[Score]:
+        """The first score of each benchmark."""
+        scores = self.report.scores if self.report else []
+        return [
+            score for turn, score in enumerate(scores) if score.benchmark not in {s.benchmark for s in scores[:turn]}
+        ]
+
+
+_SHOWN = ("loss", "knn_top1")
+
 
 def pretrain(
     config: RunConfig,
@@ -58,6 +80,7 @@ def pretrain(
     show_progress: bool = True,
     until: int | None = None,
     stop: threading.Event | None = None,
+    **unknown: Never,
 ) -> Result:
     """Train, measure and report; an interrupted run of this name goes on from its newest checkpoint.
 
@@ -73,6 +96,7 @@ def pretrain(
         until: epochs to be done when this call returns, with a checkpoint and nothing measured; a later call goes on
             from there. Default, and from `train.epochs` on: to the end.
         stop: when another thread sets it, the run saves a checkpoint and stops, as at a signal.
+        unknown: refused with the way to give settings.
 
     Returns:
         URIs and numbers of the run.
@@ -83,11 +107,19 @@ def pretrain(
         Stopped: if the process was asked to end, by Ctrl-C or SIGTERM, or the run by `stop`; one that has made a step
             has saved a checkpoint. At a signal its message has been shown.
     """
+    if unknown:
+        words = [f"{key}=..." for key in unknown]
+        raise ConfigError(
+            f"{', '.join(unknown)}: pretrain has no such argument; settings belong to the configuration, as in "
+            f"raysl.pretrain(raysl.load_config('simclr', {words}))"
+        )
     with training(
         config, check_benchmarks, callbacks=callbacks, show_progress=show_progress, until=until, stop=stop
     ) as run:
         report = None
         if run.is_done and run.config.benchmarks:
+            if show_progress:
+                log.info("training is done; measuring %s", ", ".join(run.config.benchmarks))
             report = benchmark(run.folder.uri, facts=_facts(run), config=run.config)
         metrics = run.metrics | (report.metrics if report else {})
         result = Result(run.checkpoint, metrics, run.history, run.folder.uri, report, run.best)
@@ -102,10 +134,10 @@ def pretrain(
 
 def _facts(run: TrainedRun) -> dict[str, Any]:
     """Return what a report tells of the run beside its settings."""
-    startup = json.loads(run.folder.read_if_there(STARTUP_FILE) or b"{}")
+    startup = parse_startup(run.folder.read_if_there(STARTUP_FILE))
     times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
     return {
-        "times": {**times, "start to first step": startup.get("total", 0.0), "total": time.time() - run.since},
+        "times": {**times, "start to first step": startup["total"], "total": time.time() - run.since},
         "events": read_events(run.folder, with_saves=False),
         "command": redact(shlex.join(_command(run.folder))),
     }
@@ -127,7 +159,8 @@ def _print(result: Result) -> None:
         print(f"report      {redact_uri(result.report.path)}")
     if num_broken := result.metrics.get("corrupt_images"):
         listed = redact_uri(join(result.path, CORRUPT_FILE))
-        print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
+        what = "1 broken image was" if num_broken == 1 else f"{num_broken:.0f} broken images were"
+        print(f"data        {what} replaced; see {listed}")
     print(f"checkpoint  {redact_uri(result.checkpoint)}")
     if result.best is not None:
         print(f"best        {redact_uri(result.best)}")

@@ -24,7 +24,7 @@ from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
-from raysl.runs.dataset_note import DATASET_FILE
+from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
@@ -32,6 +32,7 @@ from raysl.runs.lineage import read_parents
 from raysl.schedule import Step
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
+from raysl.storage.records import read_as
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
@@ -100,7 +101,7 @@ class Pointer:
     @classmethod
     def read(cls, folder: str) -> "Pointer":
         """Read the pointer in a local folder."""
-        return cls(**json.loads((Path(folder) / POINTER_FILE).read_text()))
+        return read_as(cls, (Path(folder) / POINTER_FILE).read_bytes(), f"{folder}/{POINTER_FILE}")
 
     def write(self, folder: str) -> None:
         """Write the pointer into a local folder."""
@@ -259,7 +260,8 @@ class _Training:
         if self.is_last(step):
             return None
         numbers: dict[str, float] = {}
-        for line in parse_metrics(outlast(partial(self.folder.read_if_there, METRICS_FILE))):
+        content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
+        for line in parse_metrics(content, self.folder.uri_of(METRICS_FILE)):
             if line["step"] <= step:
                 numbers |= line
         return numbers
@@ -276,7 +278,9 @@ class _Training:
 
     @property
     def _epoch_len(self) -> int:
-        return int(json.loads(outlast(partial(self.folder.read, DATASET_FILE)))["epoch_len"])
+        note = outlast(partial(DatasetNote.read, self.folder))
+        assert note is not None, "claimed before the first step"
+        return note.epoch_len
 
     def result(self) -> Result:
         """Return the result of the run, which has ended.

@@ -16,10 +16,17 @@ from tests.methods.properties import TINY
 
 ROWS = 4
 """Images in the batch."""
+SMALL_HEAD = "num_prototypes=512", "hidden_dim=64"
 LESS = {
     "data2vec": ("method.num_layers=2",),
     "barlow_twins": ("method.dim=64",),
-    "dino_v2": ("method.patch_head.num_prototypes=512",),
+    "dino": tuple(f"method.head.{size}" for size in SMALL_HEAD),
+    "dino_v2": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
+    "ibot": tuple(f"method.head.{size}" for size in SMALL_HEAD),
+    "ijepa": ("method.predictor_depth=2",),
+    "mae": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3"),
+    "nnclr": ("method.queue_size=512",),
+    "ressl": ("method.queue_size=512", "method.hidden_dim=64"),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
     "vicreg": ("method.dim=64",),
     "wmse": ("method.output_dim=2", "method.sub_batch=4"),

@@ -77,7 +77,17 @@ def test_help_loads_neither_torch_nor_ray() -> None:
         (["pretrain", "--epochs", "3"], r"error: No such option: --epochs; settings are written key=value, .*\n"),
         (["list", "methods", "--jsn"], r"error: No such option: --jsn.*--json.*\n"),
         (["list", "method"], r"error: no list 'method'; did you mean 'methods'\? Known: methods, .*, configs\n"),
-        (["list"], r"error: Missing argument .*\n"),
+        (["list", "models"], r"error: no list 'models'; did you mean 'methods' or 'backbones'\? Known: .*\n"),
+        (["simclr"], r"error: No such command 'simclr'. Did you mean `raysl pretrain simclr`\?\n"),
+        (["sweep/quickstart"], r"error: .* Did you mean `raysl sweep sweep/quickstart`\?\n"),
+        (["help"], r"error: No such command 'help'. Did you mean `raysl --help`\?\n"),
+        (["version"], r"error: No such command 'version'. Did you mean `raysl --version`\?\n"),
+        (
+            ["config", "resnet50"],
+            r"error: .*'resnet50'; .* `raysl pretrain simclr backbone.depth=50`; .*\n",
+        ),
+        (["config", "swin_t"], r"error: .*`raysl pretrain simclr backbone=torchvision backbone.model=swin_t`.*\n"),
+        (["config", "simclr", "nofolder"], r"error: 'nofolder' is .*; there is no folder or file 'nofolder'; .*\n"),
         (["config", "gone.yaml"], r"error: no file 'gone.yaml'.*\n"),
         (["report", "views", "simcrl"], r"error: .*'simcrl'.*did you mean 'simclr'.*\n"),
         (["config", "a", "b", "c=1"], r"error: 'b' is neither CONFIG nor a setting; .*\n"),
@@ -88,6 +98,12 @@ def test_misspelt_words_come_with_what_was_meant(run: Run, arguments: list[str],
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(message, err, re.DOTALL)
+
+
+def test_list_alone_shows_the_kinds(run: Run) -> None:
+    code, out, err = run("list")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "raysl list methods"
 
 
 def test_each_line_of_a_config_error_is_marked(run: Run, tiny: str) -> None:

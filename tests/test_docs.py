@@ -2,7 +2,6 @@
 
 import pkgutil
 import re
-import shlex
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,14 +10,13 @@ import pytest
 import torch
 
 import raysl
-from raysl.cli import split_arguments
 from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe
+from raysl.config.dump import write_inline
 from raysl.config.schema import DataConfig
-from raysl.preview.page import requested
+from raysl.sweeps.schema import SweepFile
 from raysl.train.callbacks.callback import configured
 from tests.claims import CLAIMS
-from tests.data.samples import png
 from tests.train.callbacks.own import train
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +78,7 @@ def test_every_callback_has_a_row_with_its_settings_and_a_source() -> None:
 def test_the_callbacks_of_the_page_log_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files("callbacks.md", tmp_path)
     monkeypatch.chdir(tmp_path)
-    words = ["callbacks=[mine.py:WeightNorm]", "callbacks.WeightNorm.every=2"]
+    words = ["callbacks=[weight_norm.py:WeightNorm]", "callbacks.WeightNorm.every=2"]
     words += ["callbacks.spread={name: function, function: 'probe.py:spread'}"]
     state, _, lines = train(tmp_path / "run", *configured(raysl.load_config("quickstart", words)))
     norm = torch.cat([weight.detach().flatten() for weight in state.method.parameters()]).norm()
@@ -116,6 +114,12 @@ def test_the_reference_has_every_public_function() -> None:
     assert functions <= set(re.findall(r"^::: (\S+)$", (ROOT / "docs/api/functions.md").read_text(), re.MULTILINE))
 
 
+def test_the_page_of_sweeps_has_every_setting_as_the_code_has_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.+) \|$", DOCS["sweeps.md"], re.MULTILINE)
+    wanted = [(key, write_inline(value), doc) for key, value, doc in describe(SweepFile(name="NAME"))]
+    assert [row for row in rows if row in wanted] == wanted
+
+
 def told_of(doc: str) -> str:
     """What a page on another library says of raysl: the right columns of its tables."""
     return "\n".join(re.findall(r"^\| .+? \| (.+) \|$", DOCS[doc], re.MULTILINE))
@@ -125,7 +129,9 @@ def told_of(doc: str) -> str:
 def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
     loaded = (
         ["data.path=.", "optim=sgd"],
+        ["data.path=.", "optim=larc"],
         ["data.path=.", "backbone=vit"],
+        ["data.path=.", "backbone=torchvision"],
         ["data={name: torchvision, dataset: CIFAR10, root: .}"],
     )
     methods = [["data.path=.", f"method={name}"] for name in ALIASES["method"]]
@@ -153,33 +159,10 @@ def write_files(doc: str, folder: Path) -> None:
             (folder / name[1]).write_text(block)
 
 
-def commands(doc: str) -> list[str]:
-    text = "".join(blocks(doc, "bash")).replace("\\\n", " ")
-    return [line for line in text.splitlines() if line.startswith(("raysl pretrain", "raysl ingest", "raysl report"))]
-
-
-@pytest.mark.parametrize(("doc", "command"), [(doc, command) for doc in DOCS for command in commands(doc)])
-def test_the_settings_of_a_command_are_right(
-    doc: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_files(doc, tmp_path)
-    (tmp_path / "1.png").write_bytes(png(1))
-    monkeypatch.chdir(tmp_path)
-    command = command.replace("/path/to/images", str(tmp_path))
-    words = shlex.split(re.sub(r" --[\w-]+( [^-\s=]+(?=\s|$))?", "", command))[1:]
-    if words[0] == "report":
-        name, overrides = split_arguments(words[2:])
-        assert name is not None
-        assert requested(name, overrides).recipe.num_views > 0
-    else:
-        name, overrides = split_arguments(words[1:])
-        assert raysl.load_config(name or "quickstart", overrides).data.name
-
-
 def test_a_method_with_views_of_its_own_is_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files("views.md", tmp_path)
     monkeypatch.chdir(tmp_path)
-    config = raysl.load_config("quickstart", ["method.name=mine.py:Mine", "method.views.jitter_p=0"])
+    config = raysl.load_config("quickstart", ["method.name=solarized.py:Mine", "method.views.jitter_p=0"])
     recipe = config.method.views.recipe()
     images = [np.full((3, 20, 30), 255, np.uint8), np.zeros((3, 30, 20), np.uint8)] * 50
     views = recipe([torch.from_numpy(image) for image in images], np.arange(100), 0, 0)["global"]
@@ -205,3 +188,19 @@ def test_a_source_of_ones_own_is_the_example(tmp_path: Path, monkeypatch: pytest
     assert all(np.array_equal(image, pixels[chosen[row]]) for image, row in zip(rows.images, [0, 2], strict=True))
     assert rows.labels.tolist() == (chosen[[0, 2]] % 2).tolist()
     assert resolve("source", found["config"].data.name)(found["config"].data).optional("test") is None
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that links can name, as Python-Markdown spells them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
+
+
+def test_links_between_pages_name_headings_that_are_there() -> None:
+    missing = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for name, anchor in re.findall(r"\]\(([\w-]+\.md)?#([^)\s]+)\)", page.read_text()):
+            if anchor not in anchors(ROOT / "docs" / (name or page.name)):
+                missing.append((page.name, name, anchor))
+    assert missing == []

@@ -15,6 +15,7 @@ from raysl.benchmarks.metric import metrics_of as metrics_of
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.process.screen import duration
 
 if TYPE_CHECKING:
     from raysl.checkpoint.backbone import Checkpoint
@@ -167,6 +168,41 @@ class Context:
     folder: "Folder"
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What a benchmark takes.
+
+    Args:
+        what: the work, in words.
+        seconds: of one core, estimated.
+        cores: that it uses at most; None: all.
+        advice: how to take less.
+    """
+
+    what: str
+    seconds: float
+    cores: int | None
+    advice: str
+
+    def line(self, name: str, num_networks: int, cores: float) -> str:
+        """Return a line for people; empty for less than half a minute.
+
+        Args:
+            name: of the benchmark.
+            num_networks: networks to measure.
+            cores: of the cluster.
+        """
+        used = max(1.0, min(cores, float(self.cores or cores)))
+        seconds = self.seconds * num_networks / used
+        if seconds < WORTH_TELLING_S:
+            return ""
+        each = f" for each of {num_networks} networks" if num_networks > 1 else ""
+        return f"{name}: {self.what}{each}, about {duration(seconds)} on {used:.0f} core(s); {self.advice}"
+
+
+WORTH_TELLING_S = 30.0
+
+
 class Benchmark(ABC):
     """A measurement of a backbone; keeps no state between calls.
 
@@ -231,6 +267,18 @@ class Benchmark(ABC):
     def metrics(cls, config: Any, num_classes: int) -> list[str]:
         """Return the names of the metrics for these settings."""
         raise NotImplementedError(f"{cls.__name__} does not tell the names of its metrics; override metrics()")
+
+    @classmethod
+    def outlook(cls, config: Any, num_rows: int, width: int, num_classes: int) -> "Outlook | None":
+        """Return what it takes to measure one network, where that is long enough to be told before it begins.
+
+        Args:
+            config: its settings.
+            num_rows: number of training images.
+            width: number of features of each.
+            num_classes: number of classes.
+        """
+        return None
 
     def measure(self, context: Context) -> Findings | Sequence[Metric]:
         """Measure one network; see `run`. Default: `run` on the features.

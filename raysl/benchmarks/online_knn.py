@@ -29,7 +29,8 @@ class OnlineKNN(Callback):
     """Logs `knn_top1`, the accuracy of the `knn` benchmark with its default settings, every so often.
 
     At most 5,000 training and 1,000 held-out images are used: at even distances in dataset order, or those of a few
-    whole units of a dataset that is read in units. Ranks share the work.
+    whole units of a dataset that is read in units. Ranks share the work. The first number, at step 0, is that of the
+    network before training.
 
     Args:
         loader: of the run's training images.
@@ -49,10 +50,17 @@ class OnlineKNN(Callback):
         self.read = read or LocalBatches(self.loader).chosen
 
     @override
+    def on_train_start(self, run: Run) -> None:
+        if run.state.step == 0:
+            self._measure(run)
+
+    @override
     def on_epoch_end(self, run: Run, step: Step) -> None:
         epochs = max(1, round(self.every.steps(step.total, step.epoch_len) / step.epoch_len))
-        if step.epoch % epochs and step.index != step.total:
-            return
+        if step.epoch % epochs == 0 or step.index == step.total:
+            self._measure(run)
+
+    def _measure(self, run: Run) -> None:
         backbone = run.state.exported()
         was_training = backbone.training
         backbone.eval()

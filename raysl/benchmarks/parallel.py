@@ -13,7 +13,9 @@ WORTH_S = 30.0
 """Seconds of work from which on tasks pay: each new process of Ray's takes some to import torch and scikit-learn."""
 
 
-def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[Any, ...]]) -> list[Result]:
+def run_jobs(
+    function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[Any, ...]], cores: int | None = None
+) -> list[Result]:
     """Return `function(shared, *job)` for each job, in order.
 
     The first runs here. Where Ray runs, and as many more of its length would take long, each of the others is a task of
@@ -24,12 +26,21 @@ def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[
         function: of the top level of a module.
         shared: input of all of them.
         jobs: further arguments of each; those that take longest first.
+        cores: tasks at a time at most; None: as many as there is room for.
     """
     began = time.process_time()
     results = [function(shared, *job) for job in jobs[:1]]
     rest, seconds = jobs[1:], time.process_time() - began
     ray = sys.modules.get("ray")  # which a process that has not loaded it does not use
-    if ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
+    if cores == 1 or ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
         return [*results, *(function(shared, *job) for job in rest)]
     reference, task = ray.put(shared), ray.remote(num_cpus=1, scheduling_strategy=ANYWHERE)(function)
-    return [*results, *ray.get([task.remote(reference, *job) for job in rest])]
+    if cores is None:
+        return [*results, *ray.get([task.remote(reference, *job) for job in rest])]
+    tasks: list[Any] = []
+    for job in rest:
+        running = ray.wait(tasks, num_returns=len(tasks), timeout=0)[1] if tasks else []
+        if len(running) >= cores:
+            ray.wait(running, num_returns=len(running) - cores + 1)
+        tasks.append(task.remote(reference, *job))
+    return [*results, *ray.get(tasks)]

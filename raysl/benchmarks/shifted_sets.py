@@ -192,7 +192,7 @@ def _folder_of(path: str) -> str:
 def _json(uri: str) -> Any:
     try:
         return json.loads(_read(uri))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{uri!r} is not JSON ({error}); fetch it anew") from error
 
 

@@ -1,8 +1,8 @@
 """Linear support vector machines on frozen features, by average precision (Goyal et al. 2019, arXiv 1905.01235)."""
 
 import logging
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from raysl.benchmarks.average_precision import (
     map_interval,
     mean_average_precision,
 )
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric, Needs, Outlook
 from raysl.benchmarks.classifiers.classification import stages_in, suffix_of
 from raysl.benchmarks.classifiers.svm_training import (
+    SECONDS,
     LabelledRows,
     Machine,
     cross_validated,
@@ -28,6 +29,7 @@ from raysl.benchmarks.classifiers.svm_training import (
     one_against_rest,
 )
 from raysl.benchmarks.parallel import run_jobs
+from raysl.config.component import MAY_CHANGE
 from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
@@ -47,7 +49,7 @@ class SVM(Benchmark):
         "A linear SVM for each class on frozen features, its cost by 3-fold cross-validated average precision; "
         "VOC07 classification of Goyal et al. 2019 (arXiv 1905.01235) as VISSL has it"
     )
-    cost = "minutes of all CPUs on features, which must fit into memory; 33 fits of each class"
+    cost = "minutes of all CPUs (svm.cores) on features, which must fit into memory; 34 fits of each class"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -74,9 +76,12 @@ class SVM(Benchmark):
         """Weight of the images that have the class; others weigh 1."""
         max_iter: Count = 2000
         """Steps of liblinear at most."""
-        dual: bool = True
+        dual: bool | Literal["auto"] = "auto"
         """Solve the dual problem, as VISSL does, which stops before its end at high costs; else the primal one, which
-        has the same solution and is mostly faster."""
+        has the same solution. auto: the one that is faster, which is the primal one but for low costs and more features
+        than images."""
+        cores: Annotated[int, Within(1, 4096)] | None = field(default=None, metadata=MAY_CHANGE)
+        """CPU cores at a time; default: all that the cluster has free."""
 
     @classmethod
     @override
@@ -102,6 +107,16 @@ class SVM(Benchmark):
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """Raw pixels have the metric of the features only."""
         return [f"map{suffix_of(stage)}" for stage in cls.stages(config)]
+
+    @classmethod
+    @override
+    def outlook(cls, config: Config, num_rows: int, width: int, num_classes: int) -> Outlook:
+        """Every fit takes a time in proportion to the size of the features."""
+        num_costs = len(set(config.costs))
+        num = num_classes * ((config.folds * num_costs if num_costs > 1 else 0) + 1)
+        what = f"{num:,} fits of support vector machines to {num_rows:,} x {width:,} features"
+        seconds = num * num_rows * width * SECONDS[config.dual is True]
+        return Outlook(what, seconds, config.cores, "fewer svm.costs or svm.folds take less")
 
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
@@ -129,13 +144,15 @@ class SVM(Benchmark):
 
     def _train(self, rows: LabelledRows, seed: int, stage: str) -> Numbers:
         """Train weights and biases [K, D + 1], each class with its best cost."""
-        machine = Machine(self.config.positive_weight, self.config.max_iter, self.config.dual, seed)
+        is_dual = None if self.config.dual == "auto" else self.config.dual
+        machine = Machine(self.config.positive_weight, self.config.max_iter, is_dual, seed)
         classes, costs = range(rows.labels.shape[1]), tuple(dict.fromkeys(self.config.costs))
         chosen = dict.fromkeys(classes, costs[0])
         if len(costs) > 1:
             jobs = [(column, cost) for cost in sorted(costs, reverse=True) for column in classes]  # slow ones first
             settings = (self.config.folds, machine)
-            results = dict(zip(jobs, run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs]), strict=True))
+            done = run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs], self.config.cores)
+            results = dict(zip(jobs, done, strict=True))
             chosen = {column: max(costs, key=lambda cost: results[column, cost][0]) for column in classes}
             name, num_stopped = stage or "features", sum(stopped for _, stopped in results.values())
             log.info("svm: the costs of %s are %s", name, ", ".join(f"{cost:g}" for cost in chosen.values()))
@@ -143,7 +160,7 @@ class SVM(Benchmark):
                 what = "svm: %d of %d fits of %s were stopped after %d steps, as are those of the papers"
                 log.info(what, num_stopped, len(jobs) * self.config.folds, name, self.config.max_iter)
         last = [(column, cost, machine) for column, cost in chosen.items()]
-        return np.stack(run_jobs(fit_class, rows, last))
+        return np.stack(run_jobs(fit_class, rows, last, self.config.cores))
 
     def _metric(self, scores: Numbers, labels: Labels, areas: Numbers, stage: str) -> Metric:
         """The mean over classes, with its interval."""

@@ -171,6 +171,11 @@ def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
         ConfigError: if there is no checkpoint, or the given one is damaged.
     """
     folder = Folder(uri)
+    if folder.is_local and Path(folder.path).is_file():
+        raise ConfigError(
+            f"{uri!r} is a file, not a checkpoint of raysl; of a file of weights `raysl convert {uri} --out "
+            "runs/theirs` makes a run, which is given in its place"
+        )
     if folder.exists(META_FILE):
         verify(folder, names)
         return folder.uri

@@ -28,6 +28,8 @@ from raysl.storage.folder import Folder
 from raysl.storage.records import check_types
 
 Tensors = Mapping[str, Tensor]
+_NO_SHAPE = ("freeze", "pretrained", "revision", "zero_init_residual", "drop_path")
+"""Settings of a backbone on which neither the shapes of its tensors nor its features depend."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,15 @@ class Weights:
         """Load these weights into a fresh backbone.
 
         Raises:
+            ConfigError: as `check_backbone`.
+        """
+        self.check_backbone(backbone)
+        backbone.load_state_dict(dict(self.backbone))
+
+    def check_backbone(self, backbone: Backbone) -> None:
+        """Refuse a backbone, which may be on the meta device, that these weights do not fit.
+
+        Raises:
             ConfigError: if a tensor is missing, has another shape, or is unknown.
         """
         if problems := misfits(backbone.state_dict(), self.backbone):
@@ -65,7 +76,6 @@ class Weights:
                 f"method.weights: the backbone of {self.uri} is another one: {problems[0]}{more}; {advice}, "
                 "or give other weights"
             )
-        backbone.load_state_dict(dict(self.backbone))
 
     def fill_method(self, method: nn.Module) -> dict[str, Any]:
         """Load the other parts of a fresh method, whose backbone is loaded already, where all tensors of a part fit.
@@ -76,12 +86,12 @@ class Weights:
             For `meta.json`: origin of the weights, hashes of their files, parts that were taken and parts that were
             left out.
         """
-        mine = _parts(method.state_dict())
+        mine = parts_of(method.state_dict())
         taken, left = {"backbone": len(self.backbone)}, {}
         if self.method_state is None:
             left = {name: f"the checkpoint is of the method {self.method!r}" for name in mine if name != "backbone"}
         else:
-            theirs = _parts(self.method_state)
+            theirs = parts_of(self.method_state)
             for name in dict.fromkeys([*mine, *theirs]):
                 if problems := misfits(mine.get(name, {}), theirs.get(name, {})):
                     left[name] = problems[0]
@@ -120,13 +130,6 @@ def read_weights(config: RunConfig) -> Weights:
     return Weights(uri, meta["method"], int(meta["step"]), hashes, backbone, state, hint)
 
 
-def describe_origin(origin: Mapping[str, Any]) -> str:
-    """Describe the result of `Weights.fill_method` in a sentence."""
-    left = f"; not taken: {', '.join(origin['left_out'])}" if origin["left_out"] else ""
-    where = f"{origin['uri']} ({origin['method']}, step {origin['step']})"
-    return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}"
-
-
 def _load_method(path: Path) -> Tensors:
     state: Tensors = check_types(load_tensors(path), str(path), {"method": Mapping})["method"]
     check_types(state, f"{path}: method", dict.fromkeys(state, Tensor))
@@ -145,7 +148,8 @@ def _target(method: str) -> str:
     return ALIASES["method"].get(method, method)
 
 
-def _parts(state: Tensors) -> dict[str, dict[str, Tensor]]:
+def parts_of(state: Tensors) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of a method by part, a direct child or buffer of it."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in state.items():
         parts.setdefault(name.partition(".")[0], {})[name] = value
@@ -163,6 +167,11 @@ def misfits(mine: Tensors, theirs: Tensors) -> list[str]:
     return problems
 
 
+def is_counter(name: str) -> bool:
+    """Whether a tensor counts batches: old files lack it, and features do not depend on it."""
+    return name.endswith("num_batches_tracked")
+
+
 def _hint(settings: Path, config: RunConfig) -> str:
     """Return the settings of a checkpoint's backbone that differ from the run's, as text `key=value`."""
     try:
@@ -176,5 +185,5 @@ def _hint(settings: Path, config: RunConfig) -> str:
     if not isinstance(theirs, dict):
         return ""
     return " ".join(
-        f"backbone.{key}={value}" for key, value in theirs.items() if key != "freeze" and mine.get(key) != value
+        f"backbone.{key}={value}" for key, value in theirs.items() if key not in _NO_SHAPE and mine.get(key) != value
     )

@@ -3,6 +3,7 @@
 Sub-commands import what they need when they run, so that `raysl --help` loads neither torch nor Ray.
 """
 
+import re
 import sys
 import traceback
 from importlib.metadata import PackageNotFoundError, version
@@ -15,12 +16,14 @@ from raysl.cli import report
 from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
 from raysl.cli.convert import run_convert
+from raysl.cli.convert_config import run_convert_config
 from raysl.cli.credentials import refuse_credentials
 from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
 from raysl.cli.listing import list_names, show_config
 from raysl.cli.plan import run_plan
 from raysl.cli.pretrain import run_pretrain
+from raysl.cli.runs import run_runs
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.process.signals import end_on_any_signal
@@ -45,7 +48,9 @@ app.command("extract")(run_extract)
 app.command("cluster")(run_cluster)
 app.command("ingest")(run_ingest)
 app.command("convert")(run_convert)
+app.command("convert-config")(run_convert_config)
 app.command("sweep")(run_sweep)
+app.command("runs")(run_runs)
 app.command("list")(list_names)
 app.command("doctor")(run_doctor)
 app.add_typer(report.app, name="report")
@@ -91,10 +96,21 @@ def run_app(app: typer.Typer, name: str) -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return typer's message; for unknown options such as `--epochs 3`, add how settings are written."""
+    """Return typer's message; for unknown options and commands, add what was probably meant."""
     message = error.format_message()
+    if command := re.match(r"No such command '(.*?)'\.", message):
+        return f"{message}{_way_from(command[1])}"
     is_unknown = message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --")
     return f"{message}; settings are written key=value, such as train.epochs=3" if is_unknown else message
+
+
+def _way_from(word: str) -> str:
+    """Return what to type for a word that is no command: the line of a configuration, or the option of that name."""
+    from raysl.config.files import config_names
+
+    if word in config_names():
+        return f" Did you mean `raysl {'sweep' if word.startswith('sweep/') else 'pretrain'} {word}`?"
+    return f" Did you mean `raysl --{word}`?" if word in ("help", "version") else ""
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

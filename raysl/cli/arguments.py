@@ -1,19 +1,23 @@
 """Arguments that commands share: CONFIG, key=value, and common options."""
 
+import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysl.errors import ConfigError
-from raysl.process.screen import set_up_logging
+from raysl.errors import ConfigError, Problems
+from raysl.process.screen import only_errors, set_up_logging
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
 
 DEFAULT_CONFIG = "quickstart"
+DEFAULT_SWEEP = "sweep/quickstart"
 
 Arguments = Annotated[
     list[str] | None,
@@ -30,7 +34,8 @@ LowResource = Annotated[
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import code outside raysl that the checkpoint names.")]
 Checkpoint = Annotated[
-    str, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.", show_default=False)
+    str | None,
+    typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.", show_default=False),
 ]
 LOW_RESOURCE = (
     "train.workers=1",
@@ -44,40 +49,104 @@ LOW_RESOURCE = (
 )
 
 
+def is_setting(word: str) -> bool:
+    """Whether a word is key=value.
+
+    >>> is_setting("optim.lr=0.1"), is_setting("runs/a=b")
+    (True, False)
+    """
+    return re.match(r"[^\s=/\\]+=", word) is not None
+
+
 def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
     """Split a command's arguments into (CONFIG or None, overrides): the first may be CONFIG, all others are key=value.
 
+    A path or URI of images beside CONFIG becomes `data=PATH`.
+
     Raises:
-        ConfigError: if another argument is not key=value.
+        ConfigError: if another argument is not key=value, with a line for each.
 
     >>> split_arguments(["simclr", "optim.lr=0.1"])
     ('simclr', ['optim.lr=0.1'])
     """
-    overrides = [word for word in arguments if re.match(r"[^\s=/\\]+=", word)]
-    others = [word for word in arguments if word not in overrides]
-    if others and others[0] == arguments[0]:
-        name, *others = others
-    else:
-        name = None
-    if others:
-        rule = "write settings as key=value, and CONFIG as one word before them"
-        raise ConfigError("\n".join(f"{word!r} is neither CONFIG nor a setting; {rule}" for word in others))
+    name, overrides, stray = sort_arguments(arguments)
+    refuse_stray(stray)
     return name, overrides
 
 
-def load_run(arguments: list[str] | None, low_resource: bool) -> "RunConfig":
+def split_sweep(arguments: list[str]) -> tuple[str, list[str]]:
+    """Split the arguments of a sweep into the name or file of the sweep and the settings."""
+    name, overrides = split_arguments(arguments)
+    return name or DEFAULT_SWEEP, overrides
+
+
+def sort_arguments(arguments: list[str]) -> tuple[str | None, list[str], list[str]]:
+    """Return CONFIG or None, overrides, and words that are neither."""
+    from raysl.config.places import is_place
+
+    overrides = [word for word in arguments if is_setting(word)]
+    others = [word for word in arguments if word not in overrides]
+    name = others.pop(0) if others and others[0] == arguments[0] else None
+    places = [word for word in others if is_place(word)]
+    if name is not None and len(places) == 1:
+        others.remove(places[0])
+        overrides = [data_setting(places[0]), *overrides]
+    return name, overrides, others
+
+
+def refuse_stray(words: list[str]) -> None:
+    """Refuse words that are neither CONFIG nor a setting.
+
+    Raises:
+        ConfigError: with a line for each.
+    """
+    rule = "write settings as key=value, and before them CONFIG and, if you like, one path of images"
+    lines = []
+    for word in words:
+        missing = "" if os.path.lexists(word) else f"there is no folder or file {word!r}; "
+        lines.append(f"{word!r} is neither CONFIG nor a setting; {missing}{rule}")
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def data_setting(place: str) -> str:
+    """Return the setting that names images at a path or URI, in YAML's quotes."""
+    return f"data={json.dumps(place)}"
+
+
+def load_run(arguments: list[str] | None, low_resource: bool, command: str = "pretrain") -> "RunConfig":
     """Load the settings of a run from a command's arguments.
 
     Raises:
         ConfigError: with a line for each error in them.
     """
+    from raysl.cli.locate import find_config
     from raysl.config.load import load_config
 
-    name, overrides = split_arguments(arguments or [])
+    name, overrides, stray = sort_arguments(arguments or [])
     extra = [setting for setting in LOW_RESOURCE if low_resource]
-    config = load_config(name or DEFAULT_CONFIG, [*extra, *overrides])
+    problems = Problems()
+    with problems.catching():
+        refuse_stray(stray)
+    with problems.catching():
+        name, overrides = find_config(name or DEFAULT_CONFIG, overrides, command)
+        # what a dropped setting did to views means nothing to images that are only stored
+        with only_errors() if command == "ingest" else nullcontext():
+            config = load_config(name, [*extra, *overrides])
+    if problems.errors:
+        problems.errors += map(ConfigError, _missing_images(overrides))
+    problems.check()
     named = any(override.startswith("name=") for override in overrides)
     return replace(config, name=f"{config.name}-low-resource") if low_resource and not named else config
+
+
+def _missing_images(overrides: list[str]) -> Iterator[str]:
+    """Yield a line for each local path of images with nothing there, which a start would find next."""
+    from raysl.config.places import kind_of
+
+    for key, _, text in (word.partition("=") for word in overrides):
+        if key in ("data.path", "data.train", "data.test") and text and "$" not in text and kind_of(text) == "nothing":
+            yield f"{key}: nothing is at {text!r}"
 
 
 def set_up(verbose: bool) -> None:

@@ -1,15 +1,15 @@
 """`raysl benchmark`, `raysl extract` and `raysl cluster`: a checkpoint's scores, features and clusters."""
 
-import re
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, set_up
-from raysl.errors import ConfigError
+from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, data_setting, is_setting, set_up
+from raysl.errors import ConfigError, Problems
 from raysl.process.signals import handling_signals
 from raysl.process.waiting import process_start, waiting
 from raysl.redact import redact_uri
@@ -23,10 +23,10 @@ def run_benchmark(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[URI ...] [NAME ...] [key=value ...]",
-            help="Further checkpoints to compare; benchmarks, their settings such as knn.k=[20,200] or "
-            "svm.data=voc2007, and other images for all such as data=parquet data.path=/b or data.test=/c; default: "
-            "the benchmarks and images of the run.",
+            metavar="[URI ...] [PATH] [NAME ...] [key=value ...]",
+            help="Runs or checkpoints, several to compare; the path of other images; benchmarks, their settings such "
+            "as knn.k=[20,200] or svm.data=voc2007, and other images for all such as data=parquet data.path=/b; "
+            "default: the benchmarks and images of the run.",
             show_default=False,
         ),
     ] = None,
@@ -59,8 +59,7 @@ def run_benchmark(
     uris, chosen, overrides = _sort_arguments(names or [], checkpoint or [])
     if low_resource:
         overrides = ["data.limit=500", *overrides]
-    if bool(uris) == bool(watch):
-        raise ConfigError("give --checkpoint URI, a checkpoint or a run, or --watch RUN; --list shows the benchmarks")
+    _check_words(uris, chosen, watch)
     with _measuring("finished results are kept"):
         from raysl.benchmarks.suite.evaluate import benchmark
         from raysl.benchmarks.suite.several import compare
@@ -95,31 +94,116 @@ def _show(result: "Report | Comparison") -> None:
 
 
 def _sort_arguments(names: list[str], checkpoints: list[str]) -> tuple[list[str], list[str] | None, list[str]]:
-    """Sort the arguments into checkpoints, names of benchmarks (None without any) and settings."""
-    overrides = [word for word in names if re.match(r"[^\s=/\\]+=", word)]
+    """Sort the arguments into checkpoints, names of benchmarks (None without any) and settings.
+
+    A path of images is the setting `data=PATH`.
+    """
+    from raysl.config.places import has_images, is_place, kind_of
+
+    overrides = [word for word in names if is_setting(word)]
     others = [word for word in names if word not in overrides]
-    further = [word for word in others if _is_place(word)]
-    return [*checkpoints, *further], [word for word in others if word not in further] or None, overrides
+    further = [word for word in others if _is_weights(word) or (is_place(word) and not _is_benchmark(word))]
+    images = [word for word in further if "://" not in word and kind_of(word) == "images" and has_images(word)]
+    uris = [*checkpoints, *(word for word in further if word not in images)]
+    chosen = [word for word in others if word not in further]
+    return uris, chosen or None, [*map(data_setting, images[:1]), *overrides]
 
 
-def _is_place(word: str) -> bool:
-    """Whether a word is the path or URI of a checkpoint, not a benchmark: `module:Class` or `mine/file.py:Class`."""
-    if "://" in word or Path(word).expanduser().is_dir():
-        return True
-    return ":" not in word and re.search(r"[/\\]", word) is not None
+def _is_benchmark(word: str) -> bool:
+    from raysl.components import ALIASES
+
+    return word in ALIASES["benchmark"]
+
+
+def _is_weights(word: str) -> bool:
+    from raysl.config.places import kind_of
+
+    return kind_of(word) == "weights"
+
+
+def _check_words(uris: list[str], chosen: list[str] | None, watch: str | None) -> None:
+    """Refuse unknown benchmarks, and a command that names nothing to measure.
+
+    Raises:
+        ConfigError: with a line for each problem.
+    """
+    from raysl.components import ALIASES, resolve
+
+    problems = Problems()
+    for word in (word for word in chosen or [] if ":" not in word and word not in ALIASES["benchmark"]):
+        with problems.catching():
+            resolve("benchmark", word)
+    lines = [f"benchmarks.{line.split(chr(39))[1]}.name: {line}" for line in problems.lines]
+    if bool(uris) == bool(watch):
+        way = "as in `raysl benchmark runs/mine`; --list shows the benchmarks"
+        lines.append(f"give --checkpoint URI, a checkpoint or a run, or --watch RUN, {way}")
+    lines += [line for uri in uris for line in _problems_of(uri, "benchmark")]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _problems_of(uri: str, command: str) -> Iterator[str]:
+    """Yield the line to type where something else than a run or a checkpoint is given."""
+    from raysl.config.files import expand
+    from raysl.config.places import has_images, kind_of
+    from raysl.storage.addresses import absolute
+
+    kind, quoted = kind_of(uri), shlex.quote(uri)
+    if kind == "nothing" or (kind == "weights" and "://" not in uri and not os.path.exists(expand(uri))):
+        yield f"no checkpoint at {absolute(expand(uri))!r}; give the folder of a checkpoint or of a run that has one"
+    elif kind == "weights":
+        yield (
+            f"{uri!r} is a file of weights; `raysl convert {quoted} --out runs/theirs` makes a run of it, then type "
+            f"`raysl {command} runs/theirs PATH_OF_IMAGES`"
+        )
+    elif kind == "images" and "://" not in uri and has_images(uri):
+        yield f"{uri!r} is no run or checkpoint; give one, and images after it: `raysl {command} runs/mine {quoted}`"
+
+
+def _one_checkpoint(words: list[str], checkpoint: str | None, command: str) -> tuple[str, list[str]]:
+    """Return the checkpoint of a command and its settings; a path of images is the setting `data=PATH`.
+
+    Raises:
+        ConfigError: with a line for each problem.
+    """
+    from raysl.config.places import is_place
+
+    settings = [word for word in words if is_setting(word)]
+    others = [word for word in words if word not in settings]
+    lines = []
+    if checkpoint is None and others:
+        checkpoint = others.pop(0)
+    if checkpoint is None:
+        lines.append(f"give a run or a checkpoint: `raysl {command} runs/mine`")
+    else:
+        lines += _problems_of(checkpoint, command)
+    images, *stray = others if others and is_place(others[0]) else [None, *others]
+    lines += [
+        f"{word!r} is neither a path of images nor a setting; write settings as key=value" for word in stray if word
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+    assert checkpoint is not None
+    return checkpoint, settings if images is None else [data_setting(images), *settings]
 
 
 def run_extract(
-    checkpoint: Checkpoint,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[key=value ...]",
-            help="Other images, such as data=parquet data.path=/b or data.test=/c; default: those of the run.",
+            metavar="[URI] [PATH] [key=value ...]",
+            help="The run or checkpoint; then other images by their path, or by settings such as data=parquet "
+            "data.path=/b or data.test=/c; default: those of the run.",
             show_default=False,
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    checkpoint: Checkpoint = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="train or test; default: test, and train of other images without test images.", show_default=False
+        ),
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Parquet folder to write; default: beside the checkpoint.")] = None,
     stage: Annotated[str, typer.Option(help="Name of a stage, averaged over all positions.")] = "",
     dtype: Annotated[str, typer.Option(help="Type of the stored numbers, fp32 or fp16.")] = "fp32",
@@ -128,15 +212,16 @@ def run_extract(
 ) -> None:
     """Write the features that a checkpoint's backbone computes for images to a folder of Parquet files."""
     set_up(verbose)
+    uri, overrides = _one_checkpoint(arguments or [], checkpoint, "extract")
     with _measuring("the same command continues with the features written so far"):
         from raysl.benchmarks.features.extraction import extract
 
         features = extract(
-            checkpoint,
+            uri,
             split=split,
             out=out,
             trust_code=trust_code,
-            overrides=arguments or [],
+            overrides=overrides,
             stage=stage,
             dtype=dtype,  # type: ignore[arg-type]
         )
@@ -144,26 +229,27 @@ def run_extract(
 
 
 def run_cluster(
-    checkpoint: Checkpoint,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[key=value ...]",
-            help="k=16000 clusters, iters=50 rounds of k-means, pca_dim=256, seed=0, and other images, such as "
-            "data=parquet data.path=/b; default: those of the run.",
+            metavar="[URI] [PATH] [key=value ...]",
+            help="The run or checkpoint; k=16000 clusters, iters=50 rounds of k-means, pca_dim=256, seed=0, and other "
+            "images, such as data=parquet data.path=/b; default: those of the run.",
             show_default=False,
         ),
     ] = None,
+    checkpoint: Checkpoint = None,
     out: Annotated[str | None, typer.Option(help="Parquet file to write; default: beside the checkpoint.")] = None,
     trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
     """Cluster training images by a checkpoint's features, for ClusterFit to learn from."""
     set_up(verbose)
+    uri, overrides = _one_checkpoint(arguments or [], checkpoint, "cluster")
     with _measuring("no clusters were written"):
         from raysl.benchmarks.clusters import cluster_images
 
-        result = cluster_images(checkpoint, arguments or [], out, trust_code)
+        result = cluster_images(uri, overrides, out, trust_code)
     clusters = result.assignments.clusters
     sizes = clusters.bincount(minlength=result.assignments.num_clusters)
     typer.echo(

@@ -18,7 +18,8 @@ def run_convert(
         typer.Argument(
             metavar="[key=value ...]",
             help="Settings of the backbone and of the images that it expects, instead of those that its tensors imply: "
-            "backbone.image_size=96 or data.mean=[0.5,0.5,0.5].",
+            "backbone.image_size=96 or data.mean=[0.5,0.5,0.5]; or another network, backbone=timm "
+            "backbone.model=convnext_tiny.",
             show_default=False,
         ),
     ] = None,
@@ -49,6 +50,9 @@ def run_convert(
 ) -> None:
     """Read weights of torchvision, timm, VISSL and official code, or write raysl's for other libraries.
 
+    ResNets, wide ResNets, ResNeXts and ViTs are known by their tensors; name any other network of torchvision or timm:
+    backbone=timm backbone.model=convnext_tiny.
+
     A folder written for raysl can be used like a run by `raysl benchmark`, `raysl extract` and method.weights=.
     """
     set_up(verbose)
@@ -58,7 +62,7 @@ def run_convert(
     from raysl.weights.layouts import Rules
 
     rules = Rules(layout, part, key, prefix, tuple(skip or ()), strict, trust_code)
-    done = convert(source, out, to, arguments or [], rules)
+    done = convert(source, out, arguments or [], rules, to)
     typer.echo(f"read        {redact(done.told)}")
     if done.table is not None:
         typer.echo(done.table.text())

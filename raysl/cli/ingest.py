@@ -1,11 +1,12 @@
 """`raysl ingest`."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from raysl.cli.arguments import Arguments, Verbose, load_run, set_up
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 from raysl.redact import redact, redact_uri
 
 
@@ -46,21 +47,17 @@ def run_ingest(
     """
     set_up(verbose)
     options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
-    if keep_order and seed is not None:
-        raise ConfigError("--seed draws an order, and --keep-order draws none; leave out one of them")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     given |= ({} if seed is None else {"seed": seed}) | ({"seed": None} if keep_order else {})
-    for name in given if check or verify else ():
-        only = "--check" if check else "--verify"
-        option = "keep-order" if keep_order and name == "seed" else name.replace("_", "-")
-        raise ConfigError(f"--{option} has no effect beside {only}, which stores nothing; leave it out")
-    if quality is not None and resize is None:
-        raise ConfigError("--quality has no effect without --resize, which makes the JPEG files; leave it out")
+    problems = Problems()
+    problems.errors += map(ConfigError, _option_problems(given, keep_order and seed is not None, check, verify))
     if verify:
-        return _verify(out, check, arguments)
+        return _verify(out, check, arguments, problems)
     if out is None and not check:
-        raise ConfigError("--out is missing; give a folder or a URI, or --check to write no dataset")
-    data = load_run(arguments, low_resource=False).data
+        problems.errors.append(ConfigError("--out is missing; give a folder or a URI, or --check to write no dataset"))
+    with problems.catching():
+        data = load_run(arguments, low_resource=False, command="ingest").data
+    problems.check()
     from raysl.data.ingest.ray_tasks import on_ray
 
     if check:
@@ -85,9 +82,24 @@ def run_ingest(
     typer.echo(f"dataset     {redact_uri(done.uri)}" + (" (was complete; nothing changed)" if done.was_done else ""))
 
 
-def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
+def _option_problems(given: dict[str, Any], has_two_orders: bool, check: bool, verify: bool) -> Iterator[str]:
+    """Yield a line for each two options that do not go together."""
+    if has_two_orders:
+        yield "--seed draws an order, and --keep-order draws none; leave out one of them"
+    for name, value in given.items() if check or verify else ():
+        only = "--check" if check else "--verify"
+        option = "keep-order" if name == "seed" and value is None else name.replace("_", "-")
+        yield f"--{option} has no effect beside {only}, which stores nothing; leave it out"
+    if "quality" in given and "resize" not in given:
+        yield "--quality has no effect without --resize, which makes the JPEG files; leave it out"
+
+
+def _verify(out: str | None, check: bool, arguments: list[str] | None, problems: Problems) -> None:
     if out is None or check or arguments:
-        raise ConfigError("--verify compares the files of a finished ingest; give --out its folder, and nothing else")
+        line = "--verify compares the files of a finished ingest; give --out its folder, and nothing else"
+        problems.errors.append(ConfigError(line))
+    problems.check()
+    assert out is not None
     from raysl.data.ingest.ingest import verify
     from raysl.storage.addresses import absolute
 

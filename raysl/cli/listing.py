@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import DEFAULT_CONFIG, Arguments, split_arguments
+from raysl.cli.arguments import Arguments, load_run, sort_arguments, split_sweep
+from raysl.cli.locate import is_sweep
 from raysl.components import ALIASES, resolve
 from raysl.errors import ConfigError
 
@@ -17,32 +18,44 @@ Row = tuple[str, str, str]
 
 
 def show_config(arguments: Arguments = None) -> None:
-    """Print the resolved settings, each with its meaning. The output is itself a configuration file."""
+    """Print the resolved settings of a run or a sweep, each with its meaning. The output is a configuration file."""
     from raysl.config.docs import annotate
-    from raysl.config.load import load_config
 
-    name, overrides = split_arguments(arguments or [])
-    typer.echo(annotate(load_config(name or DEFAULT_CONFIG, overrides)), nl=False)
+    name, _, _ = sort_arguments(arguments or [])
+    if name is None or not is_sweep(name):
+        typer.echo(annotate(load_run(arguments, low_resource=False, command="config")), nl=False)
+        return
+    from raysl.sweeps.load import load_file
+
+    sweep, rest = load_file(*split_sweep(arguments or []))
+    typer.echo(annotate(sweep), nl=False)
+    if rest:
+        load_run([[*sweep.configs, sweep.config][0], *sweep.settings, *rest], low_resource=False)
+        typer.echo(f"# beside them, of its runs: {' '.join(rest)}")
 
 
 def list_names(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="KIND",
-            help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers or configs.",
+            metavar="[KIND]",
+            help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers or configs; default: "
+            "these kinds.",
             show_default=False,
         ),
-    ],
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print a JSON list of objects; of backbones with the cost of well-known shapes."),
     ] = False,
 ) -> None:
     """List the names that a setting can have, each with its class and a description."""
+    if kind is None:
+        typer.echo(json.dumps([*_KINDS], indent=2) if as_json else "\n".join(f"raysl list {name}" for name in _KINDS))
+        return
     if kind not in _KINDS:
-        near = difflib.get_close_matches(kind, _KINDS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = _OTHER_WORDS.get(kind) or difflib.get_close_matches(kind, _KINDS, n=1)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ConfigError(f"no list {kind!r}; {hint}Known: {', '.join(_KINDS)}")
     if as_json:
         typer.echo(json.dumps(_describe(kind), indent=2))
@@ -104,4 +117,13 @@ _KINDS: dict[str, Callable[[], list[Row]]] = {
     "callbacks": lambda: _components("callback"),
     "optimizers": lambda: _components("optimizer"),
     "configs": _configs,
+}
+_OTHER_WORDS = {
+    "models": ("methods", "backbones"),
+    "networks": ("backbones",),
+    "architectures": ("backbones",),
+    "datasets": ("sources",),
+    "data": ("sources",),
+    "augmentations": ("transforms",),
+    "recipes": ("configs",),
 }

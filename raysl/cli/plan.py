@@ -37,12 +37,13 @@ def run_plan(
 ) -> None:
     """Print what a new run would do: batches, steps, reads, how well it shuffles, memory. Nothing is started.
 
-    With --gpu also what it would take on GPUs of a kind, by running a step on tensors of shapes alone.
+    With --gpu also what it would take on GPUs of a kind, by running a step on tensors of shapes alone. Weights named by
+    method.weights are held against the backbone; those of backbone.pretrained are not downloaded.
 
     Exit code 0: the run can start, 2: the input is wrong.
     """
     set_up(verbose)
-    config = load_run(arguments, low_resource)
+    config = load_run(arguments, low_resource, command="plan")
     from raysl.errors import ConfigError
 
     if gpu is None and (as_json or images is not None):
@@ -55,6 +56,10 @@ def run_plan(
         reads = [] if as_json else _reads(run)
     else:
         setup, reads = _setup_of(config, images, classes), []
+    if config.method.weights is not None:
+        from raysl.runs.begin import check_weights
+
+        check_weights(config)
     cost = None if gpu is None else _cost(setup, gpu)
     if cost is not None and as_json:
         typer.echo(json.dumps(cost.as_dict(), indent=2))

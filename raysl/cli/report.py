@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, set_up, split_arguments
+from raysl.cli.locate import find_config
 
 app = typer.Typer(help="Write pages to look at.", no_args_is_help=True)
 
@@ -30,5 +31,5 @@ def run_report_views(
     from raysl.preview.page import write_views
 
     name, overrides = split_arguments(arguments or [])
-    path = write_views(name or DEFAULT_CONFIG, overrides, out, num, epochs)
+    path = write_views(*find_config(name or DEFAULT_CONFIG, overrides, "report views"), out, num, epochs)
     typer.echo(f"views       {path}")

@@ -1,18 +1,17 @@
 """`raysl sweep`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysl.cli.arguments import LowResource, Verbose, load_run, set_up, split_arguments
+from raysl.cli.arguments import DEFAULT_SWEEP, LowResource, Verbose, load_run, set_up, split_arguments
+from raysl.cli.locate import refuse_run
 from raysl.errors import ConfigError
 from raysl.redact import redact_uri
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
 
-DEFAULT_SWEEP = "sweep/quickstart"
 DEFAULT_STORAGE = "./runs"
 
 
@@ -59,18 +58,18 @@ def run_sweep(
 
 
 def _load(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
-    from raysl.sweeps.load import load_starts, load_sweep, measured_starts
+    from raysl.sweeps.load import default_name, load_starts, load_sweep, measured_starts
     from raysl.sweeps.run import SweepRun
 
+    refuse_run(name)
     space, rest = load_sweep(name, overrides)
-    own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
     if space.checkpoints:  # measured_starts has used the other overrides
         starts = measured_starts(space, rest)
         rest = [word for word in rest if word.partition("=")[0] in ("name", "storage", "seed")]
     else:
         starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
     first = [*space.configs, space.config][0]
-    base = load_run([first, *space.settings, f"name={own_name}", *rest], low_resource)
+    base = load_run([first, *space.settings, f"name={default_name(name)}", *rest], low_resource)
     return SweepRun.of(base, space, starts)
 
 

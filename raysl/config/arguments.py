@@ -1,9 +1,11 @@
 """Checks of arguments of the Python API, with a message that says what to give instead."""
 
 import os
+from pathlib import Path
 from typing import Any, TypeVar
 
 from raysl.config.build import check
+from raysl.config.files import find
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 
@@ -62,6 +64,13 @@ def run_config(value: Any) -> RunConfig:
     Raises:
         ConfigError: if it is anything else, with a line for each value that cannot be.
     """
+    if isinstance(value, str):
+        try:
+            find(value, Path.cwd())
+        except ConfigError as error:
+            raise ConfigError(
+                f"config: {value!r} is not a RunConfig; give what raysl.load_config(NAME) returns: {error}"
+            ) from error
     name = value if isinstance(value, str) else "quickstart"
     config = instance(value, RunConfig, "config", f"what raysl.load_config({name!r}) returns")
     check(config)

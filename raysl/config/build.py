@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from raysl.components import ALIASES
 from raysl.config.dump import show
 from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, list_settings, settings_in, suggest
+from raysl.config.layers import GROUPS
 from raysl.config.optim_schema import course_problems
 from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, describe_type
@@ -165,10 +166,26 @@ class _Builder:
             have = " has" if len(others) == 1 else " have"
             names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
             yield f"{inner}: {key}={chosen} has no such setting, {names}{have}; leave it out, or set {key}={others[-1]}"
+        elif line := self._of_group(inner):
+            yield line
         elif meant := suggest(inner, self.known):
             yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
         else:
             yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
+
+    def _of_group(self, inner: str) -> str | None:
+        """Return the line for a setting that is written below a benchmark's or a callback's name alone."""
+        first, _, rest = inner.partition(".")
+        for group, slot in GROUPS.items():
+            nodes = self.tree.get(group)
+            present = nodes if isinstance(nodes, dict) else {}
+            if not rest or (first not in present and first not in ALIASES[slot]):
+                continue
+            if first in present:
+                return f"{inner}: no such setting; did you mean {group}.{inner}?"
+            alone = f"this run has no {slot} {first}, which {group}.{first}={{}} adds"
+            return f"{inner}: no such setting; {alone}, and {group}.{inner} is its setting"
+        return None
 
 
 def _with_setting(key: str, name: Any) -> list[str]:

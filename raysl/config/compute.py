@@ -20,9 +20,13 @@ class ComputeConfig:
     channels_last: bool | None = None
     """Keep the channels of a pixel together in memory, as tensor cores need them. Default: on a GPU, except with
     parallel=fsdp."""
-    compile: bool = False
+    compile: bool | Literal["step"] = False
     """Compile the blocks of backbones with torch.compile: a minute or more at the start of each worker, then faster
-    steps; results differ in the last bits."""
+    steps; results differ in the last bits. `step` compiles the method's whole step, with its heads, teacher and loss,
+    for one worker."""
+    cuda_graphs: bool = False
+    """With compile=step on a GPU, record the kernels of a step once and replay them, which spares the host their
+    launches; for batches of one size (`data.drop_last=true`)."""
     recompute: Literal["all"] | tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
     """Stages of the backbone, such as [res2, res3], whose inner activations are computed again in the backward pass
     instead of stored: less memory, more time, the same results. `all` means every stage."""

@@ -7,35 +7,66 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from raysl.config.component import type_hints
 from raysl.config.dump import escape, plain, write_inline
 from raysl.config.ranges import describe_rules
-from raysl.config.schema import RunConfig
+from raysl.config.values import describe_type
 from raysl.redact import redact_tree
 from raysl.schedule import Duration
 
 _WIDEST = 48
 
 
-def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
+@dataclass(frozen=True)
+class Described:
+    """A setting as its class declares it.
+
+    Args:
+        key: dotted.
+        value: plain.
+        kind: its type in words, `float or null`.
+        range: of its numbers in words, `at least 1`; empty without one.
+        doc: the text below the field.
+    """
+
+    key: str
+    value: Any
+    kind: str
+    range: str
+    doc: str
+
+    @property
+    def line(self) -> str:
+        """The text below the field, and its range, as `raysl config` prints them."""
+        rule = f"{self.range[0].upper()}{self.range[1:]}." if self.range else ""
+        return " ".join(filter(None, (self.doc, rule)))
+
+
+def describe(config: object) -> list[tuple[str, Any, str]]:
     """List every setting as (dotted key, plain value, doc line), in the order of the tree."""
-    return [(key, value, doc) for key, value, doc in _rows(config, "", "") if value is not _GROUP]
+    return [(row.key, row.value, row.line) for row in describe_fully(config)]
 
 
-def annotate(config: RunConfig) -> str:
+def describe_fully(config: object) -> list[Described]:
+    """List every setting of a dataclass of settings with its type and range, in the order of the tree."""
+    return [row for row in _rows(config, Described("", _GROUP, "", "", "")) if row.value is not _GROUP]
+
+
+def annotate(config: object) -> str:
     """Write the tree as YAML with each field's doc line as a comment; loading it gives an equal configuration.
 
     Credentials are replaced by `***`.
     """
     lines = []
-    for key, value, doc in _rows(config, "", ""):
-        *parents, name = key.split(".")
+    for row in _rows(config, Described("", _GROUP, "", "", "")):
+        *parents, name = row.key.split(".")
         text = f"{'  ' * len(parents)}{write_inline(name)}:" + (
-            "" if value is _GROUP else f" {write_inline(escape(redact_tree(value)))}"
+            "" if row.value is _GROUP else f" {write_inline(escape(redact_tree(row.value)))}"
         )
-        lines.append((text, doc))
+        lines.append((text, row.line))
     width = min(_WIDEST, max(len(text) for text, _ in lines))
     return "".join(f"{text:<{width}}  # {doc}\n" if doc else f"{text}\n" for text, doc in lines)
 
@@ -61,27 +92,27 @@ def field_docs(kind: type[object]) -> Mapping[str, str]:
 _GROUP = object()
 
 
-def _rows(value: Any, key: str, doc: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield groups (with the value _GROUP) and settings, depth first."""
+def _rows(value: Any, above: Described) -> Iterator[Described]:
+    """Yield groups (with the value _GROUP) and settings, depth first; `above` is what is known of `value` itself."""
     is_group = dataclasses.is_dataclass(value) and not isinstance(value, Duration)
     holds_groups = isinstance(value, dict) and any(dataclasses.is_dataclass(item) for item in value.values())
     if not is_group and not holds_groups:
-        yield key, plain(value), doc
+        yield dataclasses.replace(above, value=plain(value))
         return
-    if key:
-        yield key, _GROUP, doc
-    prefix = f"{key}." if key else ""
+    if above.key:
+        yield above
+    prefix = f"{above.key}." if above.key else ""
     if holds_groups:
         for name, item in value.items():
-            yield from _rows(item, prefix + name, "")
+            yield from _rows(item, Described(prefix + name, _GROUP, "", "", ""))
         return
     kind: Any = type(value)
     docs, hints = field_docs(kind), type_hints(kind)
     for field in dataclasses.fields(value):
         if field.init:
-            rule = describe_rules(hints[field.name])
-            lines = (docs.get(field.name, ""), f"{rule[0].upper()}{rule[1:]}." if rule else "")
-            yield from _rows(getattr(value, field.name), prefix + field.name, " ".join(filter(None, lines)))
+            hint = hints[field.name]
+            described = (describe_type(hint), describe_rules(hint), docs.get(field.name, ""))
+            yield from _rows(getattr(value, field.name), Described(prefix + field.name, _GROUP, *described))
 
 
 def _class_body(kind: type[object]) -> list[ast.stmt]:

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import raysl
+from raysl.components import ALIASES
 from raysl.errors import ConfigError
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
@@ -30,6 +31,47 @@ class ConfigFile:
 
     path: Path
     values: dict[str, Any]
+
+
+class NoSuchConfig(ConfigError):
+    """No configuration has this name.
+
+    Attributes:
+        near: the name that was probably meant, or None.
+    """
+
+    def __init__(self, name: str, asking: Path | None) -> None:
+        names = config_names()
+        last = {known.rpartition("/")[2]: known for known in names}
+        near = difflib.get_close_matches(name, names, n=1)
+        near = near or [last[word] for word in difflib.get_close_matches(name, last, n=1)]
+        self.near = near[0] if near else None
+        origin = f"{asking}: base: " if asking is not None else ""
+        paths = "give a path that ends in .yaml, or a folder that is there"
+        if network := _backbone_setting(name):
+            self.near = None
+            way = f"it is a network, which is chosen beside a method: `raysl pretrain simclr {network}`"
+            super().__init__(f"{origin}no configuration {name!r}; {way}; `raysl list configs` shows all")
+            return
+        if re.search(r"\.py:\w+$", name):
+            self.near = None
+            super().__init__(f"{origin}no configuration {name!r}; a method of one's own is given as method.name={name}")
+            return
+        hint = f"did you mean {near[0]!r}? `raysl list configs` shows all" if near else f"Known: {', '.join(names)}"
+        super().__init__(f"{origin}no configuration {name!r}; {hint}; or {paths}")
+
+
+def _backbone_setting(name: str) -> str | None:
+    """Return the settings that choose a network by its name, such as `resnet50`; None for other names."""
+    if match := re.fullmatch(r"resnet[-_]?(10|14|18|26|34|50|101|152|200)", name, re.IGNORECASE):
+        return f"backbone.depth={match[1]}"
+    if name in ALIASES["backbone"]:
+        return f"backbone={name}"
+    if re.match(r"vit_|regnet", name):
+        return f"backbone={name[:3] if name.startswith('vit') else 'regnet'}"
+    if re.match(r"(convnext|densenet|efficientnet|mobilenet|resnext\d|swin|vgg\d|wide_resnet)", name):
+        return f"backbone=torchvision backbone.model={name}"
+    return None
 
 
 def packaged_folder() -> Path:
@@ -89,7 +131,7 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
     others = [path for path in paths if path != asking]  # data/a.yaml may be based on a packaged one of its name
     if paths:
         return (others or paths)[0]
-    raise ConfigError(_no_such_config(name_or_path, asking))
+    raise NoSuchConfig(name_or_path, asking)
 
 
 def base_names(bases: Any, origin: str) -> list[str]:
@@ -176,16 +218,6 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line, byte = content[: error.start].count(b"\n") + 1, content[error.start]
         raise ConfigError(f"{path} line {line}: not UTF-8 (byte {byte:#04x}); save it as UTF-8") from error
-
-
-def _no_such_config(name: str, asking: Path | None) -> str:
-    names = config_names()
-    last = {known.rpartition("/")[2]: known for known in names}
-    near = difflib.get_close_matches(name, names, n=1) or [last[n] for n in difflib.get_close_matches(name, last, n=1)]
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    origin = f"{asking}: base: " if asking is not None else ""
-    known = f"Known: {', '.join(names) or 'none'}; or give a path that ends in .yaml"
-    return f"{origin}no configuration {name!r}; {hint}{known}"
 
 
 def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> None:

@@ -14,6 +14,7 @@ from raysl.components import ALIASES
 from raysl.config.dump import Keys, leaves, write_inline
 from raysl.config.fields import find, put
 from raysl.config.files import expand, read_dotlist
+from raysl.config.places import is_place, source_at
 from raysl.config.sizes import IMAGES, scale_sizes, view_side
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
@@ -61,30 +62,39 @@ class Layers:
         is_new = any(keys == ("method",) for keys, _, _ in self.replaced)
         return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
-    def dropped(self, tree: dict[str, Any], first: int = 0) -> Iterator[str]:
-        """Yield a line for each component that was replaced, with its settings that the tree lacks.
+    def dropped(self, tree: dict[str, Any], settled: dict[str, Any], first: int = 0) -> Iterator[str]:
+        """Yield a line for each component that was replaced, with its settings that no longer hold and those that do.
 
         Args:
-            tree: the final settings.
+            tree: the final settings, as they were given.
+            settled: the same with all defaults.
             first: number of first replacements that are not mentioned.
         """
         for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
             if not _is_known(keys, node):
                 continue  # an error says so
-            gone = [
-                f"{'.'.join((key, *leaf))}={write_inline(redact_tree(value))}"
+            changes = [
+                f"{'.'.join((key, *leaf))} {_change(value, now)}"
                 for leaf, value in leaves(below)
-                if leaf[0] != "name" and find(node, leaf, _GONE) is _GONE
+                if leaf[0] != "name"
+                and find(node, leaf, _GONE) is _GONE
+                and (now := find(settled, (*keys, *leaf), _GONE)) != value
             ]
-            if gone:
+            if changes:
                 name = _name_of(node, keys)
-                yield f"{key}={name} starts from its defaults; dropped with {before}: {', '.join(gone)}"
+                yield f"{key}={name} has its own defaults, not the settings of {before}: {', '.join(changes)}"
         if (preset := tree.get("views")) in (None, "imagenet"):
             return
         for keys, before, _ in self.replaced[max(first, self.views_at) :]:
             if keys == ("data",):
                 yield f"views={preset} from data={before} stays; for other images set views=, or views=null"
+
+
+def _change(before: Any, now: Any) -> str:
+    """Say what became of a setting whose component was replaced."""
+    was = write_inline(redact_tree(before))
+    return f"was {was} and no longer exists" if now is _GONE else f"is {write_inline(redact_tree(now))} (was {was})"
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -129,13 +139,13 @@ def _parse(override: str) -> dict[str, Any]:
         raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
     if key in GROUPS and tree[key] is None:
         raise ConfigError(f"{override}: null changes nothing here; write {key}=[] for none")
-    return _each_component(tree, _to_node)
+    return _each_component(_find_images(tree), _to_node)
 
 
 def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Write out `method: simclr` as `method: {name: simclr}`, empty nodes as {}, and files as absolute paths."""
     nodes = (*COMPONENTS, *GROUPS, "train")
-    done = {key: {} if value is None and key in nodes else value for key, value in layer.items()}
+    done = _find_images({key: {} if value is None and key in nodes else value for key, value in layer.items()})
     for group in GROUPS:
         if isinstance(names := done.get(group), list) and all(isinstance(name, str) for name in names):
             done[group] = _list_to_group(group, names)
@@ -156,6 +166,17 @@ def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict
         if isinstance(nodes := find(layer, keys), dict):
             layer = put(layer, keys, {key: change(node) for key, node in nodes.items()})
     return layer
+
+
+def _find_images(layer: dict[str, Any]) -> dict[str, Any]:
+    """Turn `data: PATH` into the source that reads the images there."""
+    place = layer.get("data")
+    if not isinstance(place, str) or place in ALIASES["source"] or "${" in place or not is_place(place):
+        return layer
+    try:
+        return {**layer, "data": source_at(place)}
+    except ConfigError as error:
+        raise ConfigError(f"data: {error}") from error
 
 
 def _list_to_group(group: str, names: list[str]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import dataclasses
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +18,19 @@ from raysl.config.build import build_node, from_dict
 from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
-from raysl.config.files import base_names, expand, load_files, packaged_folder, read
+from raysl.config.files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
 from raysl.config.former import add_former_values, drop_former_defaults, is_stored
-from raysl.config.layers import Layers, parse_overrides
+from raysl.config.layers import COMPONENTS, Layers, parse_overrides
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import follow_sizes, link_sizes
 from raysl.config.stored import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems, StorageError
+from raysl.process.screen import only_errors
 
 NodeT = TypeVar("NodeT")
+ConfigT = TypeVar("ConfigT")
 log = logging.getLogger("raysl")
 
 
@@ -41,7 +44,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
             `method=byol` selects a component, `benchmarks=[knn]` keeps only these, `benchmarks=[]` none, likewise
             `callbacks`, and `base=data/cifar10` adds another configuration between the file and the other overrides. A
-            component that replaces another starts from its defaults; a warning lists the settings that are dropped.
+            component that replaces another starts from its defaults; a warning lists what changes by that.
 
     Raises:
         ConfigError: a line for each error, with the key, the value, the rule and the next step.
@@ -51,6 +54,65 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "quickstart")
     overrides = words(overrides, "overrides", "optim.lr=0.1")
+    try:
+        return load_with(partial(_load, name_or_path), overrides)
+    except NoSuchConfig as error:
+        problems = Problems()
+        problems.errors.append(error)
+        if error.near is not None:  # what else is wrong with the one that was probably meant
+            with problems.catching(), only_errors():
+                load_with(partial(_load, error.near), overrides)
+        problems.check()
+        raise
+
+
+def load_with(load: Callable[[Sequence[str]], ConfigT], overrides: Sequence[str]) -> ConfigT:
+    """Return what `load` makes of overrides; if that fails, find what else is wrong by leaving out what was blamed.
+
+    Raises:
+        ConfigError: with a line for each error, also of those that would come to light after others are mended.
+    """
+    try:
+        return load(overrides)
+    except StorageError:
+        raise
+    except ConfigError as error:
+        lines, blamed = str(error).splitlines(), set[str]()
+        first = error
+    while rest := [word for word in overrides if not (word in blamed or _is_blamed(word, lines))]:
+        if len(rest) + len(blamed) == len(overrides):
+            break
+        blamed = {word for word in overrides if word not in rest}
+        keys = [key for word in blamed if (key := word.partition("=")[0])]
+        try:
+            with only_errors():
+                load(rest)
+            break
+        except ConfigError as error:
+            more = [line for line in str(error).splitlines() if line not in lines]
+            lines += [line for line in more if not any(_follows(line, key) for key in keys)]
+    if lines == str(first).splitlines():
+        raise first
+    raise ConfigError("\n".join(lines)) from first
+
+
+def _is_blamed(word: str, lines: Sequence[str]) -> bool:
+    """Whether one of the messages is about an override: it begins with its key, or quotes it."""
+    key = word.partition("=")[0]
+    begins = [line.partition(": ")[0] for line in lines]
+    return any(begin == word or f"{begin}.".startswith(f"{key}.") for begin in begins) or any(
+        repr(word) in line for line in lines
+    )
+
+
+def _follows(line: str, key: str) -> bool:
+    """Whether a message may be there only because the setting of this key was left out."""
+    if key in COMPONENTS:
+        return line.startswith(f"{key}.") and ("no such setting" in line or "missing" in line)
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", line) is not None
+
+
+def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
     selections = [
         override for override in overrides if re.match(r"(benchmarks|callbacks)=\s*(\[|\{\s*\}\s*$)", override)
     ]
@@ -70,9 +132,10 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
     tree = link_sizes({"name": main.stem, **layers.values}, layers.size_of_views)
-    for line in layers.dropped(tree, num_ours):
+    config = from_dict(_expand_locations(RunConfig, _interpolate(apply_preset(tree))))
+    for line in layers.dropped(tree, to_dict(config), num_ours):
         log.warning(line)
-    return from_dict(_expand_locations(RunConfig, _interpolate(apply_preset(tree))))
+    return config
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

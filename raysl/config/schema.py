@@ -6,10 +6,11 @@ A field that may differ when a run is started again under the same name has the 
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from raysl.config.background import parse_color
 from raysl.config.cluster import ClusterConfig as ClusterConfig
+from raysl.config.component import ASKS_TRUST
 from raysl.config.component import MAY_CHANGE as MAY_CHANGE
 from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
@@ -45,7 +46,8 @@ class MethodConfig(ComponentConfig):
 
     weights: Location | None = None
     """Path or URI of a run or checkpoint of raysl with initial weights: of the backbone and, for the same method, all
-    other parts that fit. A resumed run keeps its weights. Default: random weights."""
+    other parts that fit. A resumed run keeps its weights. Default: random weights, or those of
+    `backbone.pretrained`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,15 @@ class BackboneConfig(ComponentConfig):
     freeze: tuple[str, ...] = ()
     """Stages that stay frozen, with all stages before them, or `all`: neither weights nor running statistics of
     normalisation change. Later stages train; the same stages of a teacher are frozen."""
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether a new run begins with published weights of the network."""
+        return False
+
+    def at_random(self) -> Self:
+        """Return these settings for a network that begins at random."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +126,11 @@ class DataConfig(ComponentConfig):
     evaluation decodes in full."""
     max_corrupt: Share = field(default=0.05, metadata=MAY_CHANGE)
     """Share of the training images that may be corrupt, and are replaced, before the run stops."""
+    max_pixels: Count | None = field(default=None, metadata=MAY_CHANGE | ASKS_TRUST)
+    """Pixels up to which an image is decoded, of a palette a fifth of them; larger ones count as corrupt. Default: the
+    variable RAYSL_MAX_PIXELS on each node, or else 178956970."""
+    max_file_bytes: Count | None = field(default=None, metadata=MAY_CHANGE | ASKS_TRUST)
+    """Bytes of an image's file up to which it is read. Default: the variable RAYSL_MAX_FILE_BYTES, or else 1 GiB."""
     changed: Literal["refuse", "accept"] = field(default="refuse", metadata=MAY_CHANGE)
     """What a resume does if the training images have changed: refuse, or accept them and continue at the same step, or
     at the beginning of its epoch if the length of epochs has changed."""

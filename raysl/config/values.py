@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from raysl.config.dump import show, write_inline
@@ -16,6 +16,8 @@ Node = Callable[[type[Any], Any, str, Any], Any]
 
 FLOATS_END = 2**1023  # larger integers may exceed the range of floats
 _NAMES = {int: "int", float: "float", bool: "bool", str: "text", type(None): "null", Duration: "duration"}
+_ADVICE = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+_ADVICE[Duration] = "epochs (10ep), steps (500st) or a share of the run (5%)"
 
 
 def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
@@ -99,9 +101,7 @@ def _advice(kind: Any, value: Any, key: str) -> str:
         return f"; write {int(value)}"
     if kind is str and isinstance(value, bool | int | float):
         return f"; quote it: {key}='\"{write_inline(value)}\"'"
-    advice = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    advice[Duration] = "epochs (10ep), steps (500st) or a share of the run (5%)"
-    return f"; write {advice[kind]}" if kind in advice else ""
+    return f"; write {_ADVICE[kind]}" if kind in _ADVICE else ""
 
 
 def _convert_choice(kind: Any, value: Any, key: str) -> Any:
@@ -114,7 +114,7 @@ def _convert_choice(kind: Any, value: Any, key: str) -> Any:
 
 def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
     members = get_args(kind)
-    if value is None and type(None) in members:
+    if value in (None, "None") and type(None) in members:  # Python's word is nobody's path or name
         return None
     errors: list[str] = []
     out_of_range: OutOfRange | None = None
@@ -130,11 +130,26 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
         raise out_of_range
     if errors:
         raise ConfigError(errors[0])
-    is_duration = any(bare(member) is Duration for member in members)
-    texts = "; write epochs (10ep), steps (500st) or a share of the run (5%)" if is_duration else ""
-    if bare(members[0]) is int and get_origin(bare(members[-1])) is tuple:
-        texts = "; write a whole number or [a, b]"
-    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{texts}")
+    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice_of_union(members)}")
+
+
+def _advice_of_union(members: Sequence[Any]) -> str:
+    """Return what may be written for one of several types; nothing where that cannot be said in a few words."""
+    ways: list[str] = []
+    for member in map(bare, members):
+        if member is bool:
+            ways += ["true", "false"]
+        elif member in _ADVICE:
+            ways.append(_ADVICE[member])
+        elif get_origin(member) is Literal:
+            ways += [choice if isinstance(choice, str) else show(choice) for choice in get_args(member)]
+        elif get_origin(member) is tuple and Ellipsis not in get_args(member):
+            ways.append(f"[{', '.join('abcdefgh'[: len(get_args(member))])}]")
+        elif member is type(None):
+            ways.append("null")
+        else:
+            return ""
+    return f"; write {', '.join(ways[:-1])} or {ways[-1]}"
 
 
 def _is_of(kind: Any, value: Any) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, open_uri, storage_errors
 from raysl.storage.folder import Folder
+from raysl.storage.records import Damaged, read_record
 
 _NOTE = b"raysl"
 """Key of the note in the file's metadata."""
@@ -77,10 +78,19 @@ def read_assignments(uri: str) -> Assignments:
     """
     system, path = open_uri(uri)
     with storage_errors("read", uri), system.open_input_file(path) as file:
-        table = pq.ParquetFile(file).read()  # not read_table: with torch loaded, its threads may abort at exit
-    note = json.loads((table.schema.metadata or {}).get(_NOTE, b"{}"))
-    if "num_clusters" not in note or {"index", "cluster"} - set(table.column_names):
+        try:
+            table = pq.ParquetFile(file).read()  # not read_table: with torch loaded, its threads may abort at exit
+        except (pa.ArrowException, OSError) as error:
+            raise Damaged(f"{uri} is damaged: {str(error).splitlines()[0]}") from error
+    kinds = {"num_clusters": int, "fingerprint": str, "checkpoint": str}
+    columns = {name: table.schema.field(name).type for name in ("index", "cluster") if name in table.column_names}
+    stored = (table.schema.metadata or {}).get(_NOTE)
+    if stored is None or len(columns) < 2 or not all(map(pa.types.is_integer, columns.values())):
         raise ConfigError(f"{uri} has no clusters of images; raysl cluster --checkpoint RUN writes such a file")
+    note = read_record(stored, uri, kinds)
     order = np.argsort(table["index"].to_numpy())
-    clusters = torch.from_numpy(table["cluster"].to_numpy()[order].astype(np.int64))
-    return Assignments(clusters, note["num_clusters"], note["fingerprint"], note["checkpoint"])
+    clusters = table["cluster"].to_numpy()[order]
+    if len(clusters) and not 0 <= clusters.min() <= clusters.max() < note["num_clusters"]:
+        raise Damaged(f"{uri} is damaged: it has clusters {clusters.min()} to {clusters.max()}")
+    numbers = torch.from_numpy(clusters.astype(np.int64))
+    return Assignments(numbers, note["num_clusters"], note["fingerprint"], note["checkpoint"])

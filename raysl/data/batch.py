@@ -15,7 +15,7 @@ from raysl.transforms.random import SampleRandom
 _ROWS, _SHARED = crc32(b"batch rows"), crc32(b"batch shared")  # parts of the keys, like the number of a view
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch:
     """This rank's rows of a global batch.
 
@@ -53,6 +53,12 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def __repr__(self) -> str:
+        """The shapes of its tensors, and where it belongs."""
+        tensors = {**self.views, **self.extras, "index": self.index, "label": self.label}
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+        return f"Batch({shapes}; epoch {self.epoch}, step {self.step})"
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """Return the batch with `function` applied to each of its tensors; it may choose rows, or move them."""

@@ -169,10 +169,11 @@ def _pixels(image: Tensor | np.ndarray, name: str) -> np.ndarray:
     is_tensor = isinstance(image, Tensor)
     channels = image.shape[0 if is_tensor else 2] if image.ndim == 3 else 1 if image.ndim == 2 else 0
     if image.dtype not in (torch.uint8, np.uint8) or channels not in (1, 3) or 0 in image.shape:
-        raise ConfigError(
-            f"{name} is {image.dtype} {list(image.shape)}; give pixels from 0 to 255 as uint8 "
-            f"{'[3, H, W]' if is_tensor else '[H, W, 3]'}, not normalised, or a Pillow image"
-        )
+        way = f"{'[3, H, W]' if is_tensor else '[H, W, 3]'}, not normalised, or a Pillow image"
+        if channels == 4:
+            rgb = "image[:3]" if is_tensor else "image[:, :, :3]"
+            way += f"; without its transparency it is {rgb}, and a Pillow image may keep it"
+        raise ConfigError(f"{name} is {image.dtype} {list(image.shape)}; give pixels from 0 to 255 as uint8 {way}")
     pixels = image.cpu().numpy() if isinstance(image, Tensor) else image
     pixels = pixels.transpose(1, 2, 0) if is_tensor and pixels.ndim == 3 else pixels
     return pixels[:, :, 0] if pixels.ndim == 3 and channels == 1 else pixels

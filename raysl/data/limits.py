@@ -1,6 +1,10 @@
-"""Limits on what one image may cost, which variables of the environment change, on every node alike."""
+"""Limits on what one image may cost, which settings of the data change, or variables on every node alike."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 
 from raysl.errors import ConfigError
@@ -12,13 +16,45 @@ MAX_FILE_BYTES = 1 << 30
 PIXELS_VARIABLE, BYTES_VARIABLE = "RAYSL_MAX_PIXELS", "RAYSL_MAX_FILE_BYTES"
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a dataset's settings; None: those of the environment.
+
+    Args:
+        max_pixels: of a decoded image.
+        max_file_bytes: of its file.
+    """
+
+    max_pixels: int | None = None
+    max_file_bytes: int | None = None
+
+
+_OF_ENVIRONMENT = Limits()
+_chosen: ContextVar[Limits] = ContextVar("raysl_limits", default=_OF_ENVIRONMENT)
+
+
+@contextmanager
+def limiting(limits: Limits) -> Iterator[None]:
+    """Read and decode within these limits while inside, in this thread.
+
+    >>> with limiting(Limits(max_pixels=4)):
+    ...     max_pixels()
+    4
+    """
+    token = _chosen.set(limits)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
 def max_pixels() -> int:
     """Return the number of pixels up to which an image is decoded.
 
     Raises:
         ConfigError: if the variable `RAYSL_MAX_PIXELS` is not a positive integer.
     """
-    return _read(PIXELS_VARIABLE, os.environ.get(PIXELS_VARIABLE), MAX_PIXELS)
+    return _chosen.get().max_pixels or _read(PIXELS_VARIABLE, os.environ.get(PIXELS_VARIABLE), MAX_PIXELS)
 
 
 def max_file_bytes() -> int:
@@ -27,7 +63,7 @@ def max_file_bytes() -> int:
     Raises:
         ConfigError: if the variable `RAYSL_MAX_FILE_BYTES` is not a positive integer.
     """
-    return _read(BYTES_VARIABLE, os.environ.get(BYTES_VARIABLE), MAX_FILE_BYTES)
+    return _chosen.get().max_file_bytes or _read(BYTES_VARIABLE, os.environ.get(BYTES_VARIABLE), MAX_FILE_BYTES)
 
 
 @cache

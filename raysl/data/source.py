@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from raysl.components import resolve
 from raysl.config.background import parse_color
 from raysl.config.schema import DataConfig
+from raysl.data.limits import Limits
 from raysl.data.sources.subset import with_subset
 from raysl.data.split import LABELS as LABELS
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
@@ -14,7 +15,7 @@ from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
-from raysl.data.split import with_background, with_labels
+from raysl.data.split import with_background, with_labels, with_limits
 from raysl.errors import ConfigError
 
 SPLITS = ("train", "test")
@@ -48,7 +49,8 @@ class Source(ABC):
         if split is None:
             return None
         chosen = with_labels(with_subset(split, self.config, name, self.chosen), self.config.label_type)
-        return with_background(chosen, parse_color(self.config.background))
+        limits = Limits(self.config.max_pixels, self.config.max_file_bytes)
+        return with_limits(with_background(chosen, parse_color(self.config.background)), limits)
 
     def required(self, name: str) -> Split:
         """Return the images and labels of a split that the settings choose.

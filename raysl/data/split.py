@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.background import WHITE, Color
+from raysl.data.limits import Limits
 from raysl.hashing import Int64s
 
 LABELS = "labels"
@@ -60,6 +61,7 @@ class Split(ABC):
         notes: problems of the files, a line each, shown to the user before they are used.
         background: the colour behind transparent images; None ignores transparency.
         inner: splits that this one takes its images from.
+        limits: on what one image may cost.
     """
 
     unit_sizes: Int64s
@@ -71,6 +73,7 @@ class Split(ABC):
     notes: tuple[str, ...] = ()
     background: Color | None = WHITE
     inner: tuple["Split", ...] = ()
+    limits: Limits = Limits()
 
     @property
     def num_samples(self) -> int:
@@ -147,6 +150,15 @@ def with_background(split: Split, background: Color | None) -> Split:
         return split
     split = copy(split)
     split.background = background
+    return split
+
+
+def with_limits(split: Split, limits: Limits) -> Split:
+    """Return the split with other limits on what one image may cost."""
+    if split.limits == limits:
+        return split
+    split = copy(split)
+    split.limits = limits
     return split
 
 

@@ -31,6 +31,7 @@ from raysl.distributed.rows import planned_rows as planned_rows
 from raysl.distributed.rows import planned_share as planned_share
 from raysl.distributed.rows import row_counts as row_counts
 from raysl.distributed.rows import row_shares as row_shares
+from raysl.distributed.sharding import is_shard as is_shard
 from raysl.distributed.sharding import is_sharded as is_sharded
 from raysl.distributed.sharding import load_optimizer_state as load_optimizer_state
 from raysl.distributed.sharding import local as local

@@ -60,6 +60,11 @@ def is_sharded(module: nn.Module) -> bool:
     return isinstance(module, _FSDP.kind())
 
 
+def is_shard(tensor: Tensor) -> bool:
+    """Return whether a tensor is this rank's shard of a larger one."""
+    return isinstance(tensor, _SHARE.kind())
+
+
 @contextmanager
 def without_exchange(module: nn.Module) -> Iterator[None]:
     """Let backward passes accumulate this rank's gradients only, while inside; the next one exchanges them."""

@@ -75,11 +75,18 @@ class Choice:
         config: configuration that it departs from; empty where all have the same.
         settings: what varies, by dotted key, without the seed.
         runs: one a seed, in the order of drawing; at least one.
+        shared: keys of settings that have the same value in all rows, and so tell none from another.
     """
 
     config: str
     settings: dict[str, Any]
     runs: tuple[Entry, ...]
+    shared: frozenset[str] = frozenset()
+
+    @property
+    def varied(self) -> dict[str, Any]:
+        """Its settings without those that all rows share."""
+        return {key: value for key, value in self.settings.items() if key not in self.shared}
 
     @property
     def index(self) -> int:
@@ -165,7 +172,15 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
         if entry.parents:  # with other weights to begin with, equal settings are not another seed of the same
             key += f" {entry.parents}"
         groups.setdefault(key, []).append(entry)
-    return [Choice(runs[0].config, runs[0].settings, tuple(runs)) for runs in groups.values()]
+    shared = _shared([runs[0].settings for runs in groups.values()])
+    return [Choice(runs[0].config, runs[0].settings, tuple(runs), shared) for runs in groups.values()]
+
+
+def _shared(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
+    """Return the keys that all of several rows have with the same value."""
+    if len(rows) < 2:
+        return frozenset()
+    return frozenset(key for key, value in rows[0].items() if all(key in row and row[key] == value for row in rows[1:]))
 
 
 def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:

@@ -103,6 +103,15 @@ def text_table(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def brief(
+    rows: Sequence[Choice], flat: Sequence[dict[str, Any]], objectives: Sequence[Objective]
+) -> list[dict[str, Any]]:
+    """Return flat rows without other measurements than the objectives, costs and measures of collapse."""
+    ranks = {objective.metric for objective in objectives}
+    others = {*measured(rows, objectives), *COSTS, *COLLAPSE} - ranks
+    return [{name: value for name, value in line.items() if name.partition(": ")[0] not in others} for line in flat]
+
+
 def readable_cells(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Return titles and cells for people: deviations beside numbers, no paths, no column that says nothing."""
     dull = {"path"} | {f"{name}: {part}" for name in flat[0] for part in PARTS}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysl.leaderboard.choice import Choice, choices, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
-from raysl.leaderboard.flat import csv_text, flat_rows, latex, readable_cells, text_table
+from raysl.leaderboard.flat import brief, csv_text, flat_rows, latex, readable_cells, text_table
 from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.html import plain_table
@@ -115,13 +115,20 @@ class Leaderboard:
         title = f"<p><b>{escape(self.facts.name)}</b>: {num} row{'s' * (num != 1)}, {page}</p>"
         if not num:
             return title
-        names, *rows = readable_cells(self.choices[:NOTEBOOK_ROWS], self.rows[:NOTEBOOK_ROWS])
+        names, *rows = readable_cells(self.choices[:NOTEBOOK_ROWS], self._first_rows())
         more = f"<p>and {num - NOTEBOOK_ROWS} more</p>" if num > NOTEBOOK_ROWS else ""
         return f"{title}{plain_table(names, rows)}{more}"
 
     def __repr__(self) -> str:
-        """The table, for a Python shell."""
-        return self.table()
+        """The first rows for a Python shell; `table` has all rows and all numbers."""
+        if not self.rows:
+            return self.table()
+        num = len(self.rows) - NOTEBOOK_ROWS
+        more = f"\nand {num} more" if num > 0 else ""
+        return f"{text_table(self.choices[:NOTEBOOK_ROWS], self._first_rows())}{more}"
+
+    def _first_rows(self) -> list[dict[str, Any]]:
+        return brief(self.choices, self.rows[:NOTEBOOK_ROWS], self.facts.objectives)
 
     @staticmethod
     def load(uri: str) -> "Leaderboard":
@@ -134,7 +141,7 @@ class Leaderboard:
             ConfigError: if there is none, or it is no leaderboard.
         """
         folder, name = cut(absolute(uri)) if absolute(uri).partition("?")[0].endswith(".json") else (uri, JSON)
-        return Leaderboard(*parse(Folder(folder).read(name).decode(), join(folder, name)))
+        return Leaderboard(*parse(Folder(folder).read(name), join(folder, name)))
 
 
 def near(path: str) -> str:

@@ -1,11 +1,20 @@
-"""Losses: pure functions, tensors in, a scalar out; never below fp32 inside, float64 in stays float64.
+"""Losses: pure functions, tensors in, a scalar out (or a scalar with its terms).
 
-Where a loss compares this rank's rows with "the batch", the batch is an argument, gathered by
-`raysl.distributed.all_gather`. No loss reads a number from its tensors or selects by a mask, so none waits for a GPU.
+They compute at least in fp32, and float64 in stays float64. Where a loss compares this rank's rows with "the batch",
+the batch is an argument, gathered by `raysl.distributed.all_gather`, or its moments are, summed by `raysl.nn.moments`.
+No loss reads a number from its tensors or selects by a mask, so none waits for a GPU.
 """
 
 from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
-from raysl.losses.clustering import UNKNOWN, cluster_cross_entropy, masked_prediction, swapped_prediction
+from raysl.losses.clustering import (
+    UNKNOWN,
+    IBOTLoss,
+    cluster_cross_entropy,
+    dino,
+    ibot,
+    masked_prediction,
+    swapped_prediction,
+)
 from raysl.losses.contrastive import (
     bank_cross_entropy,
     contrastive_accuracy,
@@ -17,17 +26,36 @@ from raysl.losses.contrastive import (
     self_normalised_nce,
     sup_con,
 )
-from raysl.losses.non_contrastive import koleo, negative_cosine, off_diagonal_squares
+from raysl.losses.non_contrastive import (
+    BarlowTwinsLoss,
+    VICRegLoss,
+    barlow_twins,
+    byol,
+    koleo,
+    negative_cosine,
+    off_diagonal_squares,
+    vicreg,
+)
+from raysl.losses.normality import characteristic_sums, epps_pulley
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
 
 __all__ = [
     "UNKNOWN",
+    "BarlowTwinsLoss",
+    "IBOTLoss",
+    "VICRegLoss",
     "at_least_fp32",
     "bank_cross_entropy",
+    "barlow_twins",
+    "byol",
+    "characteristic_sums",
     "cluster_cross_entropy",
     "contrastive_accuracy",
     "dcl",
+    "dino",
+    "epps_pulley",
+    "ibot",
     "info_nce",
     "koleo",
     "masked_patch_l1",
@@ -47,4 +75,5 @@ __all__ = [
     "sup_con",
     "swapped_prediction",
     "top_share",
+    "vicreg",
 ]

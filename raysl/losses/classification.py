@@ -23,7 +23,6 @@ def smoothed(targets: Tensor, share: float) -> Tensor:
     >>> smoothed(torch.tensor([1.0, 0.0]), share=0.1)
     tensor([0.9500, 0.0500])
 
-
     Szegedy et al. 2015 (arXiv 1512.00567), section 7: q'(k) = (1 - share) q(k) + share / K.
     """
     return (1 - share) * targets + share / targets.shape[-1] * targets.sum(dim=-1, keepdim=True)

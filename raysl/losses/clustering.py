@@ -1,6 +1,7 @@
 """Losses on scores of prototypes and clusters."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +11,74 @@ from raysl.losses.precision import at_least_fp32
 
 UNKNOWN = -100
 """Cluster of an image that was not clustered; it has no loss."""
+
+
+class IBOTLoss(NamedTuple):
+    """The loss of iBOT and its two parts without their weights, scalars."""
+
+    loss: Tensor
+    """Their weighted sum."""
+    class_loss: Tensor
+    """Equation 2, of class tokens."""
+    patch_loss: Tensor
+    """Equation 3, of masked patches."""
+
+
+def dino(scores: Tensor, codes: Tensor, temperature: float = 0.1) -> Tensor:
+    """Cross entropy of each view's scores with a teacher's codes of the other large views (DINO, Caron et al. 2021,
+    arXiv 2104.14294, eq. 3), a mean over images and pairs of views.
+
+    >>> scores, codes = torch.zeros(1, 3, 4), torch.eye(4)[None, :2]  # two large views and a small one
+    >>> dino(scores, codes)  # log 4
+    tensor(1.3863)
+
+    Args:
+        scores: the student's, of all views [B, V, K], the large ones first.
+        codes: the teacher's, of the G large views [B, G, K], each summing to 1, as from `raysl.nn.dino_head.Centre`
+            (DINO, iBOT) or `raysl.nn.sinkhorn.sinkhorn` (DINOv2); no gradient flows into them.
+        temperature: divides the student's scores, above 0.
+
+    Raises:
+        ValueError: if there are fewer than two views, or fewer than G.
+    """
+    return swapped_prediction(scores, codes, range(codes.shape[1]), temperature)
+
+
+def ibot(
+    scores: Tensor,
+    codes: Tensor,
+    patch_scores: Tensor,
+    patch_codes: Tensor,
+    mask: Tensor,
+    temperature: float = 0.1,
+    class_weight: float = 1.0,
+    patch_weight: float = 1.0,
+) -> IBOTLoss:
+    """DINO's loss of class tokens and the same of masked patches (iBOT, Zhou et al. 2021, arXiv 2111.07832, section
+    3.1 and algorithm 1).
+
+    >>> one = torch.eye(4)[None, :2]
+    >>> ibot(torch.zeros(1, 2, 4), one, torch.zeros(1, 2, 4), one, torch.tensor([[True, False]])).loss  # 2 log 4
+    tensor(2.7726)
+
+    Args:
+        scores, codes: of class tokens [B, V, K] and [B, G, K], as `dino` takes them.
+        patch_scores: the student's, of M patches of each large view [..., M, K].
+        patch_codes: the teacher's, of the same patches [..., M, K].
+        mask: bool [..., M], True where the student's patch was masked; the others have no loss.
+        temperature: divides the student's scores, above 0.
+        class_weight: factor of the loss of class tokens, at least 0.
+        patch_weight: factor of the loss of masked patches, at least 0.
+
+    Returns:
+        The loss and its parts; `.loss` has the gradient.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    class_loss = dino(scores, codes, temperature)
+    patch_loss = masked_prediction(patch_scores, patch_codes, mask, temperature)
+    return IBOTLoss(class_weight * class_loss + patch_weight * patch_loss, class_loss, patch_loss)
 
 
 def cluster_cross_entropy(logits: Tensor, clusters: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -7,20 +7,18 @@ must be fully correlated with itself in the other view, and not at all with any 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from raysl import distributed as dist
 from raysl.config.ranges import Amount, Positive, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.losses import at_least_fp32, off_diagonal_squares
+from raysl.losses import barlow_twins
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
-from raysl.nn.moments import centred, products
+from raysl.nn.moments import cross_correlation
 from raysl.nn.views import ViewNorm, features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -70,11 +68,9 @@ class BarlowTwins(Method):
         """Return eq. 1 of the whole global batch, the same number on every rank."""
         views = batch.views["global"]  # [B, 2, C, H, W]
         network = nn.Sequential(self.backbone, self.projector)
-        z = at_least_fp32(features_of_views(network, views, self.config.batch_norm))  # [B, 2, D]
+        z = features_of_views(network, views, self.config.batch_norm)  # [B, 2, D]
         correlation = cross_correlation(z, self.config.eps, is_joint=self.config.normalize == "joint")  # [D, D]
-        agreement = (1 - correlation.diagonal()).square().sum()
-        redundancy = off_diagonal_squares(correlation)
-        loss = self.config.scale * (agreement + self.config.redundancy * redundancy)
+        loss, _, redundancy = barlow_twins(correlation, self.config.redundancy, self.config.scale)
         num_others = correlation.numel() - len(correlation)
         metrics = {
             "correlation": correlation.detach().diagonal().mean(),
@@ -82,26 +78,3 @@ class BarlowTwins(Method):
             **batch_collapse(z[:, 0]),
         }
         return StepOutput(loss, metrics)
-
-
-def cross_correlation(z: Tensor, eps: float, is_joint: bool) -> Tensor:
-    """Return eq. 2: correlations of the dimensions of one view with those of the other, over all ranks' images.
-
-    A loss computed from it must be the same on all ranks.
-
-    >>> z = torch.tensor([[[1.0], [1.0]], [[-1.0], [-1.0]]])  # two images, two equal views, one dimension
-    >>> cross_correlation(z, eps=0.0, is_joint=False)
-    tensor([[1.]])
-
-    Args:
-        z: embeddings of two views of this rank's images [B, 2, D].
-        eps: added to variances.
-        is_joint: whether both views have one mean and variance.
-
-    Returns:
-        [D, D], the same on every rank.
-    """
-    rows, num_rows = centred(z.flatten(0, 1) if is_joint else z)  # [B*2, D] or [B, 2, D]
-    variance = dist.all_sum(rows.square().sum(dim=0)) / num_rows  # [D] or [2, D]
-    normal = (rows * torch.rsqrt(variance + eps)).view_as(z)  # [B, 2, D]
-    return products(normal[:, 0], normal[:, 1], same_loss=True) / (num_rows / 2 if is_joint else num_rows)

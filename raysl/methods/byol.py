@@ -13,7 +13,7 @@ from raysl.config.ranges import Momentum, Share, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import negative_cosine
+from raysl.losses import byol
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
@@ -75,7 +75,7 @@ class BYOL(Method):
         z_first, z_second = self._project(first), self._project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         target_first, target_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
-        loss = _squared_distance(p_first, target_second) + _squared_distance(p_second, target_first)
+        loss = byol(p_first, target_second) + byol(p_second, target_first)
         metrics = {"agreement": 1 - loss.detach() / 4, **batch_collapse(z_first)}
         return StepOutput(loss, metrics)
 
@@ -91,8 +91,3 @@ class BYOL(Method):
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)
-
-
-def _squared_distance(p: Tensor, target: Tensor) -> Tensor:
-    """Return eq. 2, mean over rows; for unit vectors it is 2 - 2 cos(p, target)."""
-    return 2 + 2 * negative_cosine(p, target)

@@ -1,10 +1,17 @@
 """Checks that several methods make before a process starts."""
 
+import logging
+
 from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.classifiers import vector_widths
 from raysl.plan.setup import Setup
+
+log = logging.getLogger("raysl")
+
+FEW_IMAGES = 16
+"""Batches below this size are worth a warning where a method compares the images of a batch."""
 
 
 def check_two_views(setup: Setup, why: str) -> None:
@@ -36,7 +43,7 @@ def check_some_views(setup: Setup, why: str) -> None:
 
 
 def check_batch(setup: Setup, why: str) -> None:
-    """Refuse batches of a single image; the arguments are those of `check_two_views`.
+    """Refuse batches of a single image, and warn of small ones; the arguments are those of `check_two_views`.
 
     Raises:
         ConfigError: with the number.
@@ -44,6 +51,8 @@ def check_batch(setup: Setup, why: str) -> None:
     batch_size = setup.plan.batch_size
     if batch_size < 2:
         raise ConfigError(f"train.batch_size is {batch_size}; {why}: at least 2, better 256")
+    if batch_size < FEW_IMAGES:
+        log.warning("train.batch_size=%d is small for %s: %s; better 256", batch_size, setup.config.method.name, why)
 
 
 def check_queue(setup: Setup, what: str) -> None:

@@ -111,8 +111,9 @@ class Colorization(Method):
         counts = torch.zeros(len(self.bins), dtype=torch.int64, device=self.bins.device)
         for batch in batches():
             _, ab = self._lab(batch.views["image"][:, 0])
-            bins, _ = soft_encoding(ab, self.bins, 1, self.config.sigma)
-            counts += bins.flatten().bincount(minlength=len(counts))
+            bins = soft_encoding(ab, self.bins, 1, self.config.sigma)[0].flatten()
+            # not by bincount, for whose size the host waits
+            counts.index_add_(0, bins, torch.ones_like(bins))
         weights = rebalancing(dist.all_sum(counts), self.bins, self.config.rebalancing, self.config.sigma)
         self.class_weights.copy_(weights)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from raysl.config.ranges import Length, Momentum, Share, Temperature
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.losses import swapped_prediction
+from raysl.losses import dino
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
@@ -31,6 +31,7 @@ class DINO(Method):
     """Predicts a teacher's assignments of large views from all other views."""
 
     logged = ("teacher_entropy", "kl", *COLLAPSE)
+    compiles = "step"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -75,7 +76,7 @@ class DINO(Method):
         scores = self.head(h)  # [B, V, K]
         teacher_scores = self.teacher_head(multi_crop(self.teacher, {"global": batch.views["global"]}))  # [B, G, K]
         codes = self.centre(teacher_scores, self._teacher_temp(step))
-        loss = swapped_prediction(scores, codes, range(codes.shape[1]), self.config.temperature)
+        loss = dino(scores, codes, self.config.temperature)
         entropy = torch.special.entr(codes).sum(dim=-1).mean()
         metrics = {
             "teacher_entropy": entropy,

@@ -16,7 +16,7 @@ from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, T
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import koleo, masked_prediction, swapped_prediction
+from raysl.losses import ibot, koleo
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
@@ -36,6 +36,7 @@ class DINOv2(Method):
     """Predicts a teacher's balanced assignments of class tokens and masked patches."""
 
     logged = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
+    compiles = "step"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -122,12 +123,14 @@ class DINOv2(Method):
         patch_scores = self.patch_head(at_places(patches, places))  # [B, G, M, P]
         codes, patch_codes = self._codes(large, places, is_masked, step)  # [B, G, K], [B, G, M, P]
 
-        class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)
-        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)
+        weights = config.class_weight, config.patch_weight
+        tokens, class_loss, patch_loss = ibot(
+            scores, codes, patch_scores, patch_codes, is_masked, config.temperature, *weights
+        )
         h_all, rows = dist.all_gather(h[:, : large.shape[1]]), dist.own_rows(h)  # [N, G, D], [B]
         views = range(large.shape[1])
         spread = torch.stack([koleo(h[:, view], h_all[:, view], rows) for view in views]).sum()
-        loss = config.class_weight * class_loss + config.patch_weight * patch_loss + config.koleo_weight * spread
+        loss = tokens + config.koleo_weight * spread
         metrics = {
             "class_loss": class_loss.detach(),
             "patch_loss": patch_loss.detach(),

@@ -13,7 +13,7 @@ from torch import Tensor
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.losses import masked_prediction, swapped_prediction
+from raysl.losses import ibot
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
@@ -32,6 +32,7 @@ class IBOT(Method):
     """Self-distillation of class tokens and of masked patches."""
 
     logged = ("class_loss", "patch_loss", "teacher_entropy", *COLLAPSE)
+    compiles = "step"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -115,9 +116,10 @@ class IBOT(Method):
             at_places(teacher_patch_scores, places), self._warmed(step, config.patch_teacher_temp)
         )  # [B, G, M, K]
 
-        class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)  # eq. 2
-        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)  # eq. 3
-        loss = config.class_weight * class_loss + config.patch_weight * patch_loss
+        weights = config.class_weight, config.patch_weight
+        loss, class_loss, patch_loss = ibot(
+            scores, codes, patch_scores, patch_codes, is_masked, config.temperature, *weights
+        )
         metrics = {
             "class_loss": class_loss.detach(),
             "patch_loss": patch_loss.detach(),

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -44,6 +44,11 @@ class Method(nn.Module, ABC):
     """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None if unknown."""
     evaluated: ClassVar[tuple[str, ...]] = ()
     """Names of the values of `evaluation_step`; empty if the method has no task to measure on held-out images."""
+    compiles: ClassVar[Literal["no", "step", "graphs"]] = "graphs"
+    """How far `train.compile=step` holds: not at all, since `training_step` draws random numbers on the host; or
+    without CUDA graphs, since it computes with numbers of the `Step`, which change; or with them."""
+    compiled_step: "Callable[[Method, Batch, Step], StepOutput] | None" = None
+    """Computes `training_step` if the step is compiled."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__()
@@ -96,8 +101,11 @@ class Method(nn.Module, ABC):
 
     def forward(self, batch: Batch, step: Step) -> StepOutput:
         """Run `training_step` under DDP's hooks, with random numbers keyed by sample (`nn.drop_path`)."""
-        with keyed_draws(batch, drop_places(self)):
-            return self.training_step(batch, step)
+        if self.compiled_step is None:
+            with keyed_draws(batch, drop_places(self)):
+                return self.training_step(batch, step)
+        with keyed_draws(batch, drop_places(self), is_compiled=True):
+            return self.compiled_step(self, batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
         """Measure the method's own task on held-out images with views as in training: a value per row [B], by the names

@@ -30,6 +30,7 @@ class NPID(Method):
     """Recognises each image among others in a memory bank."""
 
     logged: ClassVar[tuple[str, ...]] = ("contrastive_top1", *COLLAPSE)
+    compiles = "no"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

@@ -11,6 +11,7 @@ from torch import nn
 from raysl import distributed as dist
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError
+from raysl.methods.compiled import check_compiled, compile_step
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import convert_sync_batch_norm
@@ -34,6 +35,7 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
                 f"train.recompute: no stage {name!r} to compute again in this backbone; choose from "
                 f"{', '.join(units)}, or all"
             )
+    check_compiled(train, method_class)
     kind = train.parallel
     if kind == "ddp":
         return
@@ -76,7 +78,9 @@ def place(method: Method, train: TrainConfig, device: torch.device) -> None:
     recompute(recomputed_units(method, train))
     if is_sharded:
         dist.shard(method, [unit for units in _units(method) for parts in units.values() for unit in parts], device)
-    if train.compile:
+    if train.compile == "step":
+        compile_step(method, train.cuda_graphs)
+    elif train.compile:
         _compile(method)
 
 
@@ -91,9 +95,11 @@ def prepare_device(train: TrainConfig, device: torch.device) -> None:
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bf16; set train.precision=fp16 or fp32")
     if train.compile and not is_on_gpu and not any(shutil.which(name) for name in ("g++", "clang++")):
         raise ConfigError(
-            "train.compile=true needs a C++ compiler on a CPU, and there is no g++; install one, or set "
-            "train.compile=false"
+            f"train.compile={str(train.compile).lower()} needs a C++ compiler on a CPU, and there is no g++; install "
+            "one, or set train.compile=false"
         )
+    if train.cuda_graphs and not is_on_gpu:
+        raise ConfigError("train.cuda_graphs=true needs a GPU, and this worker has none; set train.cuda_graphs=false")
     kind = train.fp32_products
     if kind == "default":
         return

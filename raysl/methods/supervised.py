@@ -32,6 +32,7 @@ class Supervised(Method):
     """Classifies images by labels, one per image or several if the dataset has several."""
 
     logged = ("top1", *COLLAPSE)
+    compiles = "no"
     evaluated = ("top1", "top5")
 
     @dataclass(frozen=True, kw_only=True)

@@ -7,20 +7,18 @@ must vary over the batch, and no two dimensions together, which prevents collaps
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from raysl.config.ranges import Amount, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.losses import at_least_fp32, off_diagonal_squares
+from raysl.losses import at_least_fp32, vicreg
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
-from raysl.nn.moments import centred, products
+from raysl.nn.moments import covariances
 from raysl.nn.views import ViewNorm, features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -71,38 +69,15 @@ class VICReg(Method):
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 6 on this rank's images, with variances and covariances of the whole global batch."""
-        views = batch.views["global"]  # [B, 2, C, H, W]
+        config, views = self.config, batch.views["global"]  # [B, 2, C, H, W]
         network = nn.Sequential(self.backbone, self.expander)
-        z = at_least_fp32(features_of_views(network, views, self.config.batch_norm))  # [B, 2, D]
-        terms = vicreg_terms(z, self.config.target_std, self.config.eps)
-        loss = sum((getattr(self.config, name) * term for name, term in terms.items()), start=z.new_zeros(()))
-        metrics = {name: term.detach() for name, term in terms.items()}
-        return StepOutput(loss, metrics | batch_collapse(z[:, 0]))
-
-
-def vicreg_terms(z: Tensor, target_std: float, eps: float) -> dict[str, Tensor]:
-    """Return the three terms of eq. 6 without their weights.
-
-    >>> z = torch.tensor([[[2.0], [2.0]], [[-2.0], [-2.0]]])  # two images, two equal views, one dimension
-    >>> {name: float(term) for name, term in vicreg_terms(z, target_std=1.0, eps=0.0).items()}
-    {'invariance': 0.0, 'variance': 0.0, 'covariance': 0.0}
-
-    Args:
-        z: embeddings of two views of this rank's images [B, 2, D].
-        target_std: target standard deviation of each dimension, gamma in eq. 1.
-        eps: added to variances.
-
-    Returns:
-        `invariance` (eq. 5) of this rank's images; `variance` (eq. 1) and `covariance` (eq. 4), summed over views,
-        of the whole global batch.
-    """
-    rows, num_rows = centred(z)
-    covariances = [
-        products(view, view, same_loss=True) / (num_rows - 1) for view in rows.unbind(dim=1)
-    ]  # [D, D] of each view
-    deviations = [(c.diagonal() + eps).sqrt() for c in covariances]  # [D] of each view, eq. 2
-    return {
-        "invariance": F.mse_loss(z[:, 0], z[:, 1]),
-        "variance": torch.stack([F.relu(target_std - deviation).mean() for deviation in deviations]).sum(),
-        "covariance": torch.stack([off_diagonal_squares(c) / len(c) for c in covariances]).sum(),
-    }
+        z = at_least_fp32(features_of_views(network, views, config.batch_norm))  # [B, 2, D]
+        weights = config.invariance, config.variance, config.covariance
+        out = vicreg(z, covariances(z), *weights, config.target_std, config.eps)
+        metrics = {
+            "invariance": out.invariance.detach(),
+            "variance": out.variance.detach(),
+            "covariance": out.covariance.detach(),
+            **batch_collapse(z[:, 0]),
+        }
+        return StepOutput(out.loss, metrics)

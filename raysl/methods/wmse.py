@@ -32,6 +32,7 @@ class WMSE(Method):
     """Agreement of whitened views."""
 
     logged = ("agreement", *COLLAPSE)
+    compiles = "no"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from raysl.data.batch import Batch
+from raysl.transforms import device_hash
 from raysl.transforms.device import to_device
 
 
@@ -45,10 +46,14 @@ class DropPath(nn.Module):
 
 
 class _Draws:
-    """Random numbers for a step's batch, by place: drawn and copied to the device once for all places."""
+    """Random numbers for a step's batch, by place: drawn and copied to the device once for all places.
 
-    def __init__(self, batch: Batch, places: Sequence[int]) -> None:
+    In a compiled step they are computed by the program, from keys of the batch's samples.
+    """
+
+    def __init__(self, batch: Batch, places: Sequence[int], is_compiled: bool) -> None:
         self.batch = batch
+        self.keys = batch.random(_SLOT).keys_on(batch.index.device) if is_compiled and places else None  # [B]
         self.places = {place: number for number, place in enumerate(places)}
         self.calls: Counter[int] = Counter()
         self.tables: dict[tuple[int, int], Tensor] = {}
@@ -57,6 +62,8 @@ class _Draws:
         """Draw fresh numbers [B * V] in [0, 1), views of a sample side by side."""
         calls = self.calls[place]
         self.calls[place] += 1
+        if self.keys is not None:
+            return device_hash.uniforms(self.keys, place, calls, num_views).flatten()
         if place not in self.places:
             return self._draw([place], calls, num_views, device)[0]
         if (calls, num_views) not in self.tables:
@@ -65,10 +72,11 @@ class _Draws:
 
     def _draw(self, places: list[int], calls: int, num_views: int, device: torch.device) -> Tensor:
         """Return the numbers of some places [P, B * V], each after so many draws."""
-        numbers = self.batch.random("drop path").at_each(places, calls).uniforms(num_views)  # [P * B, V]
+        numbers = self.batch.random(_SLOT).at_each(places, calls).uniforms(num_views)  # [P * B, V]
         return to_device(torch.from_numpy(numbers), device).view(len(places), -1)
 
 
+_SLOT = "drop path"
 _draws: _Draws | None = None
 
 
@@ -79,15 +87,16 @@ def drop_places(network: nn.Module) -> list[int]:
 
 
 @contextmanager
-def keyed_draws(batch: Batch, places: Sequence[int] = ()) -> Iterator[None]:
+def keyed_draws(batch: Batch, places: Sequence[int] = (), is_compiled: bool = False) -> Iterator[None]:
     """Key the networks' random numbers by the samples of this batch while it is open.
 
     Args:
         batch: of the step.
         places: those that will draw, see `drop_places`; numbers of others are drawn one by one.
+        is_compiled: whether torch's compiler computes the step; the numbers are the same.
     """
     global _draws
-    before, _draws = _draws, _Draws(batch, places)
+    before, _draws = _draws, _Draws(batch, places, is_compiled)
     try:
         yield
     finally:

@@ -55,6 +55,52 @@ def products(first: Tensor, second: Tensor, same_loss: bool = False) -> Tensor:
         return product
 
 
+def cross_correlation(z: Tensor, eps: float = 1e-5, is_joint: bool = False) -> Tensor:
+    """Return the correlations of the dimensions of one view with those of the other, over all ranks' images (Barlow
+    Twins, Zbontar et al. 2021, arXiv 2103.03230, eq. 2).
+
+    Every rank calls it, with any number of images. A loss computed from it must be the same on all ranks, as
+    `raysl.losses.barlow_twins` is.
+
+    >>> z = torch.tensor([[[1.0], [1.0]], [[-1.0], [-1.0]]])  # two images, two equal views, one dimension
+    >>> cross_correlation(z, eps=0.0)
+    tensor([[1.]])
+
+    Args:
+        z: embeddings of two views of this rank's images [B, 2, D]; two images or more on all ranks together.
+        eps: added to variances, above 0 where a dimension may be constant.
+        is_joint: whether both views have one mean and variance, as in VISSL.
+
+    Returns:
+        [D, D] in [-1, 1], the same on every rank.
+    """
+    z = at_least_fp32(z)
+    rows, num_rows = centred(z.flatten(0, 1) if is_joint else z)  # [B*2, D] or [B, 2, D]
+    variance = dist.all_sum(rows.square().sum(dim=0)) / num_rows  # [D] or [2, D]
+    normal = (rows * torch.rsqrt(variance + eps)).view_as(z)  # [B, 2, D]
+    return products(normal[:, 0], normal[:, 1], same_loss=True) / (num_rows / 2 if is_joint else num_rows)
+
+
+def covariances(z: Tensor) -> list[Tensor]:
+    """Return the covariances of the dimensions of each view, over all ranks' images (VICReg, Bardes, Ponce and LeCun
+    2022, arXiv 2105.04906, eq. 3).
+
+    Every rank calls it, with any number of images. What a loss makes of them must be the same on all ranks, as in
+    `raysl.losses.vicreg`.
+
+    >>> covariances(torch.tensor([[[1.0]], [[3.0]]]))  # two images, one view, one dimension
+    [tensor([[2.]])]
+
+    Args:
+        z: embeddings of V views of this rank's images [B, V, D]; two images or more on all ranks together.
+
+    Returns:
+        V matrices [D, D], the same on every rank.
+    """
+    rows, num_rows = centred(at_least_fp32(z))
+    return [products(view, view, same_loss=True) / (num_rows - 1) for view in rows.unbind(dim=1)]
+
+
 def _is_less_to_gather(first: Tensor, second: Tensor) -> bool:
     """Return whether ranks hold one row for each image of a step, which are together less than two sums [D, E]: one on
     its way to the rank that adds it up, and one on its way back."""

@@ -92,9 +92,10 @@ def _limited(scores: Tensor, epsilon: float) -> Tensor:
 def _matrix(scores: Tensor, column: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Return exp(scores / epsilon + column) [n, K], rows divided by their largest entry, and its logarithm [n].
 
-    On a CPU, where reading the sums costs nothing, rows are not divided if all are well above underflow.
+    On a CPU, where reading the sums costs nothing unless the step is compiled, rows are not divided if all are well
+    above underflow.
     """
-    if scores.device.type == "cpu":
+    if scores.device.type == "cpu" and not torch.compiler.is_compiling():
         q = torch.add(column, scores, alpha=1 / epsilon).exp_()
         sums = q.sum(dim=1)
         if ((sums > SAFE_SUM) & (sums <= 2 * q.shape[1])).all():

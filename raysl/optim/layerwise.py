@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysl.optim.plain import Plain
+from raysl.optim.plain import Plain, can_fuse
 
 
 class LayerwiseSGD(Plain, ABC):
@@ -22,8 +22,8 @@ class LayerwiseSGD(Plain, ABC):
 
     def __init__(self, params: Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
-        on_gpu = (parameter.is_cuda for group in self.param_groups for parameter in group["params"])
-        self._step_supports_amp_scaling = all(on_gpu)
+        every = (parameter for group in self.param_groups for parameter in group["params"])
+        self._step_supports_amp_scaling = can_fuse(every)
 
     @abstractmethod
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:

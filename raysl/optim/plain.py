@@ -5,12 +5,15 @@ more than a second of a start. The methods themselves, inside the wrappers, do n
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
+
+from raysl import distributed as dist
 
 
 class Plain(Optimizer):
@@ -49,6 +52,11 @@ class Plain(Optimizer):
             return step(closure)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             return inspect.unwrap(step.__func__)(self, closure)
+
+
+def can_fuse(params: Iterable[Tensor]) -> bool:
+    """Return whether torch's fused SGD takes these parameters: on a GPU, but not shards, which it has no rule for."""
+    return all(parameter.is_cuda and not dist.is_shard(parameter) for parameter in params)
 
 
 _ADD_GROUP: Callable[..., None] = inspect.unwrap(Optimizer.add_param_group)

@@ -8,12 +8,12 @@ import torch
 
 from raysl.config.ranges import Momentum
 from raysl.config.schema import OptimConfig
-from raysl.optim.plain import Plain
+from raysl.optim.plain import Plain, can_fuse
 
 
 class SGD(Plain, torch.optim.SGD):
     """torch's SGD, set up by a config, for all parameters of a group at once; fused on a GPU, where a step in fp16 that
-    overflows is left out without the host having to wait.
+    overflows is left out without the host having to wait. Shards are updated by other kernels, see `can_fuse`.
 
     >>> optimizer = SGD([{"params": [torch.nn.Parameter(torch.zeros(2))]}], SGD.Config(lr=0.1))
     >>> optimizer.param_groups[0]["momentum"]
@@ -36,17 +36,17 @@ class SGD(Plain, torch.optim.SGD):
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
         groups = [{**group, "params": list(group["params"])} for group in params]
-        is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
+        is_fused = can_fuse(parameter for group in groups for parameter in group["params"])
         super().__init__(
             groups,
             lr=config.lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             nesterov=config.nesterov,
-            fused=is_on_gpu,
-            foreach=not is_on_gpu,
+            fused=is_fused,
+            foreach=not is_fused,
         )
-        if is_on_gpu:
+        if is_fused:
             self.register_step_pre_hook(lambda optimizer, args, options: self._fill_momenta())
 
     def _fill_momenta(self) -> None:

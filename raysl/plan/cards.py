@@ -13,7 +13,7 @@ class Card:
 
     Args:
         name: of the model.
-        memory: bytes that programs can use.
+        memory: bytes that programs can use, fewer than the name says: of the L4 error correction takes a sixteenth.
         bandwidth: of the memory, bytes/s.
         half: products of bf16 and fp16, FLOP/s.
         tf32: products of fp32 numbers rounded to TF32, FLOP/s.
@@ -32,15 +32,15 @@ class Card:
 
 CARDS = {
     "h100": Card(
-        *("H100 SXM 80 GB", 80 * GIB, 3.35e12, 989e12, 494e12, 67e12),
+        *("H100 SXM 80 GB", int(79.1 * GIB), 3.35e12, 989e12, 494e12, 67e12),
         "NVIDIA H100 Tensor Core GPU data sheet, halved where it counts sparsity",
     ),
     "a100": Card(
-        *("A100 SXM 80 GB", 80 * GIB, 2.039e12, 312e12, 156e12, 19.5e12),
+        *("A100 SXM 80 GB", int(79.1 * GIB), 2.039e12, 312e12, 156e12, 19.5e12),
         "NVIDIA A100 Tensor Core GPU data sheet",
     ),
     "l4": Card(
-        *("L4 24 GB", 24 * GIB, 300e9, 121e12, 60e12, 30.3e12),
+        *("L4 24 GB", 22 * GIB, 300e9, 121e12, 60e12, 30.3e12),
         "NVIDIA L4 Tensor Core GPU data sheet, halved where it counts sparsity",
     ),
 }

@@ -22,6 +22,12 @@ CORE_PIXELS = 70e6
 """Pixels of views a second that a core reads, decodes and crops where the GPU augments (docs/speed.md, 224 px)."""
 MARGIN = 1.2
 """More cores than the bound needs."""
+NOT_COMPILED = "train.compile is not counted"
+
+Units = tuple[tuple[float, str], ...]
+BYTES: Units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+FLOPS: Units = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
+TIMES: Units = ((3600.0, "hours"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Counts:
         largest_unit: bytes of the weights of the largest part of the backbone that FSDP puts together.
         work: of each operation: FLOPs, bytes, and whether its products are of half precision.
         exchanged: bytes that the method sends or receives, without gradients.
+        collectives: in which it does.
     """
 
     rows: int
@@ -45,6 +52,7 @@ class Counts:
     largest_unit: int
     work: list[tuple[int, int, bool]]
     exchanged: int
+    collectives: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class Cost:
         memory: bytes of a GPU by part.
         memory_of_gpu: that it has.
         flops, moved, exchanged: of a step of one GPU: FLOPs, bytes read and written, bytes exchanged.
+        collectives: of a step, without those of gradients.
         flops_s, moved_s, bound_s: seconds of a step, by products alone, by bytes alone, and by whichever is longer
             for each operation.
         images_per_s: bound for all GPUs.
@@ -71,6 +80,7 @@ class Cost:
     flops: float
     moved: float
     exchanged: float
+    collectives: int
     flops_s: float
     moved_s: float
     bound_s: float
@@ -99,6 +109,7 @@ class Cost:
             flops=sum(flops for flops, _, _ in counts.work),
             moved=sum(moved for _, moved, _ in counts.work),
             exchanged=counts.exchanged + (counts.gradients if plan.world > 1 else 0),
+            collectives=counts.collectives,
             flops_s=sum(products),
             moved_s=sum(moves),
             bound_s=bound,
@@ -113,23 +124,39 @@ class Cost:
     def lines(self) -> list[str]:
         """Return the numbers as sentences."""
         total = sum(self.memory.values())
-        parts = [f"{name} {size / 1e9:.2f}" for name, size in self.memory.items() if size >= 5e6]
+        parts = [f"{name} {in_unit(size, BYTES)}" for name, size in self.memory.items() if size >= 1e3]
+        compiled = f"; {NOT_COMPILED}" * (NOT_COMPILED in self.assumptions)
+        assumed = [text for text in self.assumptions if text != NOT_COMPILED]
         return [
             f"memory      {total / 1e9:.1f} of {self.memory_of_gpu / 1e9:.1f} GB of each {self.gpu}: "
             f"{', '.join(parts)}",
-            f"step        {self.flops / 1e12:.2f} TFLOP, {self.moved / 1e9:.0f} GB read and written, "
-            f"{self.exchanged / 1e9:.2f} GB exchanged, by each GPU",
-            f"bound       {self.images_per_s:,.0f} images/s on all GPUs: a step of {self.bound_s:.3f} s or more "
-            f"(products alone {self.flops_s:.3f} s, bytes alone {self.moved_s:.3f} s)",
+            f"step        {in_unit(self.flops, FLOPS)}, {in_unit(self.moved, BYTES)} read and written, "
+            f"{in_unit(self.exchanged, BYTES)} exchanged ({self.collectives} collectives beside the gradients'), "
+            "by each GPU",
+            f"bound       {self.images_per_s:,.0f} images/s on all GPUs: "
+            f"a step of {in_unit(self.bound_s, TIMES)} or more "
+            f"(products alone {in_unit(self.flops_s, TIMES)}, bytes alone {in_unit(self.moved_s, TIMES)}){compiled}",
             f"CPU cores   {self.cores:,} to feed all GPUs at that bound",
-            f"run         {self.hours:,.1f} hours or more, {self.gpu_hours:,.0f} GPU hours",
-            *(f"{'' if n else 'assumed':<12}{text}" for n, text in enumerate(self.assumptions)),
+            f"run         {in_unit(3600 * self.hours, TIMES)} or more on the clock, "
+            f"{in_unit(3600 * self.gpu_hours, TIMES)} of GPUs",
+            *(f"{'' if n else 'assumed':<12}{text}" for n, text in enumerate(assumed)),
             *(f"warning     {text}" for text in self.warnings),
         ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers under their names, for JSON."""
         return asdict(self) | {"memory_total": sum(self.memory.values())}
+
+
+def in_unit(value: float, units: Units) -> str:
+    """Return a number in the largest of some units of which it holds one, with three digits.
+
+    >>> in_unit(0.00042, TIMES), in_unit(2.5e6, BYTES), in_unit(4_680_000, TIMES), in_unit(0, BYTES)
+    ('420 us', '2.5 MB', '1,300 hours', '0 bytes')
+    """
+    size, name = next((unit for unit in units if value >= unit[0]), units[-1])
+    number = value / size
+    return f"{number:,.0f} {name}" if number >= 100 else f"{number:.3g} {name}"
 
 
 def _memory(counts: Counts, world: int, train: TrainConfig) -> dict[str, float]:
@@ -181,7 +208,7 @@ def _assumptions(card: Card, train: TrainConfig, plan: TrainPlan) -> list[str]:
         "(measure with python -m perf cores)",
     ]
     if train.compile:
-        lines.append("train.compile is not counted")
+        lines.append(NOT_COMPILED)
     if plan.world > 1 and train.parallel != "ddp":
         lines.append(f"shares of train.parallel={train.parallel} are calculated, and even")
     return lines

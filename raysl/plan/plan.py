@@ -252,7 +252,7 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
     if num_samples < train.batch_size and config.data.drop_last:
         raise ConfigError(
             f"{num_samples} training images do not fill a batch of {train.batch_size}; "
-            f"set train.batch_size={num_samples} or less"
+            f"set train.batch_size={_batch_for(num_samples)}, or another of at most {num_samples}"
         )
     if lanes > train.batch_size:
         raise ConfigError(f"data.lanes={lanes} is more than the batch of {train.batch_size}; give fewer lanes")
@@ -269,6 +269,16 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
         )
     if train.accumulate > 1:
         _check_parts(train, rest, lanes, world)
+
+
+def _batch_for(num_samples: int) -> int:
+    """Return the largest power of two up to a quarter of the images, at least 16 where there are as many.
+
+    >>> _batch_for(300), _batch_for(40), _batch_for(3)
+    (64, 16, 3)
+    """
+    quarter = 1 << max(0, (num_samples // 4).bit_length() - 1)
+    return min(num_samples, max(16, quarter))
 
 
 def _check_parts(train: TrainConfig, rest: int, lanes: int, world: int) -> None:

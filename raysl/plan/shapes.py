@@ -44,7 +44,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         work: of each operation since `restart`: FLOPs of products, bytes read and written, and whether the products
             are of half precision.
         answer: of comparisons that are read: False ends loops of initialisation, which draw until all numbers fit.
-        exchanged: bytes of tensors that are exchanged with other ranks, since `restart`.
+        exchanged, collectives: bytes of tensors that are exchanged with other ranks, and how often, since `restart`.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak: Counter[str] = Counter()
         self.work: list[tuple[int, int, bool]] = []
         self.answer = False
-        self.exchanged = 0
+        self.exchanged = self.collectives = 0
         self._total = self._most = 0
         self._parts: dict[int, str] = {}
         self._passes = False
@@ -63,7 +63,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Count anew; what is in memory stays."""
         self.peak, self._most = Counter(self.live), self._total
         self.work.clear()
-        self.exchanged = 0
+        self.exchanged = self.collectives = 0
 
     def assign(self, part: str, tensors: Iterable[Tensor]) -> None:
         """Count the memory of tensors to a part from now on."""
@@ -96,6 +96,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         shapes = [x for x in given if is_shape(x)]
         if name.startswith("c10d"):
+            self.collectives += 1
             self.exchanged += max((sum(map(_size, part)) for part in _lists(args)), default=0)
         if not shapes:
             return self._without_shapes(func, args, kwargs, bool(given))

@@ -1,9 +1,10 @@
 """Output for people: log lines and live displays on stderr."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -61,6 +62,72 @@ def only_errors() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+@contextmanager
+def warnings_named(name: str) -> Iterator[None]:
+    """Put a name before each of raysl's warnings while inside, and show equal ones once.
+
+    Args:
+        name: of what they are about; empty for no name.
+    """
+    shown: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        text = record.getMessage()
+        record.msg, record.args = f"{name}: {text}" if name else text, None
+        is_first = text not in shown
+        shown.add(text)
+        return is_first
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
+
+
+_shown: int | None = None  # a copy of file descriptor 2, while native code writes to nowhere
+
+
+def mute_native_code() -> None:
+    """Discard what native code, such as Ray's core, writes to stderr from now on; Python's lines still appear.
+
+    Does nothing where RAYSL_VERBOSE=1, or where this process has no stderr.
+    """
+    global _shown
+    if _shown is not None or os.environ.get("RAYSL_VERBOSE") == "1":
+        return
+    with suppress(OSError, ValueError):
+        shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        if _descriptor(sys.stderr) == 2:
+            sys.stderr = os.fdopen(os.dup(shown), "w", buffering=1, errors="backslashreplace")
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        _shown = shown
+
+
+def unmute_native_code() -> None:
+    """Undo `mute_native_code`."""
+    global _shown
+    if _shown is not None:
+        os.dup2(_shown, 2)
+        os.close(_shown)
+        _shown = None
+
+
+def stderr_descriptor() -> int:
+    """Return the file descriptor of the screen, for lines that Python's stderr cannot take."""
+    return 2 if _shown is None else _shown
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):  # of a notebook
+        return None
 
 
 def console() -> "Console":

@@ -14,6 +14,7 @@ from types import FrameType
 
 from raysl.errors import Stopped
 from raysl.process.proc import descendants
+from raysl.process.screen import mute_native_code, stderr_descriptor, unmute_native_code
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_REQUEST_S = 0.5  # `timeout` sends a signal to its child and to their group: the child may get it twice
@@ -60,6 +61,7 @@ class Signals:
         if self.received is not None:
             return  # `_end_on_second` ends the process
         self.received = signal.Signals(signum)
+        mute_native_code()  # Ray's core logs the end of its own processes as errors
         if not self._save():
             self.is_ending = True
             _show(self.stopped)
@@ -83,6 +85,7 @@ def handling_signals() -> Iterator[Signals]:
     if _active is not None:
         yield _active
         return
+    unmute_native_code()
     signals = _active = Signals()
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
     install_handlers()
@@ -143,7 +146,7 @@ def _show(stopped: Stopped) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
     except RuntimeError:  # the signal came while another line was written to the same file
-        os.write(2, f"{line}\n".encode())
+        os.write(stderr_descriptor(), f"{line}\n".encode())
 
 
 def end_at_once(code: int, message: str = "") -> None:
@@ -151,8 +154,8 @@ def end_at_once(code: int, message: str = "") -> None:
     for pid in descendants(os.getpid()):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    if os.isatty(2):
-        os.write(2, b"\x1b[?25h\n")  # show the cursor, which a progress bar hides
+    if os.isatty(screen := stderr_descriptor()):
+        os.write(screen, b"\x1b[?25h\n")  # show the cursor, which a progress bar hides
     if message:
         print(message, file=sys.stderr, flush=True)
     os._exit(code)

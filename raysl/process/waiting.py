@@ -35,6 +35,7 @@ class Waiting:
         self.show = show
         self.still_s = still_s
         self._what: str | None = None
+        self._detail = ""
         self._entered = since
         self._is_over = False
         self._change = threading.Condition()
@@ -46,11 +47,23 @@ class Waiting:
             if self._is_over or not self.show or what == self._what:
                 return
             is_first, self._what, self._entered = self._what is None, what, time.time()
+            self._detail = ""
             self._change.notify_all()
         if is_first:
             self._begin()
         if self._live is None:
             log.info("%6.1f s  %s ...", time.time() - self.since, what)
+
+    def count(self, done: int, total: int, before: int = 0) -> None:
+        """Say how much of the present wait is done, and how long the rest takes at that pace.
+
+        Args:
+            done: of `total`, those of `before` included.
+            total: number of things to do.
+            before: number of those that were done when the wait began.
+        """
+        left = (time.time() - self._entered) * (total - done) / max(1, done - before)
+        self._detail = f", {done:,} of {total:,}" + (f", about {duration(left)} left" if before < done < total else "")
 
     def end(self) -> None:
         """End the waits, and remove the live line."""
@@ -74,13 +87,15 @@ class Waiting:
         from rich.text import Text
 
         now = time.time()
-        return Text(f"{self._what} ... {duration(now - self._entered)} ({duration(now - self.since)} in all)")
+        return Text(
+            f"{self._what}{self._detail} ... {duration(now - self._entered)} ({duration(now - self.since)} in all)"
+        )
 
     def _repeat(self) -> None:
         with self._change:
             while not self._is_over:
                 if not self._change.wait(self.still_s):
-                    log.info("%6.1f s  still %s ...", time.time() - self.since, self._what)
+                    log.info("%6.1f s  still %s%s ...", time.time() - self.since, self._what, self._detail)
 
 
 _active: Waiting | None = None
@@ -111,6 +126,12 @@ def enter(what: str) -> None:
     """Begin to wait for `what`, inside a block of `waiting`; elsewhere do nothing."""
     if _active is not None:
         _active.enter(what)
+
+
+def count(done: int, total: int, before: int = 0) -> None:
+    """Say how much of the present wait is done, inside a block of `waiting`; elsewhere do nothing."""
+    if _active is not None:
+        _active.count(done, total, before)
 
 
 def process_start() -> float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from raysl.report.chart import LETTER, Chart, Scale
+from raysl.report.chart import Chart, Scale
 from raysl.report.contents import Score
 from raysl.report.summary import large
 
@@ -13,8 +13,9 @@ COLUMNS = (("trained", "var(--trained)"), ("untrained", "var(--untrained)"), ("p
 """Numbers of a score that are drawn, with their colours."""
 WIDTH, GROUP, ROW = 500, 26, 21
 """Pixels: of a drawing, between two groups of bars, and of a bar with the space around it."""
+TITLE_LETTER = 7.4
 MAX_LABEL, MAX_LINES = 22, 3
-"""Letters in a line beside the bars, and lines."""
+"""Pixels of a letter beside the bars, letters in a line there, and lines."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
     values = [bar.value for _, bars in groups for bar in bars if bar is not None]
     is_percent = unit == "%" and all(0 <= value <= 100 for value in values)
     high = 100.0 if is_percent else max(0.0, *values) or (0.0 if min(values) < 0 else 1.0)
-    left = 12 + LETTER * max(len(line) for lines in names for line in lines)
+    left = 12 + TITLE_LETTER * max(len(line) for lines in names for line in lines)
     num_rows = sum(len(bars) for _, bars in groups)
     bottom = 6.0 + GROUP * len(groups) + ROW * num_rows
     chart = Chart(WIDTH, bottom + (34 if unit else 18), label)

@@ -52,8 +52,15 @@ class Score:
     @property
     def is_saturated(self) -> bool:
         """Whether raw pixels are so good that this headline can hardly tell a good backbone from a poor one."""
-        is_share_of_hits = self.is_headline and self.unit == "%" and not self.is_lower_better
-        return is_share_of_hits and self.pixels is not None and self.pixels >= SATURATED
+        return self.is_headline and self.pixels is not None and self._is_nearly_whole(self.pixels)
+
+    @property
+    def tells_little(self) -> bool:
+        """Whether raw pixels or an untrained network leave no room to tell backbones apart, headline or not."""
+        return any(self._is_nearly_whole(rival) for rival in (self.pixels, self.untrained) if rival is not None)
+
+    def _is_nearly_whole(self, value: float) -> bool:
+        return self.unit == "%" and not self.is_lower_better and value >= SATURATED
 
     @property
     def heading(self) -> str:

@@ -42,6 +42,10 @@ KNOWN = {
     "step_s": Quantity("Step time", "s", from_zero=True),
     "memory_gb": Quantity("Memory", "GB", from_zero=True),
 }
+LEARNED, SPENT = ("loss", "knn_top1"), ("lr", "images_per_s", "data_wait", "step_s", "memory_gb")
+"""What is drawn first, and last."""
+SPENT_GROUPS = ("lr/", "weight_decay/", "timer/", "memory/")
+"""Beginnings of the names of numbers that are drawn behind all others."""
 CLOCKS = ("step", "epoch", "total_steps")
 """Keys that say when, not what."""
 
@@ -63,10 +67,10 @@ class Course:
 
 
 def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
-    """Return the numeric keys of the history as courses: known ones first, others by name, empty ones left out."""
+    """Return the numeric keys of the history as courses, in the order of `place`, empty ones left out."""
     lines = sorted((line for line in history if _is_number(line.get("step"))), key=lambda line: float(line["step"]))
     present = {key for line in lines for key, value in line.items() if _is_number(value)} - set(CLOCKS)
-    for key in [key for key in KNOWN if key in present] + sorted(present - set(KNOWN)):
+    for key in sorted(present, key=place):
         quantity = KNOWN.get(key) or Quantity(_title(key))
         pairs = np.array([(line["step"], line[key]) for line in lines if _is_number(line.get(key))], dtype=np.float64)
         finite = np.isfinite(pairs[:, 1])
@@ -74,6 +78,24 @@ def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
             steps, values = pairs[finite, 0], pairs[finite, 1] * quantity.factor
             broken = [int(step) for step in pairs[~finite, 0]]
             yield Course(key, quantity, steps, values, broken, float(values[-1]))
+
+
+def place(name: str) -> tuple[int, int, str]:
+    """Return what sorts logged numbers: loss and accuracy, what a method logs, then times and memory.
+
+    >>> sorted(["memory_gb", "heldout_top1", "entropy", "lr", "knn_top1", "loss"], key=place)
+    ['loss', 'knn_top1', 'heldout_top1', 'entropy', 'lr', 'memory_gb']
+    """
+    if name in LEARNED:
+        return 0, LEARNED.index(name), name
+    if is_spent(name):
+        return 3, SPENT.index(name) if name in SPENT else len(SPENT), name
+    return (1 if "top1" in name or "accuracy" in name else 2), 0, name
+
+
+def is_spent(name: str) -> bool:
+    """Whether a logged number tells of time, memory or a schedule, not of what was learned."""
+    return name in SPENT or name.startswith(SPENT_GROUPS)
 
 
 def curve(course: Course, last_step: float | None = None) -> str:

@@ -38,6 +38,11 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
+def facts_line(facts: Sequence[str]) -> str:
+    """Return facts, HTML each, in a line with dots between them; where it wraps, no dot ends or begins a line."""
+    return f'<p class="what facts">{" ".join(f"<span>{fact}</span>" for fact in facts)}</p>'
+
+
 def table(head: str, rows: Sequence[str]) -> str:
     """Return rows of cells as a table that scrolls by itself where it is too wide."""
     return grouped_table(head, [rows])

@@ -9,7 +9,7 @@ from pathlib import Path
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import RunReport
 from raysl.report.figure_sections import anchor, figures_of, figures_section
-from raysl.report.html import document
+from raysl.report.html import document, facts_line
 from raysl.report.picture_sections import curves_section, map_section, neighbours_section, views_section
 from raysl.report.record_sections import environment_section, settings_section, times_section, use_section
 from raysl.report.score_sections import benchmarks_section, results_section
@@ -83,4 +83,4 @@ def _title(report: RunReport) -> str:
     pieces = [f"<b>{escape(text)}</b>" for text in (report.method, report.backbone, report.dataset) if text]
     if report.finished:
         pieces.append(f"written {escape(report.finished.replace('T', ' ').replace('+00:00', ' UTC'))}")
-    return f'<header><h1>{escape(report.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'
+    return f"<header><h1>{escape(report.name)}</h1>{facts_line(pieces)}</header>"

@@ -77,17 +77,67 @@ def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64], class_
         for x, y in pixels[labels == label]:
             chart.marker(float(x), float(y), 3, class_shape(label), class_colour(label))
         chart.parts.append("</g>")
-    for label in classes if len(classes) <= MAX_NAMED_CLASSES else []:
-        if 0 <= label < len(class_names):
-            _name_at_middle(chart, pixels[labels == label], class_names[label])
+    named = [label for label in classes if 0 <= label < len(class_names)]
+    if named and len(classes) <= MAX_NAMED_CLASSES:
+        middles = [_middle(pixels[labels == label]) for label in named]
+        _name_classes(chart, middles, [class_names[label] for label in named])
     return chart.svg()
 
 
-def _name_at_middle(chart: Chart, pixels: NDArray[np.float64], name: str) -> None:
-    """Write a class's name just above the point that is nearest to the median of its points."""
-    x, y = pixels[np.argmin(np.square(pixels - np.median(pixels, axis=0)).sum(axis=1))]
-    text = name if len(name) <= 16 else name[:15] + "…"
-    chart.add("text", text, class_="label halo", x=float(x), y=max(12.0, float(y) - 8), text_anchor="middle")
+def _middle(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the point that is nearest to the median of some."""
+    nearest: NDArray[np.float64] = pixels[np.argmin(np.square(pixels - np.median(pixels, axis=0)).sum(axis=1))]
+    return nearest
+
+
+def _name_classes(chart: Chart, middles: Sequence[NDArray[np.float64]], names: Sequence[str]) -> None:
+    """Write names just above the middles of their classes, or a little apart from there, with a line to the middle."""
+    texts = [name if len(name) <= 16 else name[:15] + "…" for name in names]
+    sizes = np.array([(LABEL_LETTER * len(text) + 6, LABEL_HEIGHT) for text in texts])
+    wanted = np.array(middles) - (0, 8 + LABEL_HEIGHT / 2 - 3)
+    places = apart(wanted, sizes, (chart.width, chart.height))
+    for middle, (x, y), moved in zip(middles, places, np.abs(places - wanted).max(axis=1), strict=True):
+        if moved > LABEL_HEIGHT:
+            chart.add("line", class_="axis", x1=float(middle[0]), y1=float(middle[1]), x2=float(x), y2=float(y))
+    for text, (x, y) in zip(texts, places, strict=True):
+        chart.add("text", text, class_="label halo", x=float(x), y=float(y) + 4, text_anchor="middle")
+
+
+LABEL_LETTER, LABEL_HEIGHT = 8.0, 15.0
+"""Pixels of a letter of a class's name, and of its line."""
+TURNS = 500
+
+
+def apart(centres: NDArray[np.float64], sizes: NDArray[np.float64], area: tuple[float, float]) -> NDArray[np.float64]:
+    """Move boxes apart until none covers another, as far as the area has room; those that do not meet stay.
+
+    >>> apart(np.array([[50.0, 50.0], [50.0, 52.0]]), np.full((2, 2), 10.0), (100.0, 100.0)).tolist()
+    [[50.0, 46.0], [50.0, 56.0]]
+
+    Args:
+        centres: of the boxes [N, 2].
+        sizes: widths and heights [N, 2].
+        area: width and height; boxes stay inside.
+    """
+    places = np.clip(centres, sizes / 2, np.array(area) - sizes / 2)
+    for _ in range(TURNS):
+        has_moved = False
+        for one in range(len(places)):
+            for other in range(one + 1, len(places)):
+                between = places[other] - places[one]
+                covered = (sizes[one] + sizes[other]) / 2 - np.abs(between)
+                if (covered <= 1e-6).any():
+                    continue
+                axis = int(np.argmin(covered))
+                step = np.zeros(2)
+                step[axis] = covered[axis] / 2 * (1 if between[axis] >= 0 else -1)
+                places[one] -= step
+                places[other] += step
+                has_moved = True
+        if not has_moved:
+            break
+        places = np.clip(places, sizes / 2, np.array(area) - sizes / 2)
+    return places
 
 
 def class_colour(label: int) -> str:

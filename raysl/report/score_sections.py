@@ -22,8 +22,8 @@ MAX_OPEN = 30
 def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     """Return cards, verdicts, bars and a table of the leading numbers: trained, untrained and raw pixels.
 
-    Headlines come first, accuracies before other numbers and what raw pixels nearly solve behind both; then all others,
-    each in the order given.
+    Headlines come first, accuracies before other numbers and what raw pixels or an untrained network nearly solve
+    behind both; then all others likewise.
     """
     left_out = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     shown = _leading(scores)
@@ -42,7 +42,7 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
 
 def _leading(scores: Sequence[Score]) -> list[Score]:
     """Return the numbers that open the page; without room for all headlines, the first of each benchmark."""
-    ordered = sorted(scores, key=lambda score: (not score.is_headline, score.is_saturated, score.unit != "%"))
+    ordered = sorted(scores, key=lambda score: (not score.is_headline, score.tells_little, score.unit != "%"))
     if sum(score.is_headline for score in scores) > MAX_SHOWN:
         seen: Counter[str] = Counter()
         turns = []

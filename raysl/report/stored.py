@@ -3,15 +3,16 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from raysl.errors import ConfigError
 from raysl.report.contents import RunReport, Score
 from raysl.report.verdict import verdicts
-from raysl.storage.records import Damaged, check_types, read_record
+from raysl.storage.records import Damaged, check_types, from_record, read_record
 
 FORMAT_VERSION = 1
 INTERVALS = ("interval", "over_untrained", "over_pixels")
@@ -32,25 +33,27 @@ def report_json(report: RunReport) -> str:
 
 def load_report_json(path: Path | str) -> RunReport:
     """Read a report.json back; see `parse_report_json`."""
-    return parse_report_json(Path(path).read_text(encoding="utf-8"), str(path))
+    return parse_report_json(Path(path).read_bytes(), str(path))
 
 
-def parse_report_json(text: str, path: str) -> RunReport:
+def parse_report_json(text: str | bytes, path: str) -> RunReport:
     """Return the report of a report.json, without pictures; a `trained` of null comes back as NaN.
 
     Raises:
-        ValueError: if the file is no report of this format.
+        ConfigError: if the file is no report of this format.
     """
     content = read_record(text, path)
     version = content.get("format")
     if version != FORMAT_VERSION:
         expected = f"report.json of format {FORMAT_VERSION}"
-        raise ValueError(f"{path} is no {expected} (its format is {version!r}); write it again from its run")
+        raise ConfigError(f"{path} is no {expected} (its format is {version!r}); write it again from its run")
     known = {item.name for item in fields(RunReport)} - set(PICTURES)
     values = {name: value for name, value in content.items() if name in known}
     check_types(values, path, {"scores": list[dict[str, Any]]}, _KINDS)
     try:
-        values["scores"] = [parse_score(score) for score in content["scores"]]
+        values["scores"] = [parse_score(score, path) for score in content["scores"]]
+        times = values.get("times", {})
+        values["times"] = {phase: math.nan if seconds is None else seconds for phase, seconds in times.items()}
         return RunReport(**values)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise Damaged(f"{path} is damaged: {error}") from error
@@ -59,7 +62,9 @@ def parse_report_json(text: str, path: str) -> RunReport:
 _KINDS = {
     **dict.fromkeys(("name", "method", "backbone", "dataset"), str),
     **dict.fromkeys(("checkpoint", "measured_on", "command", "finished"), str),
-    **dict.fromkeys(("config", "environment", "times", "figures"), dict),
+    **dict.fromkeys(("config", "figures"), dict[str, Any]),
+    "environment": dict[str, str],
+    "times": dict[str, float | None],
     **dict.fromkeys(("notes", "events", "parents"), list[str]),
     "config_docs": dict[str, str] | None,
     "history": list[dict[str, Any]],
@@ -68,12 +73,23 @@ _KINDS = {
 """Types of the fields of a report."""
 
 
-def parse_score(content: dict[str, Any]) -> Score:
-    """Return the score of a JSON object; without an interval where one of its bounds was not finite."""
+def parse_score(content: dict[str, Any], where: str) -> Score:
+    """Return the score of a JSON object; without an interval where one of its bounds was not finite.
+
+    Args:
+        content: the object.
+        where: its file, for messages.
+
+    Raises:
+        Damaged: if a field is missing, unknown or of another type.
+    """
     bounds = {name: content.get(name) for name in INTERVALS}
+    check_types(bounds, where, dict.fromkeys(INTERVALS, tuple[float | None, float | None] | None))
     intervals = {name: None if ends is None or None in ends else (ends[0], ends[1]) for name, ends in bounds.items()}
+    check_types(content, where, {"trained": float | None})
     trained = math.nan if content["trained"] is None else content["trained"]
-    return Score(**content | {"trained": trained} | intervals)
+    score = from_record(Score, {**content, "trained": trained, **dict.fromkeys(INTERVALS)}, where)
+    return replace(score, **cast(Any, intervals))
 
 
 def plain(value: object) -> Any:

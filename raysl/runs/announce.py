@@ -1,6 +1,5 @@
 """What a group of workers notes in the events of its run when it starts: what was lost before, its size and step."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from raysl.runs.losses import Losses, step_before
 from raysl.runs.ray_log import note_losses
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE, METRICS_FILE
+from raysl.train.files import EVENTS_FILE, METRICS_FILE, parse_events
 from raysl.train.state import TrainState
 
 
@@ -27,7 +26,11 @@ def note_lost(losses: Losses, logs: Path) -> int | None:
     with events_file.open("ab") as file:
         file.write(note_losses(events, lost))
     step = step_before(lost, group)
-    return None if step is None else max([step, *(int(line["step"]) for line in parse_metrics(metrics)[-1:])])
+    return (
+        None
+        if step is None
+        else max([step, *(int(line["step"]) for line in parse_metrics(metrics, str(metrics_file))[-1:])])
+    )
 
 
 def announce(
@@ -63,6 +66,6 @@ def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:
     if plan.world < most:
         return f"{f'going on from step {state.step}' if state.step else 'starting'} with {plan.world}{fewer}"
     file = logs / EVENTS_FILE
-    events = [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
+    events = [note["event"] for note in parse_events(file.read_bytes())] if file.exists() else []
     sizes = [event for event in events if event.endswith((fewer, all_again))]
     return f"going on from step {state.step} with{all_again}" if sizes and sizes[-1].endswith(fewer) else None

@@ -1,20 +1,26 @@
 """The checkpoint that a start of a run goes on from: its newest one, or one with the weights of another run."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from raysl.checkpoint.files import STATE_FILE, NewestCheckpoint, checkpoint_name, local_copy, read_meta, upload
+from raysl.checkpoint.published import describe_origin
 from raysl.checkpoint.tensors import load_tensors
-from raysl.checkpoint.weights import describe_origin
+from raysl.checkpoint.weights import read_weights
+from raysl.components import Classes
+from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.process.temporary import temporary_folder
+from raysl.process.waiting import enter
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import Prepared
+from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.train.state import TrainState, check_resumable
 
@@ -24,7 +30,8 @@ log = logging.getLogger("raysl")
 def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
     """Claim the folder for this run's settings and images; the driver does so before any worker starts.
 
-    The weights at `method.weights` are read once, when the run is new, and stored as its checkpoint at step 0.
+    The weights of `method.weights` or `backbone.pretrained` are read or downloaded once, when the run is new, and
+    stored as its checkpoint at step 0: workers and later starts take them from there.
 
     Returns:
         The checkpoint to go on from.
@@ -36,7 +43,8 @@ def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
     """
     config, newest = run.setup.as_written, folder.newest()
     # Weights and frozen stages can be wrong in ways that only a built method shows.
-    is_check_due = config.method.weights is not None or config.backbone.freeze
+    backbone = config.backbone
+    is_check_due = config.method.weights is not None or backbone.is_pretrained or backbone.freeze
     first = _first_state(run) if newest.name is None and is_check_due else None
     folder.claim(config, newest)
     if config.data.changed == "accept":
@@ -47,7 +55,24 @@ def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
     return newest if first is None or first.weights is None else _store(folder, first)
 
 
+def check_weights(config: RunConfig) -> None:
+    """Refuse `method.weights` of a new run that do not fit its backbone, as `begin` would, without building the method.
+
+    Raises:
+        ConfigError: if they cannot be read or do not fit.
+    """
+    if config.method.weights is None:
+        return
+    folder = RunFolder.of(replace(config, storage=absolute(config.storage)))
+    if folder.newest().name is None:  # a run that goes on has its own
+        backbone = Classes.of(config).backbone.without_weights(config.backbone)
+        read_weights(config).check_backbone(backbone)
+
+
 def _first_state(run: Prepared) -> TrainState:
+    config = run.setup.config
+    if config.method.weights is not None or config.backbone.is_pretrained:
+        enter("reading the weights that training begins with")
     with torch.random.fork_rng(devices=[]):
         return TrainState.create(run.setup, "cpu", run.classes)
 

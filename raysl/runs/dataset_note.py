@@ -31,7 +31,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
-from raysl.storage.records import Damaged, kinds_of, read_record
+from raysl.storage.records import read_as
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 
@@ -72,12 +72,7 @@ class DatasetNote:
         content = folder.read_if_there(DATASET_FILE)
         if not content:
             return None
-        where, kinds = folder.uri_of(DATASET_FILE), kinds_of(cls)
-        tree = read_record(content, where, optional=kinds)
-        try:
-            return cls(**tree)
-        except TypeError as error:
-            raise Damaged(f"{where} is damaged: {error}") from error
+        return read_as(cls, content, folder.uri_of(DATASET_FILE))
 
     def changes(self, before: "DatasetNote") -> list[str]:
         """Return a line for each difference from an earlier note."""
@@ -165,6 +160,7 @@ def _at_epoch_start(
 
 def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:
     """Rewrite the steps of the logged lines of finished epochs for epochs of another length."""
-    lines = [line for line in parse_metrics(folder.read_if_there(METRICS_FILE)) if line["epoch"] <= epochs]
+    logged = parse_metrics(folder.read_if_there(METRICS_FILE), folder.uri_of(METRICS_FILE))
+    lines = [line for line in logged if line["epoch"] <= epochs]
     lines = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
     folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())

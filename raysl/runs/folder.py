@@ -8,20 +8,22 @@ it and holds its lock.
 import dataclasses
 import logging
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.files import SETTINGS_FILE, NewestCheckpoint, newest_whole
 from raysl.config.dump import differences, dump
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, StorageError
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
 from raysl.storage.owner import Owner, is_owned, own_folder
+from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
 
 log = logging.getLogger("raysl")
@@ -72,10 +74,13 @@ class RunFolder(Folder):
             log.info(message)
 
     def _has_no_step(self, checkpoint: NewestCheckpoint) -> bool:
-        """Whether no start has stored a checkpoint, even a damaged one, logged a line, or noted its first step."""
+        """Whether no start has stored a checkpoint, even a damaged one, logged a step, or noted its first one."""
         if checkpoint.name is not None or checkpoint.passed_over:
             return False
-        return not (self.exists(STARTUP_FILE) or self.read_if_there(METRICS_FILE))
+        logged = self.read_if_there(METRICS_FILE)
+        lines, damaged = split_metrics(logged)
+        is_untrained = bool(lines) and not damaged and not any(line["step"] for line in lines)
+        return not self.exists(STARTUP_FILE) and (not logged or is_untrained)
 
     def newest(self) -> NewestCheckpoint:
         """Return the newest whole checkpoint; warn of newer ones that are damaged."""
@@ -84,9 +89,9 @@ class RunFolder(Folder):
             log.warning("passed over %s", reason)
         return checkpoint
 
-    def note(self, event: str) -> None:
-        """Add a line to the event log. No worker may be writing to it."""
-        self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event))
+    def note(self, event: str, kind: str | None = None) -> None:
+        """Add a line to the event log, see `raysl.train.files.note_event`. No worker may be writing to it."""
+        self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event, kind))
 
     def locked(self) -> AbstractContextManager[Owner | None]:
         """Hold the run's lock while inside.
@@ -98,6 +103,27 @@ class RunFolder(Folder):
             RunInUse: if another driver holds the lock.
         """
         return own_folder(self)
+
+    @contextmanager
+    def occupied(self) -> Iterator[Owner | None]:
+        """Make the folder and hold its lock while inside, as `locked`.
+
+        A local folder that is made here goes again if an error comes before anything is written into it.
+
+        Raises:
+            RunInUse: if another driver holds the lock.
+        """
+        is_new = self.is_local and not self.exists()
+        self.make()
+        with self.locked() as owner:
+            try:
+                yield owner
+            except BaseException:
+                with suppress(OSError, StorageError):  # the first error is the one to raise
+                    if is_new and self.names() == [".lock"]:
+                        (Path(self.path) / ".lock").unlink()
+                        Path(self.path).rmdir()
+                raise
 
     def is_in_use(self) -> bool:
         """Whether another driver is at work in this folder."""

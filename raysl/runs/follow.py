@@ -3,9 +3,9 @@
 On a terminal progress is a bar; elsewhere a line each minute, the first and the last one.
 """
 
-import json
 import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -22,7 +22,7 @@ from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, Version
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
+from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events, parse_startup
 
 log = logging.getLogger("raysl")
 
@@ -91,7 +91,7 @@ class _Follower:
             log.info(_startup_text(self.folder))
             self.view = ProgressView(self.plan.total_steps, self.first)
         if self.view is not None and self._has_changed(METRICS_FILE, versions):
-            lines = parse_metrics(self.folder.last_lines(METRICS_FILE))
+            lines = parse_metrics(self.folder.last_lines(METRICS_FILE), self.folder.uri_of(METRICS_FILE))
             step = int(lines[-1]["step"]) if lines else self.shown
             if step > self.shown:
                 self.view.show(step, lines[-1])
@@ -116,8 +116,8 @@ class _Follower:
 
 
 def read_events(folder: RunFolder, with_saves: bool = True) -> list[str]:
-    """Return the noted events of a run in order: starts, resumes and, by default, saved checkpoints."""
-    return [note["event"] for note in _notes(folder) if with_saves or note.get("kind") != "save"]
+    """Return the noted events of a run in order: starts, resumes, failures and, by default, saved checkpoints."""
+    return [note["event"] for note in _notes(folder) if with_saves or note.get("kind") not in ("save", "finished")]
 
 
 def read_nodes(folder: Folder) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def _notes(folder: Folder) -> list[dict[str, Any]]:
 
 
 def _startup_text(folder: RunFolder) -> str:
-    seconds: dict[str, float] = json.loads(folder.read(STARTUP_FILE))
+    seconds = parse_startup(folder.read(STARTUP_FILE))
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     return f"first step after {seconds['total']:.1f} s: {parts}"
 
@@ -142,13 +142,14 @@ class ProgressView:
     Args:
         total: steps of the run.
         first: steps done before this start.
-        every_s: seconds between plain lines; the last step has one at once.
+        every_s: seconds between plain lines; the last step, and in a notebook each epoch, has one at once.
     """
 
     def __init__(self, total: int, first: int = 0, every_s: float = 60.0) -> None:
         self.total = total
         self.every_s = every_s
-        self.last_shown = -math.inf
+        self.last_shown, self.epoch = -math.inf, 0
+        self.by_epoch = "ipykernel" in sys.modules  # a notebook, whose reader looks on
         self.step_s: deque[float] = deque(maxlen=RECENT)
         screen = console()
         self.is_live = screen.is_terminal
@@ -172,9 +173,14 @@ class ProgressView:
         left = self._left(step, line)
         if self.is_live:
             self.bar.update(self.task, completed=step, numbers=numbers, left=left)
-        elif step == self.total or time.monotonic() - self.last_shown >= self.every_s:
-            self.last_shown = time.monotonic()
+        elif step == self.total or self._is_due(line):
+            self.last_shown, self.epoch = time.monotonic(), int(line.get("epoch", 0))
             log.info("step %d/%d %s", step, self.total, f"{numbers} {left}".rstrip())
+
+    def _is_due(self, line: dict[str, float]) -> bool:
+        """Whether a minute is over, or in a notebook an epoch."""
+        is_new_epoch = self.by_epoch and int(line.get("epoch", 0)) > self.epoch
+        return is_new_epoch or time.monotonic() - self.last_shown >= self.every_s
 
     def close(self) -> None:
         """Restore the terminal."""

@@ -79,8 +79,7 @@ def fork(config: RunConfig, parent: str) -> None:
     source, name = _split_parent(parent)
     if source.uri == folder.uri:
         raise ConfigError(f"a run cannot be forked from itself ({folder.uri}); give it another name=")
-    folder.make()
-    with folder.locked():
+    with folder.occupied():
         if not _is_done(folder, source, name):
             _fork(prepare(config), folder, source, name)
 
@@ -121,7 +120,7 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         step = int(meta["step"])
         parent = Parent(source.uri.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
         write_parents(folder, [parent, *outlast(partial(read_parents, source))])
-        lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)))
+        lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)), source.uri_of(METRICS_FILE))
         lines = [line for line in lines if line["step"] <= step]
         folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
         event = f"forked from {parent.run} at step {step}"

@@ -32,7 +32,7 @@ def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
         ConfigError: if no run has logged anything there, or the storage cannot be read.
     """
     folder = RunFolder(absolute(text_or_path(run, "run", "runs/quickstart")))
-    lines = parse_metrics(folder.read_if_there(METRICS_FILE))
+    lines = parse_metrics(folder.read_if_there(METRICS_FILE), folder.uri_of(METRICS_FILE))
     if not lines:
         raise ConfigError(f"nothing has been logged in {folder.uri!r}; give the folder of a run that has made a step")
     return frame(lines)

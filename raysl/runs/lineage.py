@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
+from raysl.storage.records import Damaged, from_record
 
 LINEAGE_FILE = "lineage.json"
 
@@ -36,13 +36,15 @@ def read_parents(folder: Folder) -> list[Parent]:
     Raises:
         ConfigError: if `lineage.json` is damaged, or the storage cannot be read.
     """
-    content = folder.read_if_there(LINEAGE_FILE)
+    content, where = folder.read_if_there(LINEAGE_FILE), folder.uri_of(LINEAGE_FILE)
     try:
-        return [Parent(**parent) for parent in json.loads(content or b"[]")]
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{folder.uri_of(LINEAGE_FILE)} is damaged ({error}); delete the run, and fork again"
-        ) from error
+        parents = json.loads(content or b"[]")
+        if not isinstance(parents, list):
+            raise Damaged(f"{where} is damaged: it is no list")
+        return [from_record(Parent, parent, where) for parent in parents]
+    except (ValueError, RecursionError) as error:
+        what = error if isinstance(error, Damaged) else f"{where} is damaged: {error}"
+        raise Damaged(f"{what}; delete the run, and fork again") from error
 
 
 def write_parents(folder: Folder, parents: Sequence[Parent]) -> None:

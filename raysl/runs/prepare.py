@@ -17,7 +17,7 @@ from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 from raysl.methods.place import check_place
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.layers import check_layers
@@ -97,12 +97,15 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
     Raises:
         ConfigError: if the run cannot work.
     """
-    classes = Classes.of(config)
-    source = make_source(config.data, chosen)
-    train, test = source.required("train"), source.optional("test")
-    warn_of_notes([train] if test is None else [train, test])
-    callbacks = configured(config)
-    plan = _plan(config, train)
+    classes, problems = Classes.of(config), Problems()
+    with problems.catching():
+        callbacks = configured(config)
+    with problems.catching():
+        source = make_source(config.data, chosen)
+        train, test = source.required("train"), source.optional("test")
+        warn_of_notes([train] if test is None else [train, test])
+        plan = _plan(config, train)
+    problems.check()
     num_classes = len(train.classes)
     setup = Setup.of(
         config,
@@ -113,10 +116,15 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
         fingerprint=train.fingerprint,
     )
     has_patches = setup.backbone.patch_size is not None
-    check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
-    check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
-    recipe = check_views(setup, classes)
-    online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
+    with problems.catching():
+        check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
+    with problems.catching():
+        check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
+    with problems.catching():
+        recipe = check_views(setup, classes)
+    with problems.catching():
+        online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
+    problems.check()
     if derived := describe_scaling(config):
         log.info(derived)
     if warning := course_warning(plan):
@@ -255,7 +263,8 @@ def _warn_of_sizes(config: RunConfig, classes: Classes, recipe: ViewRecipe) -> N
             recipe.size,
             config.data.image_size,
         )
-    if advice := classes.backbone.advice(config.backbone, recipe.size):
+    # a network that weights are made for cannot be changed
+    if config.method.weights is None and (advice := classes.backbone.advice(config.backbone, recipe.size)):
         log.warning(advice)
 
 

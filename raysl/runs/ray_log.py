@@ -123,5 +123,5 @@ class RayLog:
 
 def note_losses(events: bytes, losses: list[Loss]) -> bytes:
     """Return lines for losses that are not in the events of a run yet."""
-    noted = {note["time"] for note in parse_events(events) if note.get("kind") == "loss"}
+    noted = {note.get("time") for note in parse_events(events) if note.get("kind") == "loss"}
     return b"".join(event_line(loss.text, "loss", at=loss.time) for loss in losses if loss.time not in noted)

@@ -20,7 +20,14 @@ from raysl.runs.store import LocalStore, RemoteStore, Store
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
-from raysl.train.files import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, PROJECTOR_FILE
+from raysl.train.files import (
+    CORRUPT_FILE,
+    EVENTS_FILE,
+    METRICS_FILE,
+    PROJECTOR_FILE,
+    TRACKERS_FILE,
+    TRACKING_DATABASE,
+)
 from raysl.train.reporter import Reporter, Save
 
 
@@ -144,9 +151,8 @@ def local_logs(folder: RunFolder) -> Path:
     logs = make_temporary_folder("logs")
 
     def download() -> None:
-        folder.download(
-            logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE, PROJECTOR_FILE} & set(folder.names())
-        )
+        own = {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE, PROJECTOR_FILE, TRACKERS_FILE, TRACKING_DATABASE}
+        folder.download(logs, own & set(folder.names()))
 
     outlast(download)
     return logs

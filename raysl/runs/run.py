@@ -1,6 +1,5 @@
 """A run from its settings to its last checkpoint, as the driver sees it."""
 
-import json
 import logging
 import os
 import signal
@@ -36,7 +35,7 @@ from raysl.runs.missing import MissingLines
 from raysl.runs.prepare import Measure, Prepared, continued, prepare
 from raysl.runs.ray_log import telling_losses
 from raysl.runs.retries import saved_step
-from raysl.runs.stopping import describe_stop, stopping
+from raysl.runs.stopping import describe_stop, noting_end, stopping
 from raysl.runs.trainer import UserCallback, run_workers
 from raysl.runs.worker import Job, Outcome, max_corrupt
 from raysl.storage.addresses import absolute
@@ -44,7 +43,7 @@ from raysl.storage.folder import outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE
+from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +83,7 @@ class TrainedRun:
             RunFailed: if no whole checkpoint is left.
         """
         folder = folder or RunFolder.of(config)
-        lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
+        lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)), folder.uri_of(METRICS_FILE))
         metrics: dict[str, float] = {}
         for line in lines:
             metrics |= line
@@ -149,13 +148,13 @@ def training(
             run = prepare(config, measure, "" if note is None else note.fingerprint)
         except UnevenWorkers as error:
             raise _with_limit_of_cluster(error, config) from error
-        folder.make()
-        with folder.locked() as owner:
+        with folder.occupied() as owner:
             newest = begin(run, folder)
             run = continued(run, newest)
             signals.left = _describe_left(folder, newest.name)
             start = _Start(run, folder, owner, newest, marks, callbacks, signals, waits, until, stop)
-            is_done = start.train()
+            with noting_end(folder):
+                is_done = start.train()
             if is_done:
                 signals.left = "training is done; the same command goes on with the measurements"
             yield TrainedRun.read(config, is_done, waits.since, folder)
@@ -228,6 +227,8 @@ class _Start:
                 raise Stopped(describe_stop(step, total, newest.name, folder.uri))
             outcome = self._run_workers()
             step, ended = outcome.step, outcome.ended
+            if step == total or ended is not None:
+                self.folder.note(f"finished at step {step}" if ended is None else f"finished: {ended}", "finished")
         elif ended is not None:
             log.info("the run %s is finished: %s; train.extend=true goes on with it", name, ended)
         elif step == total:
@@ -290,7 +291,7 @@ class _Start:
     def _describe_left(self) -> str:
         """Describe what is kept if training ends now, without waiting for a storage that fails."""
         try:
-            return _describe_left(self.folder, newest_whole(self.folder, ()).name)
+            return _describe_left(self.folder, _last_good(newest_whole(self.folder, ()), self.newest))
         except StorageError:
             return f"the last checkpoint in {self.folder.uri} is kept; the same command goes on from there"
 
@@ -310,6 +311,17 @@ def _describe_left(folder: RunFolder, checkpoint: str | None) -> str:
     return f"{folder.uri_of(checkpoint)} is the last checkpoint; the same command goes on from there"
 
 
+def _last_good(last: NewestCheckpoint, first: NewestCheckpoint) -> str | None:
+    """Return the name of the checkpoint that the next start takes, without hashing files once more.
+
+    Args:
+        last: the newest one that has a `meta.json`.
+        first: the one that this start went on from, which passed over those whose files are damaged.
+    """
+    is_damaged = any(reason.startswith(f"{last.name}:") for reason in first.passed_over)
+    return first.name if is_damaged else last.name
+
+
 def _newest(folder: RunFolder) -> str | None:
     """Return the name of the newest whole checkpoint."""
     return outlast(lambda: newest_whole(folder, ())).name
@@ -319,5 +331,4 @@ def _check_corrupt(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -
     """Fail at every start of a run that stopped for too many broken images, until more of them are allowed."""
     limit = max_corrupt(run.setup)
     if newest.meta["metrics"].get("corrupt_images", 0) > limit:
-        lines = folder.read_if_there(CORRUPT_FILE).decode().splitlines()
-        raise RunFailed(too_many([json.loads(line)["image"] for line in lines], limit))
+        raise RunFailed(too_many(parse_corrupt(folder.read_if_there(CORRUPT_FILE)), limit))

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from raysl.cluster.board import Board
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.process.screen import duration
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.losses import Losses
-from raysl.storage.folder import outlast
+from raysl.storage.folder import outlast, without_waiting
 
 log = logging.getLogger("raysl")
 
@@ -88,6 +88,21 @@ def stopping(
     request = Stopping(folder, board, signals, stop, left)
     with signals.saving(lambda: True):
         yield request
+
+
+@contextmanager
+def noting_end(folder: RunFolder) -> Iterator[None]:
+    """Note in the run's events why training inside ends before its end, for `raysl runs`."""
+    try:
+        yield
+    except (ConfigError, RunFailed, Stopped) as error:
+        kind = "stopped" if isinstance(error, Stopped) else "failed"
+        try:
+            with without_waiting():
+                folder.note(str(error), kind)
+        except (ConfigError, RunFailed) as unnoted:
+            log.warning("the end of the run could not be noted: %s", unnoted)
+        raise
 
 
 def _write_note(folder: RunFolder) -> None:

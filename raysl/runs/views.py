@@ -1,6 +1,10 @@
 """Views of a user's own images for `fit` in a notebook, made as a run makes them of a dataset."""
 
-from collections.abc import Sequence
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -11,10 +15,12 @@ from raysl import distributed as dist
 from raysl.components import Classes
 from raysl.config.arguments import run_config
 from raysl.config.background import parse_color
+from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
-from raysl.data.split import with_background
+from raysl.data.source import make_source
+from raysl.data.split import Split, with_background
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -24,24 +30,25 @@ from raysl.runs.prepare import check_views, make_loader
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    Picture = Tensor | np.ndarray | Image
+    Picture = Tensor | np.ndarray | Image | bytes | str | os.PathLike[str]
+    Pictures = Sequence[Picture] | Tensor | np.ndarray | str | os.PathLike[str]
 
 
 @overload
 def views(
     config: RunConfig,
-    images: "Sequence[Picture]",
+    images: "Pictures",
     epoch: None = None,
     *,
     labels: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
-) -> LocalBatches: ...
+) -> "Views": ...
 
 
 @overload
 def views(
     config: RunConfig,
-    images: "Sequence[Picture]",
+    images: "Pictures",
     epoch: int,
     *,
     labels: Sequence[int] | None = None,
@@ -51,13 +58,15 @@ def views(
 
 def views(
     config: RunConfig,
-    images: "Sequence[Picture]",
+    images: "Pictures",
     epoch: int | None = None,
     *,
     labels: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
-) -> LocalBatches | list[Batch]:
+) -> "Views | list[Batch]":
     """Return batches of views of images, made by the recipe of a run's method, as `raysl.train.fit` takes them.
+
+    A stream can be looped over: each loop is another pass, the first one epoch 0.
 
     Views and their order are a function of the images, their order, the run's seed and the epoch, as in a run on a
     dataset.
@@ -70,9 +79,11 @@ def views(
 
     Args:
         config: the run's settings; its method, seed, batch size, normalisation and sizes count.
-        images: uint8 tensors [3, H, W] or [1, H, W] of any sizes, arrays [H, W, 3] or [H, W], or Pillow's images.
+        images: a list of paths, URIs, encoded bytes, uint8 tensors [3, H, W] or [1, H, W] of any sizes, arrays
+            [H, W, 3] or [H, W], or Pillow's images; a batch of uint8 tensors [N, 3, H, W] or arrays [N, H, W, 3]; or
+            the path or URI of a folder of images, with its labels.
         epoch: the number of one pass over the images; default: a stream of all epochs.
-        labels: an integer for each image; default: no labels.
+        labels: an integer for each image; default: no labels, or those of a folder.
         device: of the batches.
 
     Returns:
@@ -82,11 +93,10 @@ def views(
         ConfigError: if an image, a label or a setting is wrong.
     """
     run_config(config)
-    given = _check_images(images)
-    split = with_background(GivenImages(given, _check_labels(labels, len(given))), parse_color(config.data.background))
+    split = with_background(_make_split(config, images, labels), parse_color(config.data.background))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
-    stream = LocalBatches(loader, dist.rank(), dist.world(), parse_device(device))
+    stream = Views(loader, dist.rank(), dist.world(), parse_device(device))
     if epoch is None:
         return stream
     if type(epoch) is not int or epoch < 0:
@@ -97,15 +107,73 @@ def views(
     return [next(batches) for _ in range(setup.plan.epoch_len)]
 
 
-def _check_images(images: Any) -> list[GivenImage]:
-    """Return images as a split stores them."""
+@dataclass(frozen=True, repr=False)
+class Views(LocalBatches):
+    """Batches of views of all epochs; a loop over them is one pass, and the next loop the next one."""
+
+    passes: Iterator[int] = field(default_factory=itertools.count, init=False)
+
+    def __len__(self) -> int:
+        """Number of batches of a pass."""
+        return self.loader.order.epoch_len
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return the batches of the next pass."""
+        return itertools.islice(self.from_step(next(self.passes) * len(self)), len(self))
+
+    def __repr__(self) -> str:
+        """The numbers of images and batches, and where these are."""
+        num, size = self.loader.split.num_samples, self.loader.order.batch_size
+        return f"Views({num:,} images; {len(self):,} batches of {size:,} in a pass; on {self.device})"
+
+
+def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) -> Split:
+    """Return images as a split: those of a folder, or those that are given.
+
+    Raises:
+        ConfigError: listing everything that is not an image.
+    """
+    if isinstance(images, str | os.PathLike):
+        if labels is not None:
+            raise ConfigError(
+                "labels: images in a folder have those of their sub-folders; give a list of paths instead"
+            )
+        return make_source(apply_overrides(config, [f"data={json.dumps(os.fspath(images))}"]).data).required("train")
+    if _is_one_image(images):
+        raise ConfigError("images: this is one image; give a list of images, [image, ...], or a batch [N, 3, H, W]")
     try:
         given = list(images)
     except TypeError as error:
         raise ConfigError(f"images: a {type(images).__name__} is not a list of images; give one") from error
     if not given:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
-    return [to_stored(image, f"images[{number}]") for number, image in enumerate(given)]
+    stored = [_stored(image, f"images[{number}]") for number, image in enumerate(given)]
+    return GivenImages(stored, _check_labels(labels, len(given)))
+
+
+def _is_one_image(images: Any) -> bool:
+    """Whether these are the pixels or the file of a single image; [N, H, W] with another N is a batch of grey ones."""
+    if isinstance(images, Tensor | np.ndarray):
+        channels = images.shape[0 if isinstance(images, Tensor) else -1] if images.ndim == 3 else 1
+        return images.ndim in (2, 3) and channels in (1, 3, 4)
+    from PIL import Image
+
+    return isinstance(images, bytes | Image.Image)
+
+
+def _stored(image: Any, name: str) -> GivenImage:
+    """Return an image as a split stores it; a path stays one, and is read when it is needed."""
+    if isinstance(image, bytes):
+        return image
+    if not isinstance(image, str | os.PathLike):
+        return to_stored(image, name)
+    if _is_missing(path := os.fspath(image)):
+        raise ConfigError(f"{name}: nothing is at {path!r}; give paths of files, or a list of tensors or Pillow images")
+    return path
+
+
+def _is_missing(path: str) -> bool:
+    return "://" not in path and not os.path.isfile(os.path.expanduser(path))
 
 
 def _check_labels(labels: Sequence[int] | None, num: int) -> Int64s:

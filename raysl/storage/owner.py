@@ -25,7 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -37,6 +37,7 @@ from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import Folder, Version
 from raysl.storage.notes import Notes, Unconditional
 from raysl.storage.reads import NotRegularFile
+from raysl.storage.records import Damaged, from_record, read_record
 
 log = logging.getLogger("raysl")
 
@@ -269,8 +270,8 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
 def _last_seen(owner: Owner, beat: bytes) -> float:
     """Return seconds since the epoch, by the owner's clock."""
     try:
-        return max(owner.time, float(json.loads(beat)["time"]))
-    except (ValueError, TypeError, KeyError):  # no beat yet, or half of one
+        return max(owner.time, float(read_record(beat, "a beat", {"time": float})["time"]))
+    except Damaged:  # no beat yet, or half of one
         return owner.time
 
 
@@ -444,10 +445,11 @@ class OwnerFiles:
         if content is None:
             return None
         try:
-            fields = json.loads(content)
-            place = ProcessIdentity(**fields["place"]) if fields.get("place") else None
-            return Owner(**(fields | {"generation": generation, "place": place}))
-        except (ValueError, TypeError):  # half written
+            fields = read_record(content, "an owner", optional={"place": dict | None})
+            place = from_record(ProcessIdentity, fields["place"], "an owner") if fields.get("place") else None
+            owner = from_record(Owner, fields | {"generation": generation, "place": None}, "an owner")
+            return replace(owner, place=place)
+        except Damaged:  # half written
             return Owner(generation, "", "another process", math.inf, None)
 
     def _is_of(self, owner: Owner) -> bool:

@@ -3,8 +3,8 @@
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from raysl.errors import ConfigError
 
@@ -13,6 +13,7 @@ class Damaged(ConfigError):
     """A file of raysl has other content than was written, or lacks some."""
 
 
+RecordT = TypeVar("RecordT")
 Kinds = Mapping[str, Any]
 """Types of the fields of an object by name, as annotations."""
 
@@ -38,6 +39,31 @@ def read_record(content: bytes | str, where: str, kinds: Kinds | None = None, op
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise Damaged(f"{where} is damaged: {reason}") from error
     return check_types(tree, where, kinds, optional)
+
+
+def read_as(kind: type[RecordT], content: bytes | str, where: str) -> RecordT:
+    """Read a JSON object into a dataclass, see `from_record`.
+
+    >>> from dataclasses import make_dataclass
+    >>> read_as(make_dataclass("Beat", [("time", float)]), '{"time": 3.5}', "beat.json")
+    Beat(time=3.5)
+    """
+    return from_record(kind, read_record(content, where), where)
+
+
+def from_record(kind: type[RecordT], tree: Any, where: str) -> RecordT:
+    """Build a dataclass from an object whose keys are its fields; those with a default may be missing.
+
+    Raises:
+        Damaged: if it is no object, or a field is missing, unknown or of another type.
+    """
+    kinds = kinds_of(kind)
+    parts: tuple[Field[Any], ...] = fields(cast(Any, kind))
+    needed = {part.name for part in parts if part.default is MISSING and part.default_factory is MISSING}
+    check_types(tree, where, {name: kinds[name] for name in needed}, kinds)
+    if unknown := sorted(tree.keys() - kinds.keys()):
+        raise Damaged(f"{where} is damaged: it has an unknown {unknown[0]!r}")
+    return kind(**tree)
 
 
 def check_types(tree: Any, where: str, kinds: Kinds | None = None, optional: Kinds | None = None) -> dict[str, Any]:

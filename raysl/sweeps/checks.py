@@ -11,11 +11,12 @@ from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.dump import show, to_dict
+from raysl.config.files import NoSuchConfig
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems, StorageError
 from raysl.leaderboard.entry import Objective
-from raysl.process.screen import only_errors
+from raysl.process.screen import only_errors, warnings_named
 from raysl.runs.prepare import prepare
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.schema import COSTS, SweepConfig
@@ -44,16 +45,21 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
     space = Space.of(sweep.space)
     _check_conditions(bases, space)
     lacking: list[ConfigError] = []
+    problems = Problems()
     for name, base in bases.items():
-        with named(name):
-            _check_values(base, space)
-            if sweep.scheduler == "population":
-                _check_shapes(base, space)
         try:
             with named(name):
+                _check_values(base, space)
+                if sweep.scheduler == "population":
+                    _check_shapes(base, space)
                 _check_metrics(base, sweep, space)
         except MetricMissing as error:
             lacking.append(error)
+        except StorageError:
+            raise
+        except ConfigError as error:
+            problems.errors.append(error)
+    problems.check()
     if lacking and len(lacking) == len(bases):
         raise lacking[0]
     for missing in lacking:
@@ -115,13 +121,15 @@ def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Put the name of a configuration before each line of its error."""
+    """Put the name of a configuration before each line of its error and of its warnings; equal warnings are one."""
     try:
-        yield
+        with warnings_named("" if name == ALONE else name):
+            yield
     except ConfigError as error:
         if name == ALONE:
             raise
-        raise type(error)("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
+        kind = ConfigError if isinstance(error, NoSuchConfig) else type(error)
+        raise kind("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
 
 
 def _check_values(base: RunConfig, space: Space) -> None:
@@ -132,15 +140,19 @@ def _check_values(base: RunConfig, space: Space) -> None:
             if not space.draws(name) and present(name) is ABSENT:
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
     seen: set[str] = set()
+    problems = Problems()
     for _, draw in zip(range(MOST_STRUCTURES), space.structures(present), strict=False):
         fixed = [setting(key, value) for key, value in draw.items() if is_component(key)]
-        apply_overrides(base, [setting(key, value) for key, value in draw.items()])
+        with problems.catching():
+            apply_overrides(base, [setting(key, value) for key, value in draw.items()])
         for key in draw:
             for value in space.distributions[key].examples():
                 words = [*(word for word in fixed if not word.startswith(f"{key}=")), setting(key, value)]
                 if " ".join(words) not in seen:
                     seen.add(" ".join(words))
-                    apply_overrides(base, _with_conditions(words, draw, space, key))
+                    with problems.catching():
+                        apply_overrides(base, _with_conditions(words, draw, space, key))
+    problems.check()
 
 
 def _with_conditions(words: list[str], draw: Mapping[str, object], space: Space, key: str) -> list[str]:

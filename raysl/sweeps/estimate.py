@@ -62,7 +62,7 @@ def seconds_of(config: RunConfig) -> float | None:
             return None
         timed = _Timed()
         stream = LocalBatches(run.loader, 0, 1, torch.device("cpu"))
-        fit(state, state.method, run.setup.plan, stream, callbacks=[timed], reporter=LocalReporter())
+        fit(state, state.method, run.setup.plan, stream, callbacks=[timed], reporter=LocalReporter(show_progress=False))
     spent = timed.times[1:] if len(timed.times) > 2 else timed.times
     step_s = (spent[-1] - spent[0]) / max(1, len(spent) - 1)
     return step_s * run.setup.plan.total_steps / config.train.most_workers

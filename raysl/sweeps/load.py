@@ -2,7 +2,8 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.config.arguments import text_or_path, words
 from raysl.config.dump import show, write
+from raysl.config.fields import settings_in, suggest
 from raysl.config.files import config_names, find, read, read_file
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
+from raysl.process.screen import warnings_named
 from raysl.redact import redact_tree, redact_uri
 from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
-from raysl.sweeps.schema import SweepConfig, is_measured
+from raysl.sweeps.schema import SweepConfig, SweepFile, is_measured
 from raysl.sweeps.space import Space, is_component
 
 
@@ -26,11 +29,12 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     """A sweep's file, and those overrides that belong to its runs.
 
     Args:
-        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file.
+        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file. Its `name` and `storage` come back as the
+            first overrides of the runs.
         overrides: `trials=4` and the other settings of a sweep; all others, `seed` among them, are for the runs.
 
     Raises:
-        ConfigError: if the file or a value is wrong.
+        ConfigError: if the file or a value is wrong, with a line for each.
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "sweep/quickstart")
     overrides = words(overrides, "overrides", "trials=4")
@@ -38,12 +42,43 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     tree = read_file(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
+    places = {key: tree.pop(key) for key in PLACES if key in tree}
     names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
     mine = [override for override in overrides if override.partition("=")[0] in names]
     for override in mine:
         key, _, text = override.partition("=")
         tree[key] = read(text, override)
-    return from_tree(tree, str(path)), [override for override in overrides if override not in mine]
+    given = [f"{key}={json.dumps(value)}" for key, value in places.items()]
+    return from_tree(tree, str(path)), [*given, *(override for override in overrides if override not in mine)]
+
+
+PLACES = ("name", "storage")
+"""Settings of a sweep's file that are those of its folder."""
+
+
+def load_file(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepFile, list[str]]:
+    """A sweep with its name and its storage, as `raysl config` prints it, and the other settings of its runs.
+
+    Raises:
+        ConfigError: if the file or a value is wrong.
+    """
+    sweep, rest = load_sweep(name_or_path, overrides)
+    places: dict[str, Any] = {"name": default_name(name_or_path)}
+    for word in (word for word in rest if word.partition("=")[0] in PLACES):
+        key, _, text = word.partition("=")
+        places[key] = convert(str, read(text, word), key, None, _no_node)
+    fields = {field.name: getattr(sweep, field.name) for field in dataclasses.fields(SweepConfig)}
+    return SweepFile(**fields, **places), [word for word in rest if word.partition("=")[0] not in PLACES]
+
+
+def default_name(name_or_path: str) -> str:
+    """Return the name of a sweep whose file gives it none.
+
+    >>> default_name("sweep/quickstart"), default_name("mine/search.yaml")
+    ('sweep-quickstart', 'search')
+    """
+    is_file = name_or_path.endswith((".yaml", ".yml"))
+    return Path(name_or_path).stem if is_file else name_or_path.replace("/", "-")
 
 
 def load_starts(
@@ -63,7 +98,8 @@ def load_starts(
     starts, errors = {}, []
     for name in sweep.configs:
         try:
-            starts[name] = load([name, *sweep.settings, *overrides])
+            with warnings_named(name):
+                starts[name] = load([name, *sweep.settings, *overrides])
         except ConfigError as error:
             errors += [f"{name}: {line}" for line in str(error).splitlines()]
     if errors:
@@ -89,7 +125,8 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     starts = {}
     for name, loaded in checkpoints.items():
         try:
-            starts[name] = apply_overrides(loaded.config, words)
+            with warnings_named(redact_uri(name)):
+                starts[name] = apply_overrides(loaded.config, words)
         except ConfigError as error:
             raise ConfigError(f"{redact_uri(name)}: {error}") from error
     return starts
@@ -118,87 +155,117 @@ def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
     """
     prefix = f"{where}: " if where else ""
     fields = {setting.name: setting for setting in dataclasses.fields(SweepConfig)}
-    if unknown := [key for key in tree if key not in fields]:
-        near = difflib.get_close_matches(str(unknown[0]), fields, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"{prefix}unknown key {unknown[0]!r}; {hint}a sweep has {', '.join(fields)}")
-    values = {key: convert(fields[key].type, value, key, None, _no_node) for key, value in tree.items()}
+    problems = Problems()
+    problems.errors += [ConfigError(_unknown(str(key), list(fields))) for key in tree if key not in fields]
+    values = {}
+    for key in tree:
+        if key in fields:
+            with problems.catching():
+                values[key] = convert(fields[key].type, tree[key], key, None, _no_node)
     sweep = SweepConfig(**values)
-    sweep = dataclasses.replace(
-        sweep,
-        configs=_named(sweep.configs, prefix),
-        checkpoints=[absolute(uri) for uri in sweep.checkpoints],
-        space=_plain_space(sweep.space),
-    )
-    try:
-        check(sweep)
-    except ConfigError as error:
-        raise ConfigError(f"{prefix}{error}") from error
+    changes: dict[str, Any] = {}
+    for key, change in _WRITTEN_OUT.items():
+        with problems.catching():
+            changes[key] = change(getattr(sweep, key))
+    if len(changes) == len(_WRITTEN_OUT):
+        sweep = dataclasses.replace(sweep, **changes)
+        with problems.catching():
+            check(sweep)
+    if problems.errors:
+        raise ConfigError("\n".join(f"{prefix}{line}" for line in problems.lines))
     return sweep
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    if not near and (of_run := suggest(key, _settings_of_runs())):
+        hint = f"runs have {' and '.join(of_run)}: write settings: [{of_run[0]}=...], or it into config; "
+    else:
+        hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown key {key!r}; {hint}a sweep has {', '.join([*PLACES, *known])}"
 
 
 def check(sweep: SweepConfig) -> None:
     """Refuse settings that do not go together.
 
     Raises:
-        ConfigError: with those two.
+        ConfigError: with a line for each two.
     """
-    first, early = sweep.objectives[0], sweep.early
-    Space.of(sweep.space)
+    problems = Problems()
+    with problems.catching():
+        Space.of(sweep.space)
+    with problems.catching():
+        _ = sweep.objectives
+    problems.check()
+    if lines := list(_problems(sweep)):
+        raise ConfigError("\n".join(lines))
+
+
+def _problems(sweep: SweepConfig) -> Iterator[str]:
+    """Yield a line for each two settings that do not go together."""
+    yield from _problems_of_what(sweep)
+    yield from _problems_of_how(sweep)
+    if sweep.scheduler == "population":
+        yield from _problems_of_population(sweep)
+
+
+def _problems_of_what(sweep: SweepConfig) -> Iterator[str]:
+    """Yield what is wrong with what is tried."""
     if not sweep.space and not sweep.configs and not sweep.checkpoints and sweep.seeds == 1:
-        raise ConfigError(
+        yield (
             "space is empty; name a setting and its distribution, optim.lr: {uniform: [0.1, 1]}, or several configs or "
             "seeds to compare"
         )
     if sweep.configs and sweep.checkpoints:
-        raise ConfigError("configs are trained and checkpoints are measured; give one of the two")
-    if sweep.settings and not sweep.configs:
-        raise ConfigError(f"settings are laid over configs, and there are none; write them into {sweep.config}")
+        yield "configs are trained and checkpoints are measured; give one of the two"
+    if sweep.settings and sweep.checkpoints:
+        yield "settings are laid over what is trained, and checkpoints are not; take one of the two out"
     if sweep.seeds > 1 and "seed" in sweep.space:
-        raise ConfigError(f"seed is in the space, and seeds={sweep.seeds} runs each choice with several; keep one")
+        yield f"seed is in the space, and seeds={sweep.seeds} runs each choice with several; keep one"
+    rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
+    if sweep.checkpoints and rigid:
+        yield f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary"
+
+
+def _problems_of_how(sweep: SweepConfig) -> Iterator[str]:
+    """Yield what is wrong with search, scheduler and what they look at."""
+    first, early = sweep.objectives[0], sweep.early
     if sweep.scheduler != "none" and is_measured(early.metric):
-        raise ConfigError(
+        yield (
             f"{sweep.scheduler} compares trials while they train, and {early.metric} is known at their end alone; give "
             "early_metric=knn_top1, or set scheduler=none"
         )
     if sweep.checkpoints and (sweep.scheduler != "none" or not is_measured(first.metric)):
-        raise ConfigError(
+        yield (
             f"checkpoints are not trained: {sweep.scheduler} has nothing to compare, and {first.metric} is not logged; "
             "set scheduler=none and metric=knn/top1"
         )
-    rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
-    if sweep.checkpoints and rigid:
-        raise ConfigError(f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary")
     if sweep.search == "optuna" and any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values()):
-        raise ConfigError("search=optuna draws every value; write choice in the place of grid, or search=random")
-    if sweep.scheduler == "population":
-        _check_population(sweep)
+        yield "search=optuna draws every value; write choice in the place of grid, or search=random"
     if sweep.variant == "promotion" and sweep.scheduler not in ("asha", "hyperband"):
-        raise ConfigError(
-            f"variant=promotion is one of asha and hyperband, and the scheduler is {sweep.scheduler}; leave it out"
-        )
+        yield f"variant=promotion is one of asha and hyperband, and the scheduler is {sweep.scheduler}; leave it out"
     if sweep.variant == "promotion" and sweep.search == "optuna":
-        raise ConfigError(
+        yield (
             "search=optuna draws from the results of earlier trials, and a waiting trial may be promoted until the "
             "sweep ends; set variant=stopping, or search=random"
         )
 
 
-def _check_population(sweep: SweepConfig) -> None:
+def _problems_of_population(sweep: SweepConfig) -> Iterator[str]:
     space = Space.of(sweep.space)
     if sweep.search != "random" or sweep.seeds > 1 or sweep.configs or not space.is_random or sweep.trials < 2:
-        raise ConfigError(
+        yield (
             f"a population is of two trials or more of one configuration, drawn at random; it has trials={sweep.trials}"
             f", search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what is not like that"
         )
     conditional = [key for key, distribution in space.distributions.items() if distribution.when or is_component(key)]
     if conditional:
-        raise ConfigError(
+        yield (
             f"space.{conditional[0]}: a population changes settings of runs that go on from each other's weights; one "
             "that chooses a component, or that has a condition, cannot be; take it out, or choose another scheduler"
         )
     if rigid := [key for key in space.distributions if not key.startswith(("optim.", "method."))]:
-        raise ConfigError(
+        yield (
             f"space.{rigid[0]}: a population changes settings of runs that go on from each other's weights, which "
             "those of optim and method can be; take it out, or choose another scheduler"
         )
@@ -213,7 +280,7 @@ def _plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _named(patterns: list[str], prefix: str) -> list[str]:
+def _named(patterns: list[str]) -> list[str]:
     """The configurations behind names, files and patterns, each once, in the order in which they are first named."""
     known = [name for name in config_names() if not name.startswith(("data/", "sweep/"))]
     named: list[str] = []
@@ -223,11 +290,22 @@ def _named(patterns: list[str], prefix: str) -> list[str]:
         if not matches:
             near = difflib.get_close_matches(wanted, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigError(f"{prefix}configs: no configuration {wanted!r}; {hint}Known: {', '.join(known)}")
+            raise ConfigError(f"configs: no configuration {wanted!r}; {hint}Known: {', '.join(known)}")
         named = [name for name in named if name not in matches] if is_out else list(dict.fromkeys([*named, *matches]))
     if patterns and not named:
-        raise ConfigError(f"{prefix}configs: {show(patterns)} leaves no configuration; take out fewer")
+        raise ConfigError(f"configs: {show(patterns)} leaves no configuration; take out fewer")
     return named
+
+
+_WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
+    "configs": _named,
+    "checkpoints": lambda uris: [absolute(uri) for uri in uris],
+    "space": _plain_space,
+}
+
+
+def _settings_of_runs() -> list[str]:
+    return [".".join(keys) for keys, _ in settings_in(RunConfig, {})]
 
 
 def _matches(name: str, pattern: str) -> bool:

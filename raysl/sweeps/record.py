@@ -187,7 +187,7 @@ def _is_of_now(note: Note, record: Record, measures: Mapping[str, list[str]]) ->
 
 
 def _logged(folder: Folder, until: int) -> Logged:
-    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)))
+    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)), folder.uri_of(METRICS_FILE))
     return Logged([line for line in lines if "epoch" in line and line["epoch"] <= until])
 
 

@@ -141,6 +141,8 @@ class SweepRun:
         sweep = instance(space, SweepConfig, "space", way)
         if starts is None:
             starts = measured_starts(sweep) if sweep.checkpoints else load_starts(sweep)
+            if sweep.settings and not starts:
+                base = apply_overrides(base, sweep.settings)
         return cls(base, starts or {ALONE: base}, sweep)
 
     def _new_replay(self) -> Replay:

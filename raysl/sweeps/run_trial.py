@@ -119,7 +119,7 @@ def _note(
     reason: str = "",
     done: int | None = None,
 ) -> Note:
-    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)))
+    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)), folder.uri_of(METRICS_FILE))
     metrics: dict[str, float] = {}
     for line in lines:
         metrics |= line

@@ -111,6 +111,16 @@ class SweepConfig:
         return Objective(first.metric, self.early_mode or first.mode)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SweepFile(SweepConfig):
+    """A sweep as its file and the command line have it: with the folder of its runs."""
+
+    name: str
+    """Name of the sweep; default: that of its file, `sweep-quickstart` for sweep/quickstart."""
+    storage: str = "./runs"
+    """Folder or URI in which the sweep's folder `<storage>/<name>/` is."""
+
+
 COSTS = ("seconds", "step_s", "memory_gb", "gpu_hours")
 """Metrics that are neither logged nor measured: what a run cost."""
 

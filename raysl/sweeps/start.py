@@ -77,14 +77,27 @@ class SweepStart:
         except Exception:
             self._write_stopped()
             raise
-        if not stage.is_ending:
+        if not stage.is_ending or (self.problem is None and self._is_done()):
             return
         self._write_stopped()
         if self.problem is not None:
             raise self.problem
         raise Stopped(
-            f"stopped after {plan.progress.num_ended} trials; the same command goes on", 128 + (signals.received or 2)
+            f"stopped after {plan.progress.num_ended} trials; the same command runs those that are left",
+            128 + (signals.received or 2),
         )
+
+    def _is_done(self) -> bool:
+        """Whether no trial is left of a sweep that was asked to end, as where that came during the last one."""
+        replay, progress = self.plan.replay, self.plan.progress
+        if self.plan.sweep.scheduler == "population" and progress.num_ended < progress.num_trials:
+            return False  # drawing the next part would fork a run
+        try:
+            with without_waiting():
+                return replay.next() is None and replay.is_done()
+        except ConfigError as error:
+            log.debug("whether a trial is left is not known: %s", error)
+            return False
 
     def _write_stopped(self) -> None:
         """Write the leaderboard of a sweep that ends before its end; log a storage that fails."""

@@ -31,7 +31,7 @@ class Status:
     def line(self) -> str:
         """Return the status in one line."""
         if self.board is None:
-            return "no trial has been looked at yet" + ("" if self.is_running else "; nobody runs it")
+            return "no trial has been looked at yet" + ("" if self.is_running else "; no process runs it")
         facts, entries = self.board.facts, self.board.entries
         num = {name: sum(entry.status == name for entry in entries) for name in _NAMES}
         told = ", ".join(f"{count} {name}" for name, count in num.items() if count) or "no trials"
@@ -45,7 +45,7 @@ class Status:
         elif self.is_running:
             end = f"{where}{more}; it is running" if running else "it is running"
         else:
-            end = "nobody runs it; the command that started it goes on with it"
+            end = "no process runs it; the command that started it runs the trials that are left"
         return f"{facts.name}: {told}{total}, as of {age} ago; {end}"
 
 

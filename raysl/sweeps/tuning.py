@@ -220,7 +220,7 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
             ).fit()
         except (TuneError, RayError) as error:
             raise RunFailed(
-                f"Ray Tune ended the sweep: {short_reason(str(error))}; the same command goes on with it"
+                f"Ray Tune ended the sweep: {short_reason(str(error))}; the same command runs the trials that are left"
             ) from error
 
 

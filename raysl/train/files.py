@@ -1,19 +1,25 @@
 """Names of the files that training writes into a run's folder, and notes of its events there."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from raysl.redact import redact
+from raysl.storage.records import Damaged, check_types, read_record
+
+log = logging.getLogger("raysl")
 
 METRICS_FILE = "metrics.jsonl"
 EVENTS_FILE = "events.jsonl"  # starts and resumes
 PROJECTOR_FILE = "projector_config.pbtxt"  # where TensorBoard's projector finds features
 CORRUPT_FILE = "corrupt.jsonl"  # broken images
+TRACKERS_FILE = "trackers.json"  # ids under which trackers of experiments know the run
+TRACKING_DATABASE = "mlflow.db"
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 
 
@@ -23,7 +29,8 @@ def note_event(logs: Path, event: str, kind: str | None = None, nodes: Sequence[
     Args:
         logs: local folder of the run's logs.
         event: a sentence without a full stop.
-        kind: `save` for events that reports leave out, `loss` for what was lost.
+        kind: `save` for events that reports leave out, `loss` for what was lost, and `finished`, `stopped` or `failed`
+            for the end of a start.
         nodes: addresses of the nodes of the workers that start, in the order of their ranks.
     """
     append(logs / EVENTS_FILE, event_line(event, kind, nodes))
@@ -58,6 +65,47 @@ def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = (), a
     return (json.dumps(line) + "\n").encode()
 
 
-def parse_events(content: bytes) -> list[dict[str, Any]]:
-    """Return the lines of an events file, without a last one that is not whole yet."""
-    return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+def parse_events(content: bytes, is_strict: bool = False) -> list[dict[str, Any]]:
+    """Return the lines of an events file, without a last one that is not whole yet and without damaged ones.
+
+    Raises:
+        Damaged: of the first damaged line, if `is_strict`.
+    """
+    events = []
+    for line in content.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            with nullcontext() if is_strict else suppress(Damaged):
+                events.append(read_record(line, EVENTS_FILE, {"event": str}, _EVENT_KINDS))
+    return events
+
+
+_EVENT_KINDS = {"time": float, "kind": str, "nodes": list[str]}
+
+
+def parse_startup(content: bytes) -> dict[str, float]:
+    """Return the seconds of a startup file by part and as `total`; without parts if it is empty or damaged."""
+    try:
+        seconds = read_record(content, STARTUP_FILE, {"total": float})
+        return check_types(seconds, STARTUP_FILE, dict.fromkeys(seconds, float))
+    except Damaged as error:
+        if content:
+            log.warning("%s", error)
+        return {"total": 0.0}
+
+
+def count_broken(number: int, noun: str = "image") -> str:
+    """Say how many images are broken.
+
+    >>> count_broken(1), count_broken(2000, "test image")
+    ('1 image is broken', '2,000 test images are broken')
+    """
+    return f"1 {noun} is broken" if number == 1 else f"{number:,} {noun}s are broken"
+
+
+def parse_corrupt(content: bytes) -> list[str]:
+    """Return the images that a file of broken images lists, without damaged lines."""
+    images = []
+    for line in content.splitlines():
+        with suppress(Damaged):
+            images.append(read_record(line, CORRUPT_FILE, {"image": str})["image"])
+    return images

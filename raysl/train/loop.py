@@ -18,11 +18,12 @@ from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
 from raysl.train.batches import BatchStream, as_stream
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.epoch_lines import EpochLines
 from raysl.train.gradients import backward_in_parts, clip_norm
 from raysl.train.late import FiniteCheck
 from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
-from raysl.train.reporter import Reporter
+from raysl.train.reporter import LocalReporter, Reporter
 from raysl.train.state import TrainState
 
 
@@ -42,7 +43,8 @@ def fit(
     >>> config = load_config("quickstart", ["train.batch_size=2", "train.epochs=1", "backbone.width=4"])
     >>> images = [torch.randint(256, (3, 16, 16), dtype=torch.uint8) for _ in range(4)]
     >>> state = TrainState.create(Setup.of(config, num_samples=4))
-    >>> metrics = fit(state, state.method, state.setup.plan, views(config, images), reporter=LocalReporter())
+    >>> reporter = LocalReporter(show_progress=False)
+    >>> metrics = fit(state, state.method, state.setup.plan, views(config, images), reporter=reporter)
     >>> state.step
     2
 
@@ -53,7 +55,8 @@ def fit(
         batches: a stream that starts at any step, such as that of `raysl.views`, or a list that is repeated; each batch
             holds the rows that `plan.shares` gives this rank.
         callbacks: observers, called in this order.
-        reporter: takes metrics and checkpoints.
+        reporter: takes metrics and checkpoints. With a `LocalReporter` a line an epoch is shown, unless it has
+            `show_progress=False`.
 
     Returns:
         The newest value of every logged number.
@@ -67,8 +70,12 @@ def fit(
     stream = as_stream(batches, state, plan)
     run, meter = Run(state, plan, reporter, stream), Meter(state.device)
     finite = FiniteCheck(state.device, lambda step: _tell_non_finite(run, callbacks, step), run.agreement)
+    is_shown = isinstance(reporter, LocalReporter) and reporter.show_progress and dist.is_main()
+    lines = EpochLines(plan, state.step) if is_shown else None
     for callback in callbacks:
         callback.on_train_start(run)
+    if state.step == 0:
+        _log_line(run, callbacks, plan.step(0))
     model.train()
     rows = stream.from_step(state.step)
     while state.step < plan.total_steps and run.stopped is None:
@@ -93,6 +100,8 @@ def fit(
         state.step += 1
         meter.count(plan.batch_rows(step))
         _observe(run, callbacks, meter, finite, out)
+        if lines is not None:
+            lines.show(plan.step(state.step), out, run.metrics)
         if _is_save_due(run):
             finite.settle()
             _save(run, callbacks, reporter)
@@ -163,6 +172,10 @@ def _tell(run: Run, callbacks: Sequence[Callback], step: Step, out: StepOutput) 
     if step.in_epoch == 0:
         for callback in callbacks:
             callback.on_epoch_end(run, step)
+    _log_line(run, callbacks, step)
+
+
+def _log_line(run: Run, callbacks: Sequence[Callback], step: Step) -> None:
     if run.line:
         for callback in callbacks:
             callback.on_log(run, step, run.line)

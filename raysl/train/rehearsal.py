@@ -140,6 +140,7 @@ def _counts(state: TrainState, batch: Batch, shapes: Shapes) -> Counts:
         largest_unit=max((_num_bytes(unit.parameters()) for unit in units), default=0),
         work=list(shapes.work),
         exchanged=shapes.exchanged,
+        collectives=shapes.collectives,
     )
 
 

@@ -36,9 +36,15 @@ class LocalReporter(Reporter):
     """Keeps the newest checkpoints in a local folder, or none without a folder.
 
     A checkpoint gets its name when it is whole, so a kill leaves the one before it.
+
+    Args:
+        folder: of the checkpoints; None for none.
+        keep: number of newest checkpoints to keep.
+        show_progress: whether `fit` shows a line an epoch.
     """
 
-    def __init__(self, folder: str | Path | None = None, keep: int = 2) -> None:
+    def __init__(self, folder: str | Path | None = None, keep: int = 2, show_progress: bool = True) -> None:
+        self.show_progress = show_progress
         self.folder = None if folder is None else Path(folder)
         self.keep = keep
         self.has_warned = False

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map_only
 from raysl import __version__
 from raysl import distributed as dist
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
+from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
+from raysl.checkpoint.published import initial_weights
 from raysl.checkpoint.tensors import load_tensors, save_tensors
-from raysl.checkpoint.weights import read_weights
 from raysl.components import Classes
 from raysl.config.dump import dump
 from raysl.config.schema import RunConfig
@@ -29,7 +29,9 @@ from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
+from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
+from raysl.storage.records import check_types
 
 
 @dataclass
@@ -48,7 +50,7 @@ class TrainState:
     export_buffers: dict[str, Tensor] = field(default_factory=dict)
     """Buffers by name that replace the exported backbone's own in checkpoints."""
     weights: dict[str, Any] | None = None
-    """Origin of the initial weights if they are another run's, see `raysl.checkpoint.weights`."""
+    """Origin of the initial weights if they are not random, see `raysl.checkpoint.published`."""
     average: WeightAverage | None = None
     """The average of the weights, if `train.ema` asks for one."""
 
@@ -60,23 +62,23 @@ class TrainState:
         classes: Classes | None = None,
         is_new: bool = True,
     ) -> "TrainState":
-        """Return a fresh state, with initial weights that depend on the run's seed alone, or those of `method.weights`.
+        """Return a fresh state, with initial weights that depend on the run's seed alone, or those of `method.weights`
+        or `backbone.pretrained`.
 
         Args:
             setup: the facts to build from; `Setup.of(config, num_samples)` makes it.
             device: of the method.
             classes: the classes, where their names are not known in this process.
-            is_new: whether to read `method.weights`; a run that goes on does not need them.
+            is_new: whether to read or download such weights; a run that goes on does not need them.
 
         Raises:
-            ConfigError: if those weights cannot be read or do not fit the backbone, or `backbone.freeze` names an
-            unknown
-                stage or leaves nothing to train.
+            ConfigError: if those weights cannot be read or downloaded or do not fit the backbone, or `backbone.freeze`
+                names an unknown stage or leaves nothing to train.
         """
         config = setup.config
         classes = classes or Classes.of(config)
         torch.manual_seed(config.seed)
-        weights = read_weights(config) if is_new and config.method.weights is not None else None
+        weights = initial_weights(config, classes.backbone) if is_new else None
         backbone: Backbone = classes.backbone(config.backbone)
         # Filled before the method is built, which may copy the backbone into a teacher.
         if weights is not None:
@@ -251,8 +253,9 @@ def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
         config: settings of the run.
 
     Raises:
-        ConfigError: if the methods differ.
+        ConfigError: if the methods differ, or the checkpoint names none.
     """
+    check_types(meta, join(uri, META_FILE), {"method": str})
     if meta["method"] != config.method.name:
         raise ConfigError(
             f"{uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from raysl.hashing import GOLDEN
+from raysl.hashing import GOLDEN, hash_words
+
+CHILD, DRAW = 3, 4  # the purpose of a key, see `raysl.transforms.random`
 
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """Shifts and factors of SplitMix64's finaliser, which ends with a shift by 31."""
@@ -21,6 +23,22 @@ def absorb(state: Tensor, words: Tensor) -> Tensor:
 def units(bits: Tensor) -> Tensor:
     """Return float64 numbers from [0, 1), multiples of 2**-53, of hashes."""
     return _shifted(bits, 11).double().mul_(2.0**-53)
+
+
+def drawn(keys: Tensor, counter: int, num: int) -> Tensor:
+    """Return float64 [B, num] from [0, 1) for the keys of B samples, from a counter on."""
+    counters = torch.arange(num, device=keys.device).add_(as_signed(counter))
+    return units(absorb(keys[:, None], counters))
+
+
+def uniforms(keys: Tensor, slot: int, num_draws: int, num: int) -> Tensor:
+    """Return float64 [B, num]: those of `SampleRandom.at(slot).uniforms(num)` after some draws, of samples' keys.
+
+    >>> uniforms(torch.tensor([7]), slot=1, num_draws=0, num=2)
+    tensor([[0.3698, 0.4258]], dtype=torch.float64)
+    """
+    child = absorb(absorb(keys, keys.new_full((1,), CHILD)), keys.new_full((1,), as_signed(slot)))
+    return drawn(child, hash_words(DRAW, num_draws), num)
 
 
 def as_signed(word: int) -> int:

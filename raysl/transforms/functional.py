@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raysl.config.ranges import Interpolation as Interpolation
-from raysl.transforms import programs
+from raysl.transforms import few_passes, programs
 from raysl.transforms.device import to_device, to_type_of
 
 LUMA = (0.2989, 0.587, 0.114)
@@ -32,7 +32,7 @@ def to_float(images: Tensor) -> Tensor:
     >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
     """
-    return images.to(torch.float32).div_(torch.full((), 255.0, device=images.device))
+    return images.div(torch.full((), 255.0, device=images.device))
 
 
 def to_uint8(images: Tensor) -> Tensor:
@@ -142,6 +142,8 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     """Turn the hue by `factor` [B] in [-0.5, 0.5] turns, in exact HSV: colour = v - c + c * wave(hue)."""
     if images.shape[1] == 1:
         return images
+    if images.device.type == "cuda":
+        return few_passes.turn_hue(images, factor)
     red, green, blue = images.unbind(1)  # [B, H, W] each
     highest = torch.maximum(torch.maximum(red, green), blue)
     lowest = torch.minimum(torch.minimum(red, green), blue)
@@ -286,6 +288,8 @@ def _column(values: Tensor, images: Tensor) -> Tensor:
 
 
 def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    if images.device.type == "cuda":
+        return few_passes.blend(images, other, factor)
     rest = _column(1.0 - factor.double(), images)
     return images.mul(_column(factor, images)).add_(rest * other).clamp_(0.0, 1.0)
 
@@ -294,6 +298,8 @@ def _luma(images: Tensor) -> Tensor:
     """Return the grey [B, 1, H, W] of images with three channels; an image of one channel is already grey."""
     if images.shape[1] == 1:
         return images
+    if images.device.type == "cuda":
+        return few_passes.weighted(images, LUMA)
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     return (red * LUMA[0]).add_(green * LUMA[1]).add_(blue * LUMA[2])
 

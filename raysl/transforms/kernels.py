@@ -122,8 +122,8 @@ def normalize(images: Pixels, shift: Planes, scale: Planes, out: Planes) -> None
             mean, std = shift[channel], scale[channel]
             for row in range(images.shape[2]):
                 for column in range(images.shape[3]):
-                    value = np.float32(images[image, channel, row, column]) / _LEVELS
-                    out[image, channel, row, column] = (value - mean) / std
+                    level = np.float32(images[image, channel, row, column])
+                    out[image, channel, row, column] = (level * _COARSE + level * _REST - mean) / std
 
 
 @compiled

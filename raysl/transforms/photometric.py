@@ -115,12 +115,14 @@ class ColorJitter(Transform):
 
 def _jitter(operations: list[tuple[int, Operation]], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:
     """Apply numbered operations to each image, in its `order` [B, 4] of their numbers."""
-    out = images.clone()
+    # The first stage writes every image if every number has an operation.
+    out = torch.empty_like(images) if len(operations) == order.shape[1] else images.clone()
     for stage in range(order.shape[1]):
+        before = images if stage == 0 else out
         for (number, operation), factor in zip(operations, factors, strict=True):
             rows = (order[:, stage] == number).nonzero().flatten()
             on_device = to_device(rows, images.device)
-            changed = operation(out.index_select(0, on_device), factor.index_select(0, rows))
+            changed = operation(before.index_select(0, on_device), factor.index_select(0, rows))
             out.index_copy_(0, on_device, changed)
     return out
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from raysl.hashing import MASK, Words, absorb, as_word, hash_words
 from raysl.transforms import device_hash
 from raysl.transforms.device import to_device
+from raysl.transforms.device_hash import CHILD, DRAW
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SAMPLE, CHILD, DRAW = 1, 3, 4  # the purpose of a key, so that no two purposes share numbers
+SAMPLE = 1  # the purpose of a key, beside those of `device_hash`, so that no two purposes share numbers
 
 
 class SampleRandom:
@@ -93,10 +94,19 @@ class SampleRandom:
         The device computes them from the samples' keys, the same numbers on any device, so that thousands of numbers a
         sample need not be drawn and copied by the host.
         """
-        keys = to_device(torch.from_numpy(self._keys.view(np.int64)), device)
-        counters = torch.arange(num, device=device).add_(device_hash.as_signed(self._first_counter()))
-        numbers = device_hash.units(device_hash.absorb(keys[:, None], counters))  # [B, num]
+        numbers = device_hash.drawn(self.keys_on(device), self._first_counter(), num)  # [B, num]
         return numbers.mul_(high).long().clamp_(max=high - 1)  # the product may round up to `high`
+
+    def normals_on(self, device: torch.device, num: int) -> Tensor:
+        """Draw float64 [B, num] from the standard normal distribution on a device, which computes them from the
+        samples' keys: the same on any device but for rounding."""
+        numbers = device_hash.drawn(self.keys_on(device), self._first_counter(), num)  # [B, num]
+        normals: Tensor = torch.special.ndtri(numbers.add_(2.0**-54))  # never 0, whose quantile is infinite
+        return normals
+
+    def keys_on(self, device: torch.device) -> Tensor:
+        """Return the keys of these samples, int64 [B], for `device_hash.uniforms`."""
+        return to_device(torch.from_numpy(self._keys.view(np.int64)), device)
 
     def permutation(self, n: int) -> Ints:
         """Draw int64 [B, n], a permutation of 0 to n - 1 for each sample."""

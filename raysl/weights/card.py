@@ -14,16 +14,18 @@ _CHANNELS = {
 }
 
 
-def card_of(loaded: Loaded, content: bytes) -> str:
+def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
     """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights.
 
     Args:
         loaded: the backbone.
         content: bytes of `model.safetensors`.
+        trust: further arguments of `raysl.convert`, of a backbone that is code of others.
     """
     data, backbone = loaded.config.data, loaded.backbone
     num_weights = sum(parameter.numel() for parameter in backbone.parameters())
     settings = write({"backbone": to_dict(loaded.config)["backbone"]}).rstrip()
+    trusted = ", trust_code=True" if trust else ""
     front = write(
         {
             "library_name": "raysl",
@@ -51,8 +53,8 @@ A backbone from images [B, 3, H, W] to features [B, {backbone.feature_dim}], wit
 ```python
 import raysl
 
-raysl.convert("model.safetensors", "runs/{loaded.config.name}")
-backbone = raysl.load_backbone("runs/{loaded.config.name}")  # normalised images to features
+raysl.convert("model.safetensors", "runs/{loaded.config.name}"{trust})
+backbone = raysl.load_backbone("runs/{loaded.config.name}"{trusted})  # normalised images to features
 ```
 
 The network's settings:

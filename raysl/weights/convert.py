@@ -1,6 +1,7 @@
 """Reading weights of one kind and writing another: `raysl convert`."""
 
 import difflib
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from raysl.checkpoint.files import META_FILE
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.build import from_dict
+from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
@@ -22,11 +24,13 @@ from raysl.nn.backbones.vit import SIZES
 from raysl.redact import redact_uri
 from raysl.storage.addresses import absolute, cut
 from raysl.storage.folder import Folder
+from raysl.weights.described import described_config, read_description
 from raysl.weights.exports import EXPORTS, FOLDER_FILES
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
-from raysl.weights.layouts import Rules, find_backbone
+from raysl.weights.layouts import OWN, Place, Rules, StoredBackbone, find_backbone
+from raysl.weights.named import find_named
 from raysl.weights.shapes import derive_settings
 
 KINDS = ("raysl", *EXPORTS)
@@ -52,7 +56,12 @@ class Converted:
 
 
 def convert(
-    source: str, out: str, to: str = "raysl", overrides: Sequence[str] = (), rules: Rules | None = None
+    source: str,
+    out: str,
+    *given: Any,
+    overrides: Sequence[str] | None = None,
+    rules: Rules | None = None,
+    to: str | None = None,
 ) -> Converted:
     """Read the weights of a backbone, and write them for raysl or for another library.
 
@@ -68,22 +77,27 @@ def convert(
     Args:
         source: path or URI of a file of weights, or of a checkpoint or a run of raysl.
         out: path or URI of what is written: a folder for `raysl` and `safetensors`, else a file.
-        to: one of `KINDS`.
+        given: overrides, rules and to by their places, of which `load_weights` has the first two in the same places. A
+            text in the first place is `to`, with overrides and rules after it: the order of earlier versions.
         overrides: settings of the backbone and of the images that it expects, in place of those derived from the
-            tensors: `backbone.image_size=96`, `data.mean=[0.5,0.5,0.5]`.
+            tensors: `backbone.image_size=96`, `data.mean=[0.5,0.5,0.5]`. A network other than a ResNet or a ViT is
+            named here: `backbone=timm`, `backbone.model=convnext_tiny`.
         rules: how to find the backbone in the file; the defaults find every layout in `raysl.weights.layouts`.
+        to: one of `KINDS`; default: `raysl`.
 
     Raises:
         ConfigError: if the file holds no weights, its layout is unknown, its tensors do not fill the backbone, the
             other library has no such network, or `out` exists.
     """
+    named = {"overrides": overrides, "rules": rules, "to": to}
+    changes, rules, to = _by_name(given, {name: value for name, value in named.items() if value is not None})
     if to not in KINDS:
         near = difflib.get_close_matches(to, KINDS, n=1)
         raise ConfigError(f"to={to!r}: {f'did you mean {near[0]!r}? ' if near else ''}known: {', '.join(KINDS)}")
     source, out = absolute(source), absolute(out)
     _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
     _, name = cut(absolute(out))
-    loaded = load_weights(source, overrides, rules, name)
+    loaded = load_weights(source, changes, rules, name)
     if to == "raysl":
         if loaded.table is None:
             raise ConfigError(f"{source} is a checkpoint of raysl already; give to= (--to), the kind to convert it to")
@@ -103,6 +117,24 @@ def convert(
     path = redact_uri(absolute(out))
     usage = written.usage.replace("'PATH/", f"'{path}/").replace("PATH", repr(path))
     return Converted(path, loaded.summary, loaded.table, usage)
+
+
+def _by_name(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Sequence[str], Rules | None, str]:
+    """Return overrides, rules and to, of which some were given by their places."""
+    order = ["overrides", "rules", "to"]
+    if given and isinstance(given[0], str):
+        order = ["to", "overrides", "rules"]
+        warnings.warn(
+            f"raysl.convert(source, out, {given[0]!r}, ...): write to={given[0]!r}; overrides and rules come before "
+            "it, as in load_weights",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    twice = [name for name in order[: len(given)] if name in named]
+    if twice or len(given) > len(order):
+        raise ConfigError(f"{twice[0] if twice else given[-1]!r} is given twice; give overrides, rules and to by name")
+    named |= dict(zip(order, given, strict=False))
+    return named.get("overrides", ()), named.get("rules"), named.get("to", "raysl")
 
 
 def load_weights(
@@ -126,19 +158,29 @@ def load_weights(
             )
     if is_checkpoint(source):
         return _load_checkpoint(source, overrides, rules)
-    where = redact_uri(absolute(source))
+    where, given = redact_uri(absolute(source)), _backbone_settings(overrides)
+    if given.get("pretrained", False) is not False:
+        raise ConfigError(
+            f"backbone.pretrained={given['pretrained']}: the weights are those of {where}; leave it out, or give it to "
+            "raysl pretrain in place of method.weights"
+        )
     with local_file(source) as path:
         folder, file = cut(str(path))
         digest = Folder(folder).sha256(file)
-        stored = rename(find_backbone(read_tree(path, rules.trust_code), rules, where))
-    seen = derive_settings(stored, where)
-    config = _configure(name, where, stored.layout.name, seen, overrides)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)  # for parameters that the file does not hold
-        backbone: Backbone = resolve("backbone", config.backbone.name)(config.backbone)
+        tree = read_tree(path, rules.trust_code)
+        description = None if rules.names_place else read_description(path)
+    described = None if description is None else described_config(description, name, where, rules.trust_code)
+    if described is not None and given.get("name", described.backbone.name) == described.backbone.name:
+        side = [f"data.image_size={given['image_size']}"] if "image_size" in given else []
+        config = _override(described, [*side, *overrides])
+        seen = {key: value for key, value in plain(described.backbone).items() if value is not None}
+        backbone = _build(config)
+        stored = StoredBackbone(OWN, Place(), "named", backbone.renamed(tree), 0)
+    else:
+        backbone, config, stored, seen = _recognise(tree, name, where, rules, overrides)
     table = fill(backbone, stored, rules.skip, where)
     if rules.strict:
-        check_filled(table, where, _backbone_settings(overrides), _with_size_spelt_out(seen))
+        check_filled(table, where, given, _with_size_spelt_out(seen))
     facts = {
         "uri": where,
         "layout": stored.layout.name,
@@ -149,6 +191,29 @@ def load_weights(
     }
     summary = _describe_file(file, stored.layout.name, str(stored.place))
     return Loaded(backbone.eval(), config, where, summary, table, facts)
+
+
+def _recognise(
+    tree: Mapping[str, Any], name: str, where: str, rules: Rules, overrides: Sequence[str]
+) -> tuple[Backbone, RunConfig, StoredBackbone, dict[str, Any]]:
+    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show."""
+    library = _backbone_settings(overrides).get("name")
+    if library in (None, "resnet", "vit"):
+        stored = rename(find_backbone(tree, rules, where))
+        seen = derive_settings(stored, where)
+        config = _configure(name, where, stored.layout.name, seen, overrides)
+        return _build(config), config, stored, seen
+    seen = {"name": library}
+    config = _configure(name, where, str(library), seen, overrides)
+    backbone = _build(config)
+    return backbone, config, find_named(tree, backbone, rules, where), seen
+
+
+def _build(config: RunConfig) -> Backbone:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # for parameters that the file does not hold
+        backbone: Backbone = resolve("backbone", config.backbone.name)(config.backbone)
+    return backbone
 
 
 def _describe_file(file: str, layout: str, place: str) -> str:
@@ -182,11 +247,24 @@ def _configure(name: str, where: str, layout: str, seen: dict[str, Any], overrid
         "data": {"name": "photos"},  # a placeholder: weights come without images
         "optim": {"name": "sgd"},
     }
-    data_words = [word for word in overrides if word.startswith("data")]
-    config = apply_overrides(from_dict(tree), [word for word in overrides if word not in data_words])
+    data_words, config = _of_images(overrides), _override(from_dict(tree), overrides, with_images=False)
     backbone: Any = config.backbone
-    side = _SMALL if getattr(backbone, "stem", "") == "cifar" else getattr(backbone, "image_size", 224)
+    is_small = getattr(backbone, "stem", "") == "cifar"
+    side = _SMALL if is_small else resolve("backbone", backbone.name).without_weights(backbone).native_size
     return apply_overrides(config, [f"data.image_size={side}", *data_words, *backbone_size_overrides(config)])
+
+
+def _override(config: RunConfig, overrides: Sequence[str], with_images: bool = True) -> RunConfig:
+    """Change settings of the backbone, then those of the images, which leave the size of the backbone as it is."""
+    data_words = _of_images(overrides)
+    config = apply_overrides(config, [word for word in overrides if word not in data_words])
+    if not with_images or not data_words:
+        return config
+    return apply_overrides(config, [*data_words, *backbone_size_overrides(config)])
+
+
+def _of_images(overrides: Sequence[str]) -> list[str]:
+    return [word for word in overrides if word.startswith("data")]
 
 
 def _backbone_settings(overrides: Sequence[str]) -> Mapping[str, Any]:

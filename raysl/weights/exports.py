@@ -7,15 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.backbones.timm_models import TimmModel
+from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
 from raysl.weights.card import card_of
+from raysl.weights.described import needs_trust, to_bytes
 from raysl.weights.fill import Loaded
 
 Tensors = dict[str, Tensor]
@@ -38,23 +40,27 @@ class Written:
 
 
 def to_torchvision(loaded: Loaded) -> Written:
-    """Write the state dict of torchvision's ResNet, without `fc`.
+    """Write the state dict of a network of torchvision, without its classifier.
 
     Raises:
         ConfigError: if torchvision has no such network.
     """
+    if isinstance(loaded.backbone, TorchvisionModel):
+        return _back(loaded.backbone, "torchvision.models.get_model", ", strict=False")
     net = _usual_resnet(loaded.backbone, "torchvision")
     usage = f"torchvision.models.{_usual_name(net, 'torchvision')}().load_state_dict(torch.load(PATH), strict=False)"
     return Written(_saved(_tensors(net)), usage)
 
 
 def to_timm(loaded: Loaded) -> Written:
-    """Write the state dict of timm's ViT or ResNet, without its classifier.
+    """Write the state dict of a network of timm, without its classifier.
 
     Raises:
         ConfigError: if timm has no such network.
     """
     net = loaded.backbone
+    if isinstance(net, TimmModel):
+        return _back(net, "timm.create_model")
     if not isinstance(net, ViT):
         net = _usual_resnet(net, "timm")
         made = f"timm.create_model('{_usual_name(net, 'timm')}', num_classes=0)"
@@ -70,6 +76,19 @@ def to_timm(loaded: Loaded) -> Written:
         places = tensors.pop("pos_embed")
         tensors |= {"cls_token": tensors["cls_token"] + places[:, :1], "pos_embed": places[:, 1:].contiguous()}
     return Written(_saved(tensors), f"{_timm_call(net)}.load_state_dict(torch.load(PATH))")
+
+
+def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Written:
+    """Write the tensors of a wrapped network by the names of its own library.
+
+    Args:
+        net: the network.
+        create: the library's function that makes it from its name.
+        more: further arguments of `load_state_dict`.
+    """
+    tensors = {name.removeprefix("network."): value for name, value in _tensors(net).items()}
+    options = "".join(f", {name}={value!r}" for name, value in net.library_options().items())
+    return Written(_saved(tensors), f"{create}({net.config.model!r}{options}).load_state_dict(torch.load(PATH){more})")
 
 
 def _timm_call(net: ViT) -> str:
@@ -132,26 +151,33 @@ def to_vissl(loaded: Loaded) -> Written:
     """Write the trunk as VISSL stores it.
 
     Raises:
-        ConfigError: if the backbone is neither a ResNet nor a ViT.
+        ConfigError: if the backbone is neither a ResNet nor a ViT without registers.
     """
     net = loaded.backbone
     if not isinstance(net, ResNet | ViT):
         raise ConfigError(f"VISSL has no {type(net).__name__}; only ResNets and ViTs can be written for it")
+    if isinstance(net, ViT) and net.config.num_registers:
+        raise ConfigError(
+            f"VISSL has no ViT with registers, and this has backbone.num_registers={net.config.num_registers}; "
+            f"timm has one, and {_ELSE}"
+        )
     prefix = "_feature_blocks." if isinstance(net, ResNet) else ""
-    trunk = {
-        f"{prefix}{name}": value for name, value in _tensors(net).items() if name not in ("mask_token", "reg_token")
-    }
+    trunk = {f"{prefix}{name}": value for name, value in _tensors(net).items() if name != "mask_token"}
     model = {"base_model": {"model": {"trunk": trunk, "heads": {}}}}
     usage = "config.MODEL.WEIGHTS_INIT.PARAMS_FILE=PATH config.MODEL.WEIGHTS_INIT.STATE_DICT_KEY_NAME=classy_state_dict"
     return Written(_saved({"classy_state_dict": model}), usage)
 
 
 def to_safetensors_folder(loaded: Loaded) -> Written:
-    """Write `model.safetensors` with the backbone's own names, and `README.md`, a model card for the Hub."""
-    content = to_safetensors(_tensors(loaded.backbone), metadata={"format": "pt"})
+    """Write `model.safetensors` with the backbone's own names, and `README.md`, a model card for the Hub.
+
+    The metadata of the former has the settings of the backbone and of its images.
+    """
+    content = to_bytes(_tensors(loaded.backbone), loaded.config)
+    trust = ", rules=raysl.weights.layouts.Rules(trust_code=True)" if needs_trust(loaded.config) else ""
     return Written(
-        {_WEIGHTS: content, _CARD: card_of(loaded, content).encode()},
-        "raysl.convert('PATH/model.safetensors', 'runs/again')",
+        {_WEIGHTS: content, _CARD: card_of(loaded, content, trust).encode()},
+        f"raysl.convert('PATH/model.safetensors', 'runs/again'{trust})",
     )
 
 

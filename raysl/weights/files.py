@@ -23,6 +23,8 @@ from raysl.storage.addresses import absolute, cut, stat_uri
 from raysl.storage.folder import Folder
 
 TRUST = "If you trust the file, say trust_code=True, on the command line --trust-code"
+_LENGTH = 8  # bytes of a safetensors file that hold the length of its header, which begins with a brace
+_ZIP = b"PK\x03\x04"  # first bytes of a file of torch.save
 _BROKEN = (
     *(OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError),
     *(pickle.UnpicklingError, struct.error),
@@ -61,7 +63,7 @@ def local_file(uri: str) -> Iterator[Path]:
 def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
     """Read a file of weights: tensors by name, in nested dictionaries where it was written so.
 
-    The ending `.safetensors` picks that format; any other file is one of `torch.save`, also in the format before 2020.
+    The first bytes tell the format: safetensors, or that of `torch.save`, also the one before 2020.
 
     Args:
         path: of the file.
@@ -71,7 +73,7 @@ def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
         ConfigError: if it is another kind of file, is cut off, or needs code that is not trusted.
     """
     try:
-        content = load_file(path) if path.suffix == ".safetensors" else _load(path, trust_code)
+        content = load_file(path) if is_safetensors(path) else _load(path, trust_code)
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
@@ -91,24 +93,39 @@ def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
     return dict(content)
 
 
+def is_safetensors(path: Path) -> bool:
+    """Whether a file is in the format of safetensors: by its first bytes, or its ending where they tell nothing."""
+    with path.open("rb") as file:
+        start = file.read(_LENGTH + 1)
+    if start.startswith(_ZIP):
+        return False
+    is_like = start[_LENGTH:] == b"{" and int.from_bytes(start[:_LENGTH], "little") <= path.stat().st_size - _LENGTH
+    return is_like or path.suffix == ".safetensors"
+
+
 def _reason(error: Exception) -> str:
     """Return the reason of an error without torch's advice to run what is in the file."""
     text = str(error)
     if "Weights only load failed" in text:
         return "a pickle that torch.save did not write"
+    if isinstance(error, LookupError):  # of the pickle reader, with a byte that it does not know
+        return "its content is no pickle"
     return next(iter(text.splitlines()), type(error).__name__)
 
 
 def _load(path: Path, trust_code: bool) -> Any:
+    # torch gets no path, as its ending would tell it the format.
     if trust_code:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        with path.open("rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=False)
     try:
         with (
+            path.open("rb") as file,
             warnings.catch_warnings(),
             torch.serialization.safe_globals([argparse.Namespace]),  # the options of a run; it holds, and does nothing
         ):
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a file that is refused
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise ConfigError(

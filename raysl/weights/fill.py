@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysl.checkpoint.weights import is_counter
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
@@ -20,6 +21,7 @@ FIRST = 3
 """Tensors that a message names."""
 _OTHERS = ("norm_pre", "fc_norm", "dist_token", "rope", "rel_pos")
 """Parts of other libraries' ViTs that change features and that raysl's ViT lacks."""
+_STATISTICS = ("running_mean", "running_var")
 _RENAMED = {
     "masked_embed": "mask_token",  # iBOT
     "patch_masking.masked_embed": "mask_token",  # VISSL
@@ -39,7 +41,8 @@ class Table:
         missing: not in the file; the backbone keeps its initial values.
         unexpected: in the file and not in the backbone, such as heads.
         extra: the unexpected ones that belong to another backbone.
-        mismatched: of another shape, as "name is ... there and ... here"; the backbone keeps its initial values.
+        mismatched: of another shape, as "name is ... there and ... here", or with values that are NaN or infinite; the
+            backbone keeps its initial values.
         skipped: left out on request.
         resized: position embeddings that were interpolated to another grid; they are in `loaded` too.
         num_outside: tensors of the file without the prefix.
@@ -69,6 +72,10 @@ class Table:
             *(f"{name} is not there" for name in self.missing),
             *(f"{name} is there and not here" for name in self.extra),
         ]
+
+    def __repr__(self) -> str:
+        """What a notebook shows, in place of all names."""
+        return f"Table({'; '.join(' '.join(line.split()) for line in self.text().splitlines())})"
 
     def text(self) -> str:
         """Write a line for each kind that has tensors, with their first names."""
@@ -144,8 +151,11 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
         if (side, side) != backbone.native_grid:
             given_tensors["pos_embed"] = _resized(given_tensors["pos_embed"], (side, side), backbone.native_grid)
             resized = [f"pos_embed from {side}x{side} to {'x'.join(map(str, backbone.native_grid))} patches"]
+    broken = [name for name, value in given_tensors.items() if name in wanted and not bool(value.isfinite().all())]
     fits = {
-        name: value for name, value in given_tensors.items() if name in wanted and wanted[name].shape == value.shape
+        name: value
+        for name, value in given_tensors.items()
+        if name in wanted and wanted[name].shape == value.shape and name not in broken
     }
     backbone.load_state_dict(fits, strict=False)
     unexpected = [name for name in given_tensors if name not in wanted]
@@ -153,14 +163,17 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
     return Table(
         loaded=list(fits),
         missing=[
-            name for name in wanted if name not in stored.tensors and name not in skipped and not _is_counter(name)
+            name for name in wanted if name not in stored.tensors and name not in skipped and not is_counter(name)
         ],
         unexpected=unexpected,
         extra=[name for name in unexpected if name.partition(".")[0] in trunk or name.startswith(_OTHERS)],
         mismatched=[
-            f"{name} is {list(value.shape)} there and {list(wanted[name].shape)} here"
-            for name, value in given_tensors.items()
-            if name in wanted and name not in fits
+            *(f"{name} has values that are NaN or infinite" for name in broken),
+            *(
+                f"{name} is {list(value.shape)} there and {list(wanted[name].shape)} here"
+                for name, value in given_tensors.items()
+                if name in wanted and name not in fits and name not in broken
+            ),
         ],
         skipped=skipped,
         resized=resized,
@@ -187,6 +200,13 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
     if wrong:
         right = " ".join(f"backbone.{key}={seen[key]}" for key, value in given.items() if seen.get(key, value) != value)
         advice = f"{' '.join(wrong)} does not fit the tensors, which have {right}: leave that setting out"
+    elif table.missing and all(name.endswith(_STATISTICS) for name in table.missing) and "norm" not in given:
+        advice = (
+            "its norms have no running statistics: give backbone.norm=layer, or backbone.norm=group and its "
+            "backbone.norm_groups"
+        )
+    elif "model" in given:
+        advice = f"give the file's own backbone.model in place of {given['model']}, and its backbone.image_size"
     else:
         advice = "give another file, or its other layout, key or prefix"
     more = f", and {len(problems) - FIRST} more such tensors" if len(problems) > FIRST else ""
@@ -209,11 +229,6 @@ def _with_class(places: Tensor) -> Tensor:
 
 def _resized(places: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     return torch.cat([places[:, :1], resize_positions(places[:, 1:], old, new)], dim=1)
-
-
-def _is_counter(name: str) -> bool:
-    """Whether a tensor counts batches: old files lack it, and features do not depend on it."""
-    return name.endswith("num_batches_tracked")
 
 
 def _first(names: Sequence[str]) -> str:

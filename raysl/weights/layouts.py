@@ -4,7 +4,7 @@ A layout is recognised by the first tensors of a ResNet or a ViT, found under it
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raysl.config.arguments import words
 from raysl.errors import ConfigError
+from raysl.weights.contents import describe_tree, named_tensors, network_to_name
 
 ANCHORS = {
     "resnet": ("conv1.weight", "layer1.0.conv1.weight"),
@@ -51,6 +52,7 @@ class Layout:
         default: the part that is taken, `student` or `teacher`.
         family: of its networks, where it holds one kind only.
         without: a tensor that files of this layout never have.
+        is_like: whether a dictionary of a file may be of this layout, where it is not named.
         skip: prefixes of names that look like the backbone's but belong to another module.
         settings: of the backbone that its tensors do not show.
     """
@@ -62,6 +64,7 @@ class Layout:
     default: str = "student"
     family: str | None = None
     without: str = ""
+    is_like: Callable[[Mapping[str, Any]], bool] = bool
     skip: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,6 +98,11 @@ class Rules:
     strict: bool = True
     trust_code: bool = False
 
+    @property
+    def names_place(self) -> bool:
+        """Whether they name the location of the backbone."""
+        return (self.layout, self.part, self.key, self.prefix) != (None,) * 4
+
     def __post_init__(self) -> None:
         words(self.skip, "skip", "layer4")
 
@@ -106,7 +114,7 @@ class StoredBackbone:
     Args:
         layout: recognised or named; "custom" where key or prefix were given.
         place: of the tensors in the file.
-        family: `resnet` or `vit`.
+        family: `resnet` or `vit`, or `named` for a network that the user names.
         tensors: by name, without the prefix.
         num_outside: tensors of the same dictionary without the prefix.
     """
@@ -122,7 +130,27 @@ def _places(keys: str, *prefixes: str, mark: str = "") -> tuple[Place, ...]:
     return tuple(Place(tuple(keys.split(".")) if keys else (), prefix, mark) for prefix in prefixes or ("",))
 
 
-_PLAIN = (*_places(""), *_places("state_dict"), *_places("model"))
+def _of_mae(inner: Mapping[str, Any]) -> bool:
+    """Whether there is a decoder, or the positions of patches are sines and cosines, which MAE does not train."""
+    if any(str(name).startswith(("decoder_", "mask_token")) for name in inner):
+        return True
+    places = inner.get("pos_embed")
+    if not isinstance(places, Tensor) or places.ndim != 3 or places.shape[1] < 2:
+        return False
+    squares = places[0, 1:].float().square().sum(dim=1)  # [N], each a sum of sin^2 + cos^2
+    return bool((squares - places.shape[2] / 2).abs().max() < 1e-2 * places.shape[2])
+
+
+def _of_swav(inner: Mapping[str, Any]) -> bool:
+    """Whether there are prototypes, or the head before them."""
+    return any("prototypes" in str(name) or "projection_head" in str(name) for name in inner)
+
+
+_PLAIN = (
+    *_places("", "", "module."),
+    *_places("state_dict", "", "module."),
+    *_places("model", "", "module."),
+)
 _TRUNK = ("_feature_blocks.", "base_model._feature_blocks.", "", "base_model.")
 
 LAYOUTS = {
@@ -174,7 +202,7 @@ LAYOUTS = {
             student=_places("student", "module.backbone.", "backbone.", mark="masked_embed"),
             teacher=(
                 *_places("teacher", "backbone.", "module.backbone.", mark="masked_embed"),
-                *_places("state_dict"),
+                *_places("state_dict", mark="masked_embed"),
             ),
             default="teacher",
             family="vit",
@@ -198,13 +226,19 @@ LAYOUTS = {
             student=_places("state_dict", "backbone."),
             teacher=_places("state_dict", "momentum_backbone."),
         ),
-        Layout("swav", "SwAV and DeepCluster v2", student=(*_places("", "module."), *_places("state_dict", "module."))),
+        Layout(
+            "swav",
+            "SwAV and DeepCluster v2",
+            student=(*_places("", "module."), *_places("state_dict", "module.")),
+            is_like=_of_swav,
+        ),
         Layout(
             "mae",
             "MAE, whose decoder is left out",
             student=_places("model"),
             family="vit",
             without="head.weight",
+            is_like=_of_mae,
             skip=("decoder_", "mask_token"),
             settings={"position": "sincos"},
         ),
@@ -213,6 +247,9 @@ LAYOUTS = {
     )
 }
 """Layouts by name, in the order in which they are tried."""
+
+
+OWN = Layout("raysl", "an exported `model.safetensors`, whose metadata has the settings of its network")
 
 
 def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
@@ -226,22 +263,52 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBa
     Raises:
         ConfigError: if no layout is recognised, or the tensors of the named layout are missing.
     """
+    check_rules(rules)
+    if rules.key is not None or rules.prefix is not None:
+        return _find_by_key(tree, rules, where)
+    layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
+    for layout in layouts:
+        for place in layout.places(rules.part):
+            is_like = rules.layout is not None or layout.is_like(_inner(tree, place.keys) or {})
+            if is_like and (stored := _at(tree, layout, place)):
+                return stored
+    raise ConfigError(_not_found(tree, rules, layouts, where))
+
+
+def check_rules(rules: Rules) -> None:
+    """Refuse rules that contradict each other.
+
+    Raises:
+        ConfigError: with the way to say it.
+    """
     if rules.part not in (None, "student", "teacher"):
         raise ConfigError(
             f"part={rules.part!r} is neither student nor teacher; leave it out to get the one that the paper measures"
         )
-    if rules.key is not None or rules.prefix is not None:
-        return _find_by_key(tree, rules, where)
+    if (rules.key, rules.prefix) != (None, None) and (rules.layout, rules.part) != (None, None):
+        raise ConfigError(
+            "key and prefix say where the tensors are, layout and part ask raysl to find them; give one pair"
+        )
     if rules.layout is not None and rules.layout not in LAYOUTS:
         near = difflib.get_close_matches(rules.layout, LAYOUTS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"no layout {rules.layout!r}; {hint}Known: {', '.join(LAYOUTS)}")
-    layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
-    for layout in layouts:
-        for place in layout.places(rules.part):
-            if stored := _at(tree, layout, place):
-                return stored
-    raise ConfigError(_not_found(tree, rules, layouts, where))
+
+
+def keys_of(rules: Rules) -> list[tuple[str, ...]]:
+    """Return the paths to the dictionaries that may hold the tensors, for rules with a key or a prefix."""
+    if rules.key is None:
+        return [(), ("state_dict",), ("model",)]
+    return [tuple(rules.key.split("."))] if rules.key else [()]
+
+
+def tensors_at(tree: Mapping[str, Any], place: Place) -> tuple[dict[str, Tensor], int] | None:
+    """Return the tensors at a place, without its prefix, and the number of those beside them; None if none is there."""
+    inner = _inner(tree, place.keys)
+    tensors = {} if inner is None else _cut(inner, place.prefix)
+    if inner is None or not tensors:
+        return None
+    return tensors, sum(isinstance(value, Tensor) for value in inner.values()) - len(tensors)
 
 
 def _at(tree: Mapping[str, Any], layout: Layout, place: Place) -> StoredBackbone | None:
@@ -253,46 +320,41 @@ def _at(tree: Mapping[str, Any], layout: Layout, place: Place) -> StoredBackbone
         if layout.family in (None, family) and all(
             isinstance(inner.get(f"{place.prefix}{anchor}"), Tensor) for anchor in anchors
         ):
-            if place.mark and not any(place.mark in name for name in _names(tree)):
+            if place.mark and not any(place.mark in name for name, _ in named_tensors(tree)):
                 return None
-            tensors = _cut(inner, place.prefix)
-            num_all = sum(isinstance(value, Tensor) for value in inner.values())
-            return StoredBackbone(layout, place, family, tensors, num_all - len(tensors))
+            tensors, num_outside = tensors_at(tree, place) or ({}, 0)
+            return StoredBackbone(layout, place, family, tensors, num_outside)
     return None
 
 
 def _find_by_key(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
-    if rules.layout is not None or rules.part is not None:
-        raise ConfigError(
-            "key and prefix say where the tensors are, layout and part ask raysl to find them; give one pair"
-        )
-    prefix = rules.prefix or ""
-    wanted = (
-        [()] if rules.key == "" else [tuple(rules.key.split("."))] if rules.key else [(), ("state_dict",), ("model",)]
-    )
+    prefix, wanted = rules.prefix or "", keys_of(rules)
     custom = Layout("custom", "by key and prefix")
     for keys in wanted:
         if stored := _at(tree, custom, Place(keys, prefix)):
             return stored
     if rules.key and _inner(tree, wanted[0]) is None:
-        raise ConfigError(f"{where} has no dictionary at key={rules.key!r}; {_describe(tree)}")
+        raise ConfigError(f"{where} has no dictionary at key={rules.key!r}; {describe_tree(tree)}")
     dictionaries = [inner for keys in wanted if (inner := _inner(tree, keys)) is not None]
     inner = next((inner for inner in dictionaries if _cut(inner, prefix)), None)
     if inner is None:
-        raise ConfigError(f"{where} has no tensor with prefix={prefix!r}; {_describe(_inner(tree, wanted[0]) or tree)}")
+        raise ConfigError(
+            f"{where} has no tensor with prefix={prefix!r}; {describe_tree(_inner(tree, wanted[0]) or tree)}"
+        )
     raise ConfigError(
         f"the tensors of {where} with prefix={prefix!r} are neither a ResNet's nor a ViT's: none is named "
-        f"{' or '.join(anchors[0] for anchors in ANCHORS.values())}; {_describe(inner)}"
+        f"{' or '.join(anchors[0] for anchors in ANCHORS.values())}; {describe_tree(inner)}. {network_to_name(tree)}"
     )
 
 
 def _not_found(tree: Mapping[str, Any], rules: Rules, layouts: Sequence[Layout], where: str) -> str:
     part = f" with a {rules.part}" if rules.part else ""
-    content = _describe(tree)
+    content = describe_tree(tree)
     if rules.layout is None:
+        network = network_to_name(tree)
         return (
-            f"{where} has no known layout{part}; {content}. Say where the tensors are, such as key=state_dict "
-            f"prefix=module., or name the layout: {', '.join(LAYOUTS)}"
+            f"{where} has no known layout{part}; {content}. {network}. Say where the tensors are, such as "
+            f"key=state_dict prefix=module., or name the layout: {', '.join(LAYOUTS)}"
         )
     if not (places := layouts[0].places(rules.part)):
         return f"layout={rules.layout} has no {rules.part}; leave part out"
@@ -314,20 +376,3 @@ def _inner(tree: Mapping[str, Any], keys: Sequence[str]) -> Mapping[str, Any] | 
 def _cut(inner: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
     named = ((str(name), value) for name, value in inner.items() if isinstance(value, Tensor))
     return {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}
-
-
-def _names(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of all tensors of a tree."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _names(value)
-        elif isinstance(value, Tensor):
-            yield str(name)
-
-
-def _describe(tree: Mapping[str, Any]) -> str:
-    """Describe the content of a file in words."""
-    parts = [f"{name} ({len(value)} entries)" for name, value in tree.items() if isinstance(value, Mapping)]
-    tensors = [str(name) for name, value in tree.items() if isinstance(value, Tensor)]
-    first = f"{len(tensors)} tensors, the first {', '.join(tensors[:3])}" if tensors else ""
-    return f"it holds {', '.join(filter(None, [*parts[:6], first])) or 'nothing'}"

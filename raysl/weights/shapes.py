@@ -64,7 +64,8 @@ def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: boo
     second = tensors.get("layer1.0.conv2.weight")
     if second is None:
         raise ConfigError(
-            f"{where} is a ResNet with other blocks (selective kernels, say), which are not read from files"
+            f"{where} is a ResNet with other blocks (selective kernels, say), which are not read from files without a "
+            "name; name timm's network, such as backbone=timm backbone.model=skresnet50"
         )
     groups = first // second.shape[1]
     per_group, rest = divmod(64 * second.shape[1], width)

@@ -13,12 +13,13 @@ import torchvision.transforms.v2.functional as vision
 from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.features import extraction
 from raysl.benchmarks.features.embedding import read_rows
-from raysl.benchmarks.features.extraction import _basis, extract
+from raysl.benchmarks.features.extraction import _basis, _choose_split, extract
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.benchmarks.suite.settings import load_data
-from raysl.checkpoint.backbone import load_backbone
+from raysl.checkpoint.backbone import load_backbone, load_checkpoint
 from raysl.config.load import load_config
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
@@ -50,6 +51,19 @@ def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path, 
     assert table["label"].to_pylist() == found.labels.tolist()
     assert table["index"].to_pylist() == [0, 1, 2]
     assert torch.equal(torch.tensor(table["features"].to_pylist()), found.features)
+
+
+def test_what_is_going_on_is_said_with_the_number_of_images_done(
+    saved: Path, shared_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[str] = []
+    counted: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(extraction, "enter", entered.append)
+    monkeypatch.setattr(extraction, "count", lambda *numbers: counted.append(numbers))
+    extract(str(saved), split="train", out=str(saved.parent / "out.parquet"))
+    assert entered[:3] == ["reading the checkpoint", "listing the images", "starting Ray"]
+    assert entered[3:] == ["computing features of 3 train images"]
+    assert counted[-1] == (3, 3, 0)
 
 
 def test_other_images_are_extracted_to_a_file_of_their_own(saved: Path, tmp_path: Path, shared_ray: None) -> None:
@@ -86,10 +100,20 @@ def test_an_unknown_split_is_refused(saved: Path, split: str) -> None:
         extract(str(saved), split=split)
     (saved.parents[1] / "flat").mkdir()
     (saved.parents[1] / "flat" / "0.png").write_bytes(png(0))
-    with pytest.raises(ConfigError, match="the dataset 'image_folder' has no test images"):
-        extract(str(saved), overrides=["data=image_folder", f"data.path={saved.parents[1]}/flat"])
+    with pytest.raises(ConfigError, match=r"the dataset 'image_folder' has no test images; .* by --split train"):
+        extract(str(saved), split="test", overrides=["data=image_folder", f"data.path={saved.parents[1]}/flat"])
     with pytest.raises(ConfigError, match=r"'optim\.lr=1' is not a setting of the images"):
         extract(str(saved), overrides=["optim.lr=1"])
+
+
+def test_the_only_split_of_other_images_is_taken_where_none_is_named(saved: Path) -> None:
+    (saved.parents[1] / "flat").mkdir()
+    (saved.parents[1] / "flat" / "0.png").write_bytes(png(0))
+    loaded = load_checkpoint(str(saved))
+    flat = load_data(loaded.config, [f"data={saved.parents[1]}/flat"])
+    assert _choose_split(flat, loaded, None)[0] == "train"
+    assert _choose_split(Digits.Config(), loaded, None)[0] == "test"
+    assert _choose_split(Digits.Config(), loaded, "train")[0] == "train"
 
 
 def test_benchmarks_refuse_several_labels_an_image_before_any_work(saved: Path) -> None:

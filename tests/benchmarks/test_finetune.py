@@ -17,6 +17,7 @@ from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.errors import ConfigError
+from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.runs.prepare import prepare
 from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades, train_here
@@ -91,6 +92,16 @@ def test_another_optimizer_keeps_the_decay_by_layer(tmp_path: Path) -> None:
     assert training_run(context, config, layer_decay=config.layer_decay, **config.of_method).optim.layer_decay == 0.5
 
 
+@pytest.mark.parametrize("side", ["trained", "untrained"])
+def test_the_rival_of_a_run_with_published_weights_begins_at_random(tmp_path: Path, side: Side) -> None:
+    context = context_of(checkpoint(tmp_path, *DIGITS), tmp_path, side)
+    published = TorchvisionModel.Config(model="resnet18", pretrained=True)
+    checked = replace(context.checkpoint, config=replace(context.checkpoint.config, backbone=published))
+    config = Finetune.Config(batch_size=NUM)
+    run = training_run(replace(context, checkpoint=checked), config, **config.of_method)
+    assert run.backbone.is_pretrained == (run.method.weights is not None) == (side == "trained")
+
+
 def test_shades_are_told_apart(tmp_path: Path, started: list[int]) -> None:
     context = context_of(checkpoint(tmp_path, *shades(tmp_path)), tmp_path)
     values, _ = measured(context, epochs=60, batch_size=24, lr=2.0, views=WHOLE)
@@ -103,3 +114,12 @@ def test_a_network_that_does_not_tell_its_layers_has_no_decay_by_layer(tmp_path:
     with pytest.raises(ConfigError, match=r"optim\.layer_decay=0\.7 needs a backbone that tells the layer"):
         measured(context, epochs=1, layer_decay=0.7)
     assert started == []
+
+
+def test_it_compiles_the_blocks_of_its_network_where_the_run_compiled_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, mode: function)
+    context = context_of(checkpoint(tmp_path, *DIGITS, "train.compile=step"), tmp_path)
+    config = Finetune.Config()
+    assert training_run(context, config, **config.of_method).train.compile is True

@@ -12,6 +12,7 @@ from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Needs, metrics_of
 from raysl.benchmarks.copy_detection import CopyDetection
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.finetune import Finetune
+from raysl.benchmarks.geometry import Geometry
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.low_shot import LowShot
 from raysl.benchmarks.robustness import Robustness
@@ -171,6 +172,21 @@ def test_one_on_features_asks_for_those_of_the_forward_pass(kind: type[Benchmark
     assert kind.stages(kind.Config()) == ("",)
 
 
+HINT = ": add data.test=PATH to this command, or a folder val/ to the images"
+
+
+def test_a_command_is_told_once_what_its_images_lack_and_what_to_type(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(png(0))
+    images = images_of(load_config("quickstart", [f"data={tmp_path}"]))
+    wanted = {"knn": KNN.Config(), "low_shot": LowShot.Config(), "geometry": Geometry.Config()}
+    with pytest.raises(ConfigError) as caught:
+        images.fit(wanted, in_run=False)
+    reason = f"the dataset 'image_folder' has no test images{HINT}"
+    assert str(caught.value) == f"benchmarks.knn, low_shot: {reason}; without them, geometry can be measured"
+
+
 def test_labels_are_missed_in_words(tmp_path: Path) -> None:
     for folder in ("flat/train", "flat/val", "one/train/usr", "one/val/usr", "alone/a", "alone/b"):
         (tmp_path / folder).mkdir(parents=True)
@@ -180,7 +196,7 @@ def test_labels_are_missed_in_words(tmp_path: Path) -> None:
     for words, message in (
         ("image_folder data.path=flat", "the images of 'image_folder' have no labels"),
         ("image_folder data.path=one", "all images of 'image_folder' are of one class, 'usr'"),
-        ("image_folder data.path=alone", "the dataset 'image_folder' has no test images (data.test= names some)"),
+        ("image_folder data.path=alone", "the dataset 'image_folder' has no test images" + HINT),
         ("coco data.path=coco", "the images of 'coco' have several labels each, and it needs one of each"),
         ("digits", ""),
     ):
@@ -205,7 +221,7 @@ def prepared(caplog: pytest.LogCaptureFixture, *words: str) -> tuple[bool, list[
     """Whether the online kNN has images, and what a run warns of."""
     caplog.clear()
     job = prepare(load_config("quickstart", ["train.batch_size=4", "train.epochs=5", *words]), check_benchmarks)
-    return job.test is not None, [line for line in caplog.messages if " is left out: " in line]
+    return job.test is not None, [line for line in caplog.messages if " left out: " in line]
 
 
 def test_unlabelled_images_are_trained_on_and_what_is_left_out_is_said(
@@ -217,8 +233,7 @@ def test_unlabelled_images_are_trained_on_and_what_is_left_out_is_said(
             (tmp_path / part / f"{number}.png").write_bytes(png(number))
     flat = ("data=image_folder", f"data.path={tmp_path}")
     reason = "the images of 'image_folder' have no labels"
-    lines = [f"{name} is left out: {reason}" for name in ("low_shot", "knn")]
-    assert prepared(caplog, *flat) == (False, [*lines, f"the online kNN is left out: {reason}"])
+    assert prepared(caplog, *flat) == (False, [f"low_shot, knn and the online kNN are left out: {reason}"])
     with pytest.raises(ConfigError, match=rf"^benchmarks\.knn: {reason}; benchmarks=\[\] leaves it out$"):
         prepared(caplog, *flat, "benchmarks=[knn]")
     for none in ("benchmarks=[]", "benchmarks={}"):

@@ -97,5 +97,5 @@ def test_broken_test_images_are_told_of(tmp_path: Path) -> None:
     stream, reporter = LocalBatches(run.loader), LocalReporter(tmp_path / "one")
     fit(state, state.method, run.setup.plan, stream, callbacks=run.callbacks, reporter=reporter)
     (event,) = (tmp_path / "one" / "events.jsonl").read_text().splitlines()
-    assert "1 test images are broken, their neighbours were measured: " in event
+    assert "1 test image is broken, neighbours were measured: " in event
     assert "dim/2.png" in event

@@ -28,8 +28,12 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     loader = Loader(train, recipe, order, config.data.mean, config.data.std, False, recipe)
     state = TrainState.create(Setup.of(config, 64, 10))
     run = Run(state, TrainPlan.from_config(config, 64))
-    OnlineKNN(loader, test, 10, Duration.parse("1ep")).on_epoch_end(run, Step(8, 8, 8))
-    return dict(run.line)
+    online = OnlineKNN(loader, test, 10, Duration.parse("1ep"))
+    online.on_train_start(run)
+    untrained = dict(run.line)
+    online.on_epoch_end(run, Step(8, 8, 8))
+    assert run.line == untrained
+    return untrained
 
 
 def measured_each(*sizes: tuple[int, int]) -> list[float]:

@@ -18,5 +18,7 @@ def test_jobs_answer_in_their_order_and_tasks_read_what_they_share_without_a_cop
         assert run_jobs(look_up, np.arange(5), JOBS) == here
         connect()
         assert run_jobs(look_up, np.arange(5), JOBS) == [(3, True), (1, False), (4, False)]
+        assert run_jobs(look_up, np.arange(5), JOBS, cores=2) == [(3, True), (1, False), (4, False)]
+        assert run_jobs(look_up, np.arange(5), JOBS, cores=1) == here
         assert run_jobs(look_up, np.arange(5), []) == []
     assert run_jobs(look_up, np.arange(5), JOBS) == here  # too little work for tasks

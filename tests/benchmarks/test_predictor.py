@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,22 @@ def test_neighbours_are_the_nearest_by_cosine(folder: Path, predictor: Any) -> N
     assert near.names[1][0].endswith("images/cats/05.png")
     assert near.labels[1, 0].item() == 2
     assert predictor.neighbours(queries, among=folder / "images", k=99).index.shape == (2, 12)
+
+
+def test_broken_images_of_a_folder_are_left_out_with_a_warning(
+    folder: Path, predictor: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = shutil.copytree(folder / "images", tmp_path / "images")
+    (images / "ants" / "01.png").write_bytes(b"no image")
+    near = predictor.neighbours([picture(20)], among=images, k=99)
+    assert "1 image is broken and left out; the first: " in caplog.text
+    assert "ants/01.png" in caplog.text
+    whole = predictor.neighbours([picture(20)], among=folder / "images", k=99)
+    assert torch.equal(near.cosine, whole.cosine)
+    assert torch.equal(near.labels, whole.labels)
+    assert [Path(name).name for name in near.names[0]] == [Path(name).name for name in whole.names[0]]
+    shares = predictor.probabilities([picture(20)], among=images)
+    assert torch.equal(shares, predictor.probabilities([picture(20)], among=folder / "images"))
 
 
 def test_a_folder_is_gone_through_once(folder: Path, predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

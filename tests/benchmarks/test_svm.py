@@ -1,4 +1,5 @@
 import logging
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from raysl.benchmarks.classifiers import svm_training
 from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.benchmarks.svm import SVM
 from raysl.cluster.connection import connect
+from raysl.config.schema import is_may_change
 from raysl.errors import ConfigError
+from raysl.process.screen import duration
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set
 
@@ -22,7 +25,7 @@ COSTS = (0.1, 1.0, 10.0)
 
 
 def svm(train: FeatureSet, test: FeatureSet, num_classes: int, **settings: object) -> Findings:
-    return SVM(SVM.Config(**{"costs": COSTS, **settings})).run(train, test, num_classes, seed=0)
+    return SVM(SVM.Config(**{"costs": COSTS, "dual": True, **settings})).run(train, test, num_classes, seed=0)
 
 
 def several(num: int, seed: int, num_classes: int = 3) -> FeatureSet:
@@ -107,6 +110,33 @@ def test_the_primal_and_the_dual_problem_have_one_solution() -> None:
     assert is_done
     assert also
     np.testing.assert_allclose(dual, primal, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("width", "cost", "is_dual"), [(64, 0.01, True), (64, 10.0, False), (3, 0.01, False)])
+def test_the_problem_that_is_solved_sooner_is_chosen_by_shape_and_cost(width: int, cost: float, is_dual: bool) -> None:
+    features = torch.randn(40, width, generator=torch.Generator().manual_seed(0))
+    rows, is_positive = normalised(features), np.arange(40) % 3 == 0
+    fitted = {kind: Machine(is_dual=kind).fit(rows, is_positive, cost)[0] for kind in (None, True, False)}
+    assert np.array_equal(fitted[None], fitted[is_dual])
+    assert not np.array_equal(fitted[None], fitted[not is_dual])
+    assert SVM.Config().dual == "auto"
+
+
+def test_what_it_takes_is_told_in_fits_and_minutes_on_the_cores_that_it_may_use() -> None:
+    outlook = SVM.outlook(SVM.Config(), 1512, 2048, 10)
+    assert outlook.line("svm", 2, 4.0) == (
+        "svm: 340 fits of support vector machines to 1,512 x 2,048 features for each of 2 networks, about 95 s on "
+        "4 core(s); fewer svm.costs or svm.folds take less"
+    ).replace("95 s", duration(2 * outlook.seconds / 4))
+    assert "on 2 core(s)" in SVM.outlook(SVM.Config(cores=2), 1512, 2048, 10).line("svm", 2, 4.0)
+    assert SVM.outlook(SVM.Config(dual=True), 1512, 2048, 10).seconds > 3 * outlook.seconds
+    assert SVM.outlook(SVM.Config(), 100, 64, 3).line("svm", 1, 1.0) == ""
+
+
+def test_the_number_of_cores_makes_no_other_result() -> None:
+    alone = svm(several(60, 0), several(40, 1), 3, cores=1)
+    assert alone.metrics == svm(several(60, 0), several(40, 1), 3).metrics
+    assert is_may_change({field.name: field for field in fields(SVM.Config)}["cores"].metadata)
 
 
 def test_a_fit_that_is_stopped_is_told() -> None:

@@ -43,6 +43,9 @@ def with_inner(node: str, **changes: Any) -> Any:
         (lambda: raysl.load_config(None), "name_or_path: None is not a name, path or URI; .*'quickstart'"),
         (lambda: raysl.load_config(quickstart()), "name_or_path: a RunConfig is not a name, path or URI; .*"),
         (lambda: raysl.pretrain("quickstart"), "config: 'quickstart' is not a RunConfig; give .*"),
+        (lambda: raysl.pretrain("simclr"), r"config: .* give what raysl.load_config\('simclr'\) returns"),
+        (lambda: raysl.pretrain("simcrl"), r"config: .* raysl.load_config\(NAME\) returns: .* did you mean 'simclr'.*"),
+        (lambda: raysl.pretrain(quickstart(), data="x", seed=1), r"data, seed: .*\['data=...', 'seed=...'\]\)\)"),
         (lambda: raysl.pretrain(None), "config: None is not a RunConfig; give .*"),
         (lambda: raysl.pretrain(replace(quickstart(), seed=-1)), "seed: -1 is out of range; .*"),
         (lambda: raysl.pretrain(replace(quickstart(), data=None)), "data: null is no DataConfig; give an instance .*"),
@@ -75,6 +78,10 @@ def test_an_argument_of_another_kind_is_refused(
         call()
     assert re.fullmatch(message.replace("['a=1']", r"\['a=1'\]"), str(caught.value))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_package_shows_its_public_names_alone() -> None:
+    assert set(dir(raysl)) == {*raysl.__all__, "__version__"}
 
 
 def test_a_path_is_as_good_as_its_text(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_partly_given_group_takes_the_rest_from_the_default_of_its_field(tiny: s
         ("train.epochs=1.5", "train.epochs: 1.5 is not of type int; write a whole number"),
         ("train.epochs=true", "train.epochs: true is not of type int; write a whole number"),
         ("train.sync_bn=1", "train.sync_bn: 1 is not of type bool; write true or false"),
-        ("train.clip_grad=x", "train.clip_grad: 'x' is not of type float or null"),
+        ("train.clip_grad=x", "train.clip_grad: 'x' is not of type float or null; write a number or null"),
+        ("train.compile=steps", "train.compile: 'steps' is not of type bool or 'step'; write true, false or step"),
         ("train.device=gpu", "train.device: 'gpu' is not one of its choices; write one of auto, cpu, cuda"),
         ("method.level=true", "method.level: true is not one of its choices; write one of 0, 1"),
         ("optim.warmup=10", f"optim.warmup: 10 is not of type duration; {DURATIONS}"),
@@ -192,7 +193,8 @@ def test_packaged_names_are_found_and_near_ones_suggested(
     assert load_config("simclr", ["base=data/cifar10"]).data.image_size == 32
     assert load_config("simclr", ["base=data/cifar10", "data.image_size=64"]).data.image_size == 64
     assert load_config("simclr", ["base=data/cifar10"]).name == "simclr"
-    assert "did you mean 'simclr'? Known: data/cifar10, simclr" in error_of("simclrr")
+    assert "did you mean 'simclr'? `raysl list configs` shows all" in error_of("simclrr")
+    assert "Known: data/cifar10, simclr" in error_of("xyz")
     assert "did you mean 'data/cifar10'?" in error_of("cifar-10")
     assert "a packaged one has the name 'simclr'" in error_of("simclr.yaml")
     own = write("simclr.yaml", "base: simclr\nseed: 9\n")

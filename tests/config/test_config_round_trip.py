@@ -61,7 +61,7 @@ FEW = settings(
 )
 
 
-@FEW
+@settings(FEW, max_examples=20)
 @given(tree=TREE)
 def test_any_tree_survives_dump_and_load(tree: dict[str, Any], tmp_path: Path) -> None:
     config = from_dict(tree)

@@ -59,6 +59,8 @@ TILES = {
     "method.views.jitter": ["method.views.resize=16384", "method.views.size=16384", "method.views.tile_size=2"],
 }
 """The same of squares that are cut into tiles."""
+LARGE = ("method.views.num_permutations", "backbone.depth")
+"""Numbers whose largest value takes seconds to build with."""
 
 
 def components() -> Iterator[tuple[tuple[str, ...], str, type[Any]]]:
@@ -212,7 +214,14 @@ def is_free(choice: tuple[str, ...], key: str) -> bool:
     return key != "train.expect" and (key != "backbone.image_size" or "backbone=vit" in choice)
 
 
-@pytest.mark.parametrize(("choice", "key", "kind"), [f for f in FIELDS if is_free(f[0], f[1])])
+@pytest.mark.parametrize(
+    ("choice", "key", "kind"),
+    [
+        pytest.param(*field, marks=[pytest.mark.slow] if field[1] in LARGE else [])
+        for field in FIELDS
+        if is_free(field[0], field[1])
+    ],
+)
 def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, kind: Any) -> None:
     for value in ends(kind):
         others = ["data.lanes=1", "data.eval_resize=null"]

@@ -71,7 +71,7 @@ def test_any_chain_of_restarts_with_other_ranks_consumes_what_an_undisturbed_run
     np.testing.assert_array_equal(np.concatenate(seen), np.concatenate([order.batch(at) for at in range(start, step)]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(orders().filter(lambda order: order.has_windows), st.integers(0, 2), st.integers(0, 100))
 def test_a_queue_for_each_lane_that_is_fed_with_windows_gives_the_batches(order: Order, epoch: int, start: int) -> None:
     """A resume begins with the window that the lane is in, and drops the rows before its step."""

@@ -1,6 +1,7 @@
 """The steps of one rank among many that are not there, on a pretended GPU: what it exchanges and holds."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.fake_gpu.memory import Memory
 from tests.fake_gpu.norm_kernels import norm_kernels
 from tests.fake_gpu.pretended import pretended_gpu
 from tests.fake_gpu.watch import CUDA, Watch
+from tests.fake_gpu.wrapped import wrapping
 from tests.fake_ranks import fake_ranks
 
 SAMPLES, CLASSES = 1_281_167, 1000
@@ -55,7 +57,7 @@ class Rank:
         return sum(call.num_bytes for call in self.calls)
 
 
-def step_of(config: str, world: int, rows: int, *words: str) -> Rank:
+def step_of(config: str, world: int, rows: int, *words: str, is_wrapped: bool = False) -> Rank:
     """Take a few steps as rank 0 of `world`, with `rows` images, and return what the last one was.
 
     Args:
@@ -63,34 +65,37 @@ def step_of(config: str, world: int, rows: int, *words: str) -> Rank:
         world: number of ranks.
         rows: images of a rank.
         words: further settings.
+        is_wrapped: whether torch wraps the method as in a run, instead of one sum of all gradients.
     """
     sizes = f"train.batch_size={rows * world}", f"train.workers={world}", f"data.lanes={world}"
     loaded = load_config(config, [*sizes, *words])
-    with fake_ranks(world), pretended_gpu() as watch, norm_kernels():
+    with fake_ranks(world), pretended_gpu() as watch, norm_kernels(), wrapping() if is_wrapped else nullcontext():
         memory = Memory()
         watch.observers.append(memory)
         setup, classes = Setup.of(loaded, SAMPLES, CLASSES), Classes.of(loaded)
         plan = TrainPlan.from_config(loaded, SAMPLES, world, "cuda", setup.plan.lanes)
         state = TrainState.create(setup, CUDA, classes=classes)
-        buckets = _buckets(state)
+        model = dist.data_parallel(state.method) if is_wrapped else state.method
+        buckets = None if is_wrapped else _buckets(state)
         batch = batch_of(classes.method.views(setup), loaded, rows)
         rank = Rank(watch, num_weights=sum(p.numel() for p in state.method.parameters() if p.requires_grad))
         agreement = Agreement()
         finite = FiniteCheck(CUDA, agreement=agreement)
-        # At 20 epochs nothing is frozen any longer. The first steps make the state of the optimizer.
-        for index in range(3):
+        # At 20 epochs nothing is frozen any longer. The first step makes the state of the optimizer.
+        for index in range(2):
             step = plan.step(plan.epoch_len * 20 + index)
             watch.clear()
             memory.restart()
             rank.held = memory.live
             with Collectives() as collectives, dist.planned_rows(plan.shares(step)):
-                out = backward_in_parts(state.method, batch, plan, step, state.scaler)
-                torch_dist.all_reduce(buckets)
+                out = backward_in_parts(model, batch, plan, step, state.scaler)
+                if buckets is not None:
+                    torch_dist.all_reduce(buckets)
                 finite.add(out.loss, step)
                 state.method.after_backward(step)
                 state.scaler.step(state.optimizer)
                 state.scaler.update()
-                state.optimizer.zero_grad(set_to_none=False)
+                state.optimizer.zero_grad(set_to_none=is_wrapped)
                 state.synchronise()
                 state.method.after_update(step, batch, out.carry)
                 agreement.exchange()

@@ -54,6 +54,9 @@ class Moment:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def wait(self, *streams: Any) -> None: ...
 
     def wait_stream(self, stream: Any) -> None: ...

@@ -9,7 +9,7 @@ from tests.methods.properties import METHODS
 
 pytestmark = needs_pretended_gpu
 
-QUICK = {("simclr", "bf16"), ("ibot", "fp32"), ("npid", "fp16")}
+QUICK = {("simclr", "bf16"), ("npid", "fp16")}
 """What the default tier has; the others are slow together."""
 
 

@@ -289,6 +289,7 @@ PHASES = {
     "follow": "average",
     "_observe": "observe",
     "settle": "observe",
+    "show": "observe",
     "_save": "save",
     "before_epoch": "before epoch",
     "on_train_start": "start",

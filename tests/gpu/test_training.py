@@ -205,3 +205,21 @@ def test_a_checkpoint_of_a_gpu_loads_on_a_cpu_and_back(tmp_path: Path) -> None:
     images = torch.randn(4, 3, 8, 8)
     here, there = load_backbone(str(tmp_path))(images), state.method.export().eval()(images.to(CUDA)).detach()
     torch.testing.assert_close(here, there.cpu(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("words", [["train.cuda_graphs=false"], ["train.cuda_graphs=true"]])
+def test_a_compiled_step_trains_as_a_plain_one(words: list[str], tmp_path: Path) -> None:
+    states = []
+    for step in (["train.compile=step", *words], []):
+        state, plan = problem("train.epochs=3", *step, device=CUDA)
+        reporter = LocalReporter(tmp_path / str(len(step)))
+        fit(state, state.method, plan, batches(plan, CUDA), reporter=reporter)
+        states.append(state)
+    compiled, plain = (state.method.state_dict() for state in states)
+    for name, value in plain.items():
+        torch.testing.assert_close(compiled[name], value, rtol=1e-2, atol=1e-2)
+    again, _ = problem(device=CUDA)
+    restored = LocalReporter(tmp_path / "2").restore()
+    assert restored is not None
+    again.load(restored)
+    assert differing(tensors_of(again), tensors_of(states[0])) == []

@@ -180,6 +180,18 @@ def test_a_notebook_shows_the_first_rows_and_a_link_and_escapes_what_it_shows() 
     assert html.index("c11") < html.index("c10")
 
 
+def test_a_shell_shows_the_first_rows_with_what_varies_and_the_objective() -> None:
+    numbers = {"low_shot/5_shot": 40.0, "effective_rank": 3.0}
+    runs = [
+        entry(index, 90.0 - index, metrics={"knn_top1": 90.0 - index, **numbers}, costs={"seconds": 9.0})
+        for index in range(12)
+    ]
+    lines = repr(board(runs)).splitlines()
+    assert lines[0].split() == ["rank", "trial", "status", "epoch", "knn_top1", "optim.lr"]
+    assert (len(lines), lines[-1]) == (12, "and 2 more")
+    assert "seconds" in board(runs).table()
+
+
 def test_courses_are_thinned_to_both_ends_and_then_stay_as_they_are() -> None:
     line = [(float(step), float(step)) for step in range(5000)]
     found = board([entry(0, 90.0, course={"loss": line}), entry(1, 80.0, course={"loss": line[:7]})])

@@ -9,8 +9,9 @@ from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.barlow_twins import BarlowTwins, cross_correlation
+from raysl.methods.barlow_twins import BarlowTwins
 from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.moments import cross_correlation
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import GaussianBlur, Solarize

@@ -94,3 +94,13 @@ def test_a_teacher_leaves_out_nothing() -> None:
     network = ViT(ViT.Config(width=16, depth=3, heads=2, patch_size=4, image_size=8, drop_path=0.5))
     teacher, images = Teacher(network).train(), torch.ones(4, 3, 8, 8)
     assert torch.equal(teacher(images), network.eval()(images))
+
+
+def test_a_compiled_step_computes_the_same_numbers_from_keys() -> None:
+    batch, places = batch_of(3, 20, epoch=2), [0, 5]
+    layers = [DropPath(RATE, place) for place in (*places, 5)]
+    results = []
+    for is_compiled in (False, True):
+        with keyed_draws(batch, places, is_compiled):
+            results.append(torch.cat([layer(torch.ones(len(batch) * 3, 1)) for layer in layers]))
+    assert torch.equal(*results)

@@ -1,6 +1,7 @@
 """What `raysl plan --gpu` counts: FLOPs, memory by part, and what it says of a card."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_a_run_that_does_not_fit_is_told_what_to_change() -> None:
     train = setup.config.train
     cost = Cost.of(large, card_of("a100"), setup.plan, train)
     (warning,) = cost.warnings
-    assert "do not fit into the 85.9 GB of a A100 SXM 80 GB; try train.accumulate=2, train.recompute=all" in warning
+    assert "do not fit into the 84.9 GB of a A100 SXM 80 GB; try train.accumulate=2, train.recompute=all" in warning
     assert Cost.of(counts, card_of("a100"), setup.plan, train).warnings == []
     with pytest.raises(ConfigError, match="--gpu=h200 is not known; choose from h100, a100, l4"):
         card_of("h200")
@@ -114,6 +115,18 @@ def test_the_bound_counts_each_operation_by_what_takes_it_longer() -> None:
     assert cost.bound_s == pytest.approx(1 / 0.5 + 1 / 0.8)
     assert cost.images_per_s == pytest.approx(16 / cost.bound_s)
     assert cost.gpu_hours == pytest.approx(setup.plan.total_steps * cost.bound_s / 3600)
+
+
+def test_numbers_of_small_runs_have_units_that_fit() -> None:
+    setup, counts = counts_of("digits/simclr", "train.batch_size=16", "train.workers=1", "train.compile=true")
+    cost = Cost.of(counts, CARDS["h100"], setup.plan, setup.config.train)
+    lines = {line.partition(" ")[0]: line for line in cost.lines()}
+    for name in ("memory", "step", "bound", "run"):
+        assert not re.search(r"\b0(\.0+)? [a-zA-Z]*B\b(?! exchanged)|\b0\.0+ ", lines[name]), lines[name]
+    assert re.search(r"a step of [\d.]+ (us|ms) or more \(products alone [\d.]+ us, bytes alone", lines["bound"])
+    assert re.search(r"[\d.]+ (ms|s|min) or more on the clock", lines["run"])
+    assert lines["bound"].endswith("; train.compile is not counted")
+    assert sum("train.compile is not counted" in line for line in cost.lines()) == 1
 
 
 def test_the_command_prints_the_cost_of_images_that_are_not_there(

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM, in processes without Ray."""
 
 import io
+import os
 import re
 import signal
 import subprocess
@@ -49,6 +50,18 @@ with handling_signals() as signals, signals.saving(lambda: True):
     signal.raise_signal(signal.SIGTERM)
     threading.Event().wait(0.2)
     print("saved", flush=True)
+"""
+NATIVE = """
+import contextlib, os, signal, sys
+from raysl.process.signals import handling_signals
+os.write(2, b"before\\n")
+with contextlib.suppress(KeyboardInterrupt, SystemExit), handling_signals():
+    signal.raise_signal(signal.SIGINT)
+os.write(2, b"[2026-11-23 16:00:00 E 1 2] core_worker.cc:1: lost\\n")
+print("of Python", file=sys.stderr)
+with handling_signals():
+    os.write(2, b"later\\n")
+    print("of Python, later", file=sys.stderr)
 """
 HANGS = """
 import hashlib, subprocess, sys, threading
@@ -155,7 +168,8 @@ def test_what_is_left_is_told_also_while_another_line_is_written(
     ("command", "left"), [("benchmark", "finished results are kept"), ("extract", "continues with the features")]
 )
 def test_a_measurement_ends_with_a_line_on_what_is_left(command: str, left: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "raysl", command, "--checkpoint", str(tmp_path / "none")]
+    (tmp_path / "checkpoint_000000001").mkdir()  # a run at first sight
+    words = [sys.executable, "-m", "raysl", command, "--checkpoint", str(tmp_path)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     assert process.stderr is not None
     assert "loading libraries" in process.stderr.readline()
@@ -163,3 +177,15 @@ def test_a_measurement_ends_with_a_line_on_what_is_left(command: str, left: str,
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 143
     assert re.fullmatch(rf"raysl: ended by SIGTERM; .*{left}.*\n", said)
+
+
+@pytest.mark.cluster
+def test_native_code_is_not_heard_after_a_signal_until_the_next_start() -> None:
+    def said(**environment: str) -> list[str]:
+        command = [sys.executable, "-c", NATIVE]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+        return done.stderr.splitlines()
+
+    interrupted = "raysl: interrupted; nothing was saved yet"
+    assert said() == ["before", interrupted, "of Python", "later", "of Python, later"]
+    assert "[2026-11-23 16:00:00 E 1 2] core_worker.cc:1: lost" in said(RAYSL_VERBOSE="1")

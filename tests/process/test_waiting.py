@@ -89,6 +89,20 @@ def test_what_takes_long_is_said_again(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages[1].endswith("still starting workers ...")
 
 
+def test_how_much_is_done_and_how_long_the_rest_takes_is_said_again_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "raysl")
+    waits = Waiting(0.0, still_s=3600.0)
+    waits.enter("computing features of 1,512 test images")
+    waits._entered -= 100.0
+    waits.count(512, 1512, before=12)
+    assert str(waits._line()).startswith("computing features of 1,512 test images, 512 of 1,512, about 3 min left ... ")
+    waits.count(1512, 1512, before=12)
+    assert "1,512 of 1,512 ..." in str(waits._line())
+    waits.enter("writing")
+    assert str(waits._line()).startswith("writing ...")
+    waits.end()
+
+
 def test_nothing_is_said_where_nothing_is_to_be_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "raysl")
     with waiting(show=False) as waits:

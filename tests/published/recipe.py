@@ -28,6 +28,18 @@ IMAGES = 1_281_167
 """Training images of ImageNet-1k."""
 
 
+NARROW = {
+    "barlow_twins": ("method.dim=1024",),
+    "data2vec": ("method.num_layers=2", "backbone.width=384", "backbone.heads=6"),
+    "ressl": ("method.queue_size=4096",),
+    "simmim": ("backbone.width=384", "backbone.heads=6"),
+    "vicreg": ("method.dim=1024",),
+    "resnet": ("backbone.width=32",),
+    "vit": ("backbone.width=192", "backbone.heads=3"),
+}
+"""Settings of methods and backbones whose weights are drawn quickly, by the same rules."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A configuration and what is built of it.
@@ -57,16 +69,11 @@ class Recipe:
 
     @cached_property
     def state(self) -> TrainState:
-        """Networks of their real size, those of a ViT without values, and the optimizer; a memory bank is shorter."""
-        if not self.is_vit:
+        """Networks of their real size without values, and the optimizer."""
+        if self.config.method.name == "colorization":  # it looks for the colours that there are
             return TrainState.create(self._setup())
         with torch.device("meta"):
             return TrainState.create(self._setup(), "meta")
-
-    @property
-    def is_vit(self) -> bool:
-        """Whether the backbone is a ViT, whose hundreds of millions of weights take seconds to draw."""
-        return self.config.backbone.name == "vit"
 
     @property
     def method(self) -> Method:
@@ -74,20 +81,22 @@ class Recipe:
 
     @cached_property
     def drawn(self) -> Method:
-        """The method with initial weights; of a ViT two blocks are enough."""
-        if not self.is_vit:
-            return self.method
-        words = ["method.num_layers=2"] if self.config.method.name == "data2vec" else []
-        return TrainState.create(self._setup("backbone.depth=2", *words)).method
+        """The method with initial weights; of a ViT two blocks, of a ResNet narrower ones."""
+        depth = ["backbone.depth=2"] if self.config.backbone.name == "vit" else self._narrow
+        return TrainState.create(self._setup(*depth, *NARROW.get(self.config.method.name, ()))).method
 
     @cached_property
     def blocks(self) -> nn.Module:
-        """All blocks of the backbone with initial weights; those of a ViT are narrow ones, drawn by the same rules."""
-        if not self.is_vit:
-            return self.method.backbone
-        config = load_config(self.name, ["data.path=/images", *self.build, "backbone.width=192", "backbone.heads=3"])
+        """All blocks of the backbone with initial weights, narrower ones."""
+        if self.config.backbone.name != "vit":
+            return self.drawn.backbone
+        config = load_config(self.name, ["data.path=/images", *self.build, *self._narrow])
         torch.manual_seed(config.seed)
         return Classes.of(config).backbone(config.backbone)
+
+    @property
+    def _narrow(self) -> Sequence[str]:
+        return NARROW.get(self.config.backbone.name, ())
 
     def _setup(self, *words: str) -> Setup:
         config = load_config(self.name, ["data.path=/images", *self.build, *words])

@@ -213,6 +213,26 @@ def test_a_number_has_its_own_title_and_unit() -> None:
     assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%", "s"]
 
 
+def test_a_number_that_pixels_or_an_untrained_network_nearly_reach_gets_no_card() -> None:
+    top5 = {"benchmark": "knn", "metric": "top5", "title": "kNN, top-5", "is_headline": False, "trained": 99.4}
+    others = [
+        replace(SCORES[2], metric=name, title=f"Number {name}", is_headline=name == "top1")
+        for name in ("top1", "b", "c", "d")
+    ]
+    for rival in ("pixels", "untrained"):
+        scores = [others[0], Score(**top5, **{rival: 97.8}), *others[1:]]
+        text = page(example(scores=scores, embeddings=None))
+        cards = re.findall(r'<div class="card"><h3>(.*?)</h3>', text)
+        assert cards == ["Number top1", "Number b", "Number c", "Number d"]
+
+
+def test_no_dot_stands_at_the_end_of_a_line_of_facts() -> None:
+    text = page(example(finished="2026-11-23T10:00:00+00:00"))
+    assert (
+        "<span><b>resnet18</b></span> <span><b>digits</b></span> <span>written 2026-11-23 10:00:00 UTC</span>" in text
+    )
+
+
 def test_a_warning_of_many_saturated_numbers_names_four() -> None:
     solved = [replace(SCORES[1], title=f"Number {place}") for place in range(6)]
     text = Outline(page(example(scores=solved, embeddings=None))).text

@@ -22,7 +22,7 @@ from raysl.report.images import (
     neighbour_sheet,
     thumbnail_map,
 )
-from raysl.report.projection import FLATTEST, chosen, embedding_map, has_collapsed, level, project
+from raysl.report.projection import FLATTEST, apart, chosen, embedding_map, has_collapsed, level, project
 
 
 def flat(colour: int, *shape: int) -> np.ndarray:
@@ -92,17 +92,17 @@ def test_noise_is_stored_lossily_and_flat_pictures_exactly() -> None:
     assert data_uri(fitted(flat(3, 400, 400), 400)).startswith("data:image/png;base64,")
 
 
-def test_known_courses_come_first_in_their_unit() -> None:
+def test_what_is_learned_comes_first_and_times_last_in_their_unit() -> None:
     history = [
         {"step": 20, "zeta": 1, "data_wait": 0.5, "loss": math.nan, "note": "x", "flag": True},
         {"step": 10, "alpha_b": 2.0, "loss": 3.0, "epoch": 1},
         {"loss": 9.0},
     ]
     found = list(courses(history))
-    assert [course.key for course in found] == ["loss", "data_wait", "alpha_b", "zeta"]
-    assert [course.last for course in found] == [3.0, 50.0, 2.0, 1.0]
+    assert [course.key for course in found] == ["loss", "alpha_b", "zeta", "data_wait"]
+    assert [course.last for course in found] == [3.0, 2.0, 1.0, 50.0]
     assert found[0].broken == [20]
-    assert found[2].quantity.title == "Alpha b"
+    assert found[1].quantity.title == "Alpha b"
 
 
 def test_long_courses_are_thinned_to_means() -> None:
@@ -167,3 +167,23 @@ def test_rows_that_are_not_finite_are_not_mapped() -> None:
     assert 7 not in chosen(features[:12])
     assert has_collapsed(features[:5])
     assert not has_collapsed(np.eye(3, dtype=np.float32))
+
+
+def test_names_of_classes_in_one_place_of_the_map_are_moved_apart() -> None:
+    draws = np.random.default_rng(0)
+    points = draws.normal(size=(200, 2))
+    labels = np.arange(200) % 10
+    names = [f"a long name {label}" for label in range(10)]
+    svg = embedding_map(points, labels, names)
+    texts = re.findall(r'<text class="label halo" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg)
+    assert [text for *_, text in texts] == names
+    boxes = [(float(x), float(y), 6.6 * len(text)) for x, y, text in texts]
+    for turn, (x, y, width) in enumerate(boxes):
+        for left, top, other in boxes[:turn]:
+            assert abs(x - left) >= (width + other) / 2 or abs(y - top) >= 12
+    assert svg.count("<line") > 0, "from a name that was moved far to its class"
+
+
+def test_boxes_that_do_not_meet_stay_and_none_leaves_the_area() -> None:
+    centres, sizes = np.array([[10.0, 10.0], [80.0, 80.0], [99.0, 99.0]]), np.full((3, 2), 10.0)
+    assert apart(centres, sizes, (100.0, 100.0)).tolist() == [[10.0, 10.0], [80.0, 80.0], [95.0, 95.0]]

@@ -124,5 +124,5 @@ def test_too_many_broken_images_are_remembered_after_the_last_step(tmp_path: Pat
         process = start(tmp_path, "one", *words)
         output, _ = process.communicate(timeout=150)
         assert process.returncode == 1, output
-        assert "1 images are broken, data.max_corrupt allows 0: " in output
+        assert "1 image is broken, data.max_corrupt allows 0: " in output
     finish(start(tmp_path, "one", *words, "data.max_corrupt=0.5"))

@@ -34,3 +34,11 @@ def test_workers_that_divide_no_batch_and_fit_no_cluster_are_refused_for_both(
     monkeypatch.setattr("raysl.runs.run.cluster_resources", lambda: Resources(64, 0))
     assert refusal(tmp_path, *words).startswith(uneven)
     assert not (tmp_path / "one").exists()
+
+
+def test_a_start_that_is_refused_leaves_no_folder_and_keeps_one_that_was_there(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "method.weights=/gone").startswith("method.weights: no checkpoint at '/gone'")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "one").mkdir()
+    refusal(tmp_path, "method.weights=/gone")
+    assert (tmp_path / "one").is_dir()

@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from raysl.checkpoint.files import newest_whole, seal
+from raysl.config.dump import dump
 from raysl.config.load import load_config
 from raysl.plan.plan import TrainPlan
 from raysl.process.waiting import Waiting
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import _Follower
+from raysl.runs.overview import find_runs
 from raysl.runs.store import RemoteStore
+from raysl.runs.summary import RunSummary
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, note_event
 from tests.bucket import MARKER, PART, Bucket, kinds
@@ -77,6 +80,23 @@ def test_what_a_former_version_left_in_a_bucket_is_read_and_deleted(folder: RunF
     assert folder.names() == ["checkpoint_000000001", "run.yaml.0a1b2c3d.part"]
     folder.remove_folder("checkpoint_000000001")
     assert folder.names() == ["run.yaml.0a1b2c3d.part"]
+
+
+@pytest.mark.cluster
+def test_runs_in_a_bucket_are_found_by_one_listing_and_a_few_reads_each(
+    bucket: Bucket, folder: RunFolder, tmp_path: Path
+) -> None:
+    for name in ("one", "sweep/two"):
+        folder.write(f"{name}/run.yaml", dump(load_config("quickstart")).encode())
+        folder.write(f"{name}/{METRICS_FILE}", b'{"step": 1, "epoch": 0.1, "loss": 2.0, "step_s": 1.0}\n')
+        folder.write(f"{name}/checkpoint_000000001/run.yaml", b"")
+    OwnerFiles(folder.child("one")).renew(Owner(1))
+    found: list[RunSummary] = []
+    made = made_by(bucket, lambda: found.extend(find_runs(folder.uri)))
+    states = {run.name: run.state for run in found}
+    assert states == {"one": "running", "sweep/two": "interrupted"}
+    assert made["list"] <= 4  # of the storage and of each run, and whether the storage is there
+    assert made["get"] <= 2 * 3
 
 
 @pytest.mark.cluster

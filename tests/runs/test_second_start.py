@@ -130,6 +130,12 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     ),
     "data.augment_on": (["data.augment_on=task"], lambda run: run.prepared.loader.augment_in_task, True),
     "data.max_corrupt": (["data.max_corrupt=0.5"], lambda run: max_corrupt(run.prepared.setup), 128),
+    "data.max_pixels": (["data.max_pixels=9999"], lambda run: run.prepared.loader.split.limits.max_pixels, 9999),
+    "data.max_file_bytes": (
+        ["data.max_file_bytes=999"],
+        lambda run: run.prepared.loader.split.limits.max_file_bytes,
+        999,
+    ),
     "data.changed": (["data.changed=accept"], lambda run: run.found.step, STEP),
     "data.buffer_gb": (["data.buffer_gb=0.5"], lambda run: run.config.data.buffer_gb, 0.5),
     "data.prefetch": (["data.prefetch=5"], lambda run: run.config.data.prefetch, 5),
@@ -219,11 +225,15 @@ def test_what_may_change_takes_effect_on_a_second_start(tmp_path: Path, setting:
     run = second_start(tmp_path, *changes)
     assert run.found.step == STEP
     assert used(run) == expected
-    assert load_dumped(run.folder.read("run.yaml").decode()) == run.config, "the next start compares with this one"
+    assert load_dumped(run.folder.read("run.yaml").decode(), trust_code=True) == run.config, (
+        "the next start compares with this one"
+    )
     state = TrainState.create(run.prepared.setup, is_new=False)
     state.load(Path(run.folder.path) / checkpoint_name(STEP))
     state.save(tmp_path / "next", {})
-    assert load_dumped((tmp_path / "next" / "run.yaml").read_text()) == run.config, "what is saved has the new ones"
+    assert load_dumped((tmp_path / "next" / "run.yaml").read_text(), trust_code=True) == run.config, (
+        "what is saved has the new ones"
+    )
 
 
 def test_what_may_not_change_is_refused_with_its_name_and_both_values(tmp_path: Path) -> None:
@@ -259,7 +269,7 @@ def test_a_start_without_a_first_step_does_not_bind_the_next_one(
     run = second_start(tmp_path, "seed=3", "data.limit=128")
     line = "the run one made no step with other settings, so it takes those of this start"
     assert caplog.messages.count(line) == 1
-    assert load_dumped(run.folder.read("run.yaml").decode()) == run.config
+    assert load_dumped(run.folder.read("run.yaml").decode(), trust_code=True) == run.config
     assert json.loads(run.folder.read(DATASET_FILE))["num_samples"] == 128
 
 

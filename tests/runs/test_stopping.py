@@ -13,11 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
+from raysl.checkpoint.files import NewestCheckpoint
 from raysl.config.load import load_config
 from raysl.errors import Stopped
 from raysl.pretraining import pretrain
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
+from raysl.runs.run import _last_good
 from raysl.runs.stopping import stopping
 from raysl.train.callbacks.logs import parse_metrics
 from tests.runs.boards import Notes
@@ -265,3 +267,10 @@ def test_a_run_whose_disk_gets_full_says_where_and_keeps_what_it_has(tmp_path: P
     steps = [line["step"] for line in parse_metrics(kept.read_bytes())]
     assert steps == list(range(1, len(steps) + 1))
     assert 5 < len(steps) < 480
+
+
+def test_the_checkpoint_that_is_told_is_the_one_that_the_next_start_takes() -> None:
+    first = NewestCheckpoint("checkpoint_4", {"step": 4}, ("checkpoint_8: backbone.safetensors is missing",))
+    assert _last_good(NewestCheckpoint("checkpoint_8", {"step": 8}), first) == "checkpoint_4"
+    assert _last_good(NewestCheckpoint("checkpoint_12", {"step": 12}), first) == "checkpoint_12"
+    assert _last_good(NewestCheckpoint(), NewestCheckpoint()) is None

@@ -128,10 +128,10 @@ GOOD = b'{"step": 1, "epoch": 0.5, "loss": 2.5}\n'
 @pytest.mark.parametrize(
     "bad", [b"\x00" * 40, b'{"step": 2, "lo\xff": 1}', b"[1]", b"3", b'{"loss": 1}', b'{"step": 2, "loss": "x"}', b"{"]
 )
-def test_metrics_are_read_up_to_the_damaged_line(bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_are_read_without_the_damaged_line(bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert parse_metrics(GOOD + bad + b"\n" + GOOD) == [json.loads(GOOD)]
-    assert "of metrics.jsonl only the first 1 lines are read" in caplog.text
+        assert parse_metrics(GOOD + bad + b"\n" + GOOD, "runs/a/metrics.jsonl") == 2 * [json.loads(GOOD)]
+    assert "runs/a/metrics.jsonl: 1 damaged line is left out: line 2: " in caplog.text
     assert parse_metrics(GOOD + bad) == [json.loads(GOOD)]
 
 

@@ -10,9 +10,14 @@ import pytest
 from PIL import Image
 from pyarrow import fs
 
+from raysl.config.dump import dump
+from raysl.config.load import load_config, load_dumped
 from raysl.data.decode.decode import CorruptImage, decode, image_size
+from raysl.data.decode.images import read_images
+from raysl.data.limits import MAX_PIXELS, max_pixels
 from raysl.data.source import Missing
 from raysl.data.sources.files import read_if_there
+from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.listing import list_files
 from raysl.errors import ConfigError, RunInUse
 from raysl.runs.folder import RunFolder
@@ -114,3 +119,30 @@ def test_links_that_double_at_each_level_end_the_listing(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="under more than 1,000 names"):
         list_files(str(tmp_path / "0"))
     assert time.perf_counter() - start < 5
+
+
+def test_limits_of_the_settings_hold_where_images_are_read_and_decoded(tmp_path: Path) -> None:
+    for name, side in (("a", 4), ("b", 40)):
+        path = tmp_path / "train" / name / "1.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (side, side)).save(path)
+
+    def corrupt(**settings: int) -> list[str]:
+        split = ImageFolder(ImageFolder.Config(path=str(tmp_path), **settings)).required("train")
+        return [str(image) for image in read_images(split, np.arange(2)).corrupt]
+
+    size = (tmp_path / "train" / "b" / "1.png").stat().st_size
+    assert corrupt() == []
+    assert "40 x 40 pixels; raysl reads 1 to 1,599 pixels" in corrupt(max_pixels=1599)[0]
+    assert corrupt(max_pixels=1600) == []
+    assert len(corrupt(max_file_bytes=size - 1)) == 1
+    assert corrupt(max_file_bytes=size) == []
+    assert max_pixels() == MAX_PIXELS, "outside nothing has changed"
+
+
+def test_a_stored_setting_lifts_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config("quickstart", ["data.max_pixels=2000000000", "data.max_file_bytes=2000000000"])
+    assert load_dumped(dump(config), trust_code=True).data.max_pixels == 2_000_000_000
+    data = load_dumped(dump(config)).data
+    assert (data.max_pixels, data.max_file_bytes) == (None, None)
+    assert "lifts a limit" in caplog.text

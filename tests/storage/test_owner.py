@@ -447,6 +447,7 @@ from tests.storage.test_owner import FAST, shared
 folder = shared(Path(sys.argv[1]))
 with own_remote(folder, times=FAST):
     child = subprocess.Popen(["sleep", "600"])
+    folder.write("written", b"")
     print(child.pid, flush=True)
     while True:
         folder.write("written", str(time.time()).encode())

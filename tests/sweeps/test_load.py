@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from raysl.cli.sweep import _load
 from raysl.config.files import config_names
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
@@ -63,7 +64,7 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("configs: [digits/simklr]", "no configuration 'digits/simklr'; did you mean 'digits/simclr'"),
         ("configs: [nowhere/*]", r"configs: no configuration 'nowhere/\*'; Known: "),
         ("configs: [moco, '!moco']", "leaves no configuration"),
-        ("settings: [train.epochs=2]\nspace: {optim.lr: {choice: [1]}}", "settings are laid over configs"),
+        ("settings: [train.epochs=2]\ncheckpoints: [a, b]", "settings are laid over what is trained"),
         ("metric: step_s\nearly_metric: knn/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while"),
         ("metric: [a, b]\nmode: [max]\nspace: {optim.lr: {choice: [1]}}", "do not go together"),
         ("seeds: 2\nspace: {seed: {choice: [1, 2]}}", "seed is in the space"),
@@ -78,6 +79,25 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
 def test_bad_spaces_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_sweep(_write(tmp_path, text))
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = "trails: 3\nseeds: 0\nmode: up\nlr: 3\nconfigs: [digits/simklr]\nspace: {optim.lr: {normal: [0, 1]}}"
+    with pytest.raises(ConfigError) as told:
+        load_sweep(_write(tmp_path, text))
+    lines = str(told.value).splitlines()
+    assert all(line.startswith(f"{tmp_path}/search.yaml: ") for line in lines)
+    for part in (
+        "'trails'; did you mean 'trials'",
+        "seeds: 0",
+        "mode: 'up'",
+        "'lr'; runs have optim.lr",
+        "simklr",
+        "normal",
+    ):
+        assert sum(part in line for line in lines) == 1, part
+    with pytest.raises(ConfigError, match=r"space is empty.*\n.*variant=promotion is one"):
+        load_sweep(_write(tmp_path, "variant: promotion\nscheduler: median"))
 
 
 def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> None:
@@ -104,6 +124,17 @@ def test_settings_are_laid_over_each_config_and_what_is_wrong_is_told_by_its_nam
     with pytest.raises(ConfigError, match=r"^digits/moco: .*queue_sizes") as told:
         load_starts(SweepConfig(configs=["digits/moco"]), ["method.queue_sizes=3"])
     assert "digits/simclr" not in str(told.value)
+
+
+def test_settings_are_laid_over_a_single_config(tmp_path: Path) -> None:
+    text = f"name: s\nstorage: {tmp_path}\nconfig: digits/simclr\nsettings: [train.epochs=3, data.limit=128]"
+    path = _write(tmp_path, f"{text}\nscheduler: none\nspace: {{optim.lr: {{choice: [1]}}}}\n")
+    loaded = _load(path, ["data.limit=64"], low_resource=False)
+    assert (loaded.base.train.epochs, loaded.base.data.limit) == (3, 64), "the command line wins"
+    assert loaded.bases[ALONE].train.epochs == 3
+    space, _ = load_sweep(path)
+    run = SweepRun.of(_base(tmp_path), space)
+    assert (run.base.train.epochs, run.bases[ALONE].data.limit) == (3, 128)
 
 
 def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:

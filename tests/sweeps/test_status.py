@@ -32,7 +32,7 @@ def _sweep_at(folder: Path, state: State) -> str:
 
 def test_the_status_tells_who_has_a_sweep_in_hand(tmp_path: Path) -> None:
     uri = _sweep_at(tmp_path / "s", state="running")
-    assert "nobody runs it; the command that started it goes on with it" in status_of(uri).line()
+    assert "no process runs it; the command that started it runs the trials that are left" in status_of(uri).line()
     with RunFolder(uri).locked():
         assert status_of(uri).line().endswith("; trial_fe292238 at epoch 14 of 60; it is running")
     assert status_of(_sweep_at(tmp_path / "s", state="done")).line().endswith("it is done")

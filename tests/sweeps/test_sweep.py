@@ -103,11 +103,15 @@ def test_a_sweep_that_is_interrupted_saves_says_so_on_its_page_and_goes_on(tmp_p
     said, _ = driver.communicate(timeout=300)
     assert driver.returncode == 130, said
     assert "at most 2 trials to run, 1 at a time; about " in said
-    assert "stopped after 0 trials; the same command goes on" in said
+    assert "stopped after 0 trials; the same command runs those that are left" in said
     page = (tmp_path / "s" / "leaderboard.html").read_text()
-    assert "The sweep was stopped." in page
+    assert "The sweep was stopped before its end." in page
     assert 'http-equiv="refresh"' not in page
-    assert status_of(str(tmp_path / "s")).line().endswith("nobody runs it; the command that started it goes on with it")
+    assert (
+        status_of(str(tmp_path / "s"))
+        .line()
+        .endswith("no process runs it; the command that started it runs the trials that are left")
+    )
     _done(command)
     assert [run.status for run in _entries(tmp_path)] == ["finished", "finished"]
 

@@ -24,7 +24,7 @@ from raysl.train.callbacks.logs import MetricsLog, OnDisk, parse_metrics
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE, METRICS_FILE
+from raysl.train.files import EVENTS_FILE, METRICS_FILE, parse_events
 from tests.train.problem import batches, problem
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -91,15 +91,29 @@ def test_logs_that_a_refusal_refuses_stop_the_run_with_a_checkpoint(tmp_path: Pa
     assert newest(str(tmp_path / "run")).endswith(checkpoint_name(state.step))
 
 
+def test_a_start_leaves_out_a_damaged_line_of_metrics_alone_and_keeps_the_file_aside(tmp_path: Path) -> None:
+    state, plan = problem()
+    state.step = 3
+    good = [b'{"step": 1, "loss": 1.0}\n', b'{"step": 3, "loss": 0.5}\n']
+    content = good[0] + b'{"step": 2, \0\0\0\0\n' + good[1]
+    (tmp_path / METRICS_FILE).write_bytes(content)
+    MetricsLog(tmp_path).on_train_start(Run(state, plan))
+    assert (tmp_path / METRICS_FILE).read_bytes() == b"".join(good)
+    assert (tmp_path / f"{METRICS_FILE}.damaged").read_bytes() == content
+    (event,) = parse_events((tmp_path / EVENTS_FILE).read_bytes())
+    assert event["event"].startswith(f"{tmp_path / METRICS_FILE}: 1 damaged line is left out: line 2: ")
+    assert event["event"].endswith(f"; the file as it was is {METRICS_FILE}.damaged")
+
+
 def test_metrics_of_before_outlive_a_start_on_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, plan = problem()
-    before = b'{"step": 0, "loss": 1.0}\n'
-    (tmp_path / METRICS_FILE).write_bytes(before)
+    state.step = 1
+    (tmp_path / METRICS_FILE).write_bytes(b'{"step": 1, "loss": 1.0}\n')
     (tmp_path / f"{METRICS_FILE}.part").symlink_to("/dev/full")
     disk = Disk()
     OnDisk([MetricsLog(tmp_path)], tmp_path, disk).on_train_start(Run(state, plan))
     assert disk.failure is not None
-    assert parse_metrics((tmp_path / METRICS_FILE).read_bytes()) == [{"step": 0, "loss": 1.0}]
+    assert parse_metrics((tmp_path / METRICS_FILE).read_bytes()) == [{"step": 1, "loss": 1.0}]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Throughput and time left leave out the first steps of a start."""
 
 import logging
+import sys
 
 import pytest
 import torch
@@ -66,3 +67,12 @@ def test_a_plain_line_comes_first_last_and_when_none_came_for_a_while(caplog: py
             view.show(step, {"loss": 1.0})
     steps = [message.split()[1] for message in caplog.messages]
     assert steps == ["1/20", "20/20", "1/20", "2/20", "10/20", "20/20"]
+
+
+def test_in_a_notebook_each_epoch_has_a_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO, "raysl")
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    view = ProgressView(total=20)
+    for step in range(1, 20):
+        view.show(step, {"loss": 1.0, "epoch": step / 5})
+    assert [message.split()[1] for message in caplog.messages] == ["1/20", "5/20", "10/20", "15/20"]

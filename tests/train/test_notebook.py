@@ -29,6 +29,16 @@ CLOSED = Image.open(io.BytesIO(b"P5 1 1 255 x"))
 CLOSED.close()
 
 
+@pytest.fixture(autouse=True)
+def fresh_log() -> Iterator[None]:
+    """Have no other test's logging set up."""
+    log = logging.getLogger("raysl")
+    level = log.level
+    log.setLevel(logging.NOTSET)
+    yield
+    log.setLevel(level)
+
+
 def settings(*overrides: str) -> Any:
     return raysl.load_config("quickstart", [*SMALL, *CONFIG, *overrides])
 
@@ -115,7 +125,7 @@ def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None
     [
         ([torch.zeros(3, 8, 8)] * 8, r"images\[0\] is torch.float32 \[3, 8, 8\]; give pixels from 0 to 255 as .*"),
         ([np.zeros((3, 8, 8), np.uint8)] * 8, r"images\[0\] is uint8 \[3, 8, 8\]; .* uint8 \[H, W, 3\], .*"),
-        ([*images(8), "a.png"], r"images\[8\] is a str; give a uint8 tensor .*"),
+        ([*images(8), "a.png"], r"images\[8\]: nothing is at .*; give paths of files, .*"),
         ([*images(8), CLOSED], r"images\[8\] cannot be read by Pillow: .*; leave it out"),
         ([], "images: the list is empty; .*"),
         (3, "images: a int is not a list of images; give one"),
@@ -218,3 +228,74 @@ def test_a_folder_with_checkpoints_of_a_longer_training_is_told_of(
             fit(state, state.method, plan, batches(plan), reporter=LocalReporter(tmp_path))
         assert len(caplog.messages) == 2 - epochs
     assert "has checkpoint_000000008 of an earlier training" in caplog.messages[0]
+
+
+def test_views_are_made_of_paths_bytes_tensors_and_images_of_pillow_alike(tmp_path: Path) -> None:
+    config, pictures = settings(), images()
+    pillows = [Image.fromarray(picture.permute(1, 2, 0).numpy()) for picture in pictures]
+    paths = [tmp_path / f"{number:02}.png" for number in range(NUM)]
+    for path, pillow in zip(paths, pillows, strict=True):
+        pillow.save(path)
+    expected = by_index(raysl.views(config, pictures, 0))
+    for given in (paths, [*map(str, paths)], [path.read_bytes() for path in paths], [paths[0], *pillows[1:]]):
+        made = by_index(raysl.views(config, given, 0))
+        assert all(torch.equal(view, expected[place]) for place, view in made.items())
+    with pytest.raises(ConfigError, match=r"nothing is at '.*gone\.png'"):
+        raysl.views(config, [tmp_path / "gone.png", *paths])
+
+
+def test_views_of_a_folder_have_its_labels(tmp_path: Path) -> None:
+    for number, picture in enumerate(images(16)):
+        folder = tmp_path / ("moon" if number % 2 else "sun")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
+    made = raysl.views(settings("data.drop_last=false"), tmp_path, 0)
+    assert sorted(label for batch in made for label in batch.label.tolist()) == [0] * 8 + [1] * 8
+    with pytest.raises(ConfigError, match="labels: images in a folder have those of their sub-folders"):
+        raysl.views(settings(), str(tmp_path), labels=[0])
+
+
+def test_each_loop_over_views_is_the_next_pass() -> None:
+    config, pictures = settings(), images()
+    made = raysl.views(config, pictures)
+    assert len(made) == 3
+    for epoch in (0, 1):
+        looped, expected = by_index(list(made)), by_index(raysl.views(config, pictures, epoch))
+        assert looped.keys() == expected.keys()
+        assert all(torch.equal(looped[place], expected[place]) for place in looped)
+
+
+@pytest.mark.parametrize("show", [True, False])
+def test_fit_shows_a_line_an_epoch_unless_it_is_told_not_to(show: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    config = settings("train.epochs=3")
+    state = TrainState.create(Setup.of(config, num_samples=NUM))
+    views = raysl.views(config, images())
+    fit(state, state.method, state.setup.plan, views, reporter=LocalReporter(show_progress=show))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (3 if show else 0)
+    for epoch, line in enumerate(lines, 1):
+        assert re.match(rf"epoch {epoch}/3  loss \d+\.\d{{4}}  .*(left|done in \d+ s)$", line), line
+
+
+def test_lines_of_epochs_are_in_the_log_of_a_program_that_set_one_up(caplog: pytest.LogCaptureFixture) -> None:
+    config = settings("train.epochs=2")
+    state = TrainState.create(Setup.of(config, num_samples=NUM))
+    with caplog.at_level(logging.INFO, logger="raysl"):
+        fit(state, state.method, state.setup.plan, raysl.views(config, images()), reporter=LocalReporter())
+    assert [line[:9] for line in caplog.messages if line.startswith("epoch ")] == ["epoch 1/2", "epoch 2/2"]
+
+
+@pytest.mark.parametrize("one", [images()[0], images()[0].permute(1, 2, 0).numpy(), images()[0][0], b"file"])
+def test_one_image_in_the_place_of_a_list_is_told_of(one: Any) -> None:
+    with pytest.raises(ConfigError, match=r"images: this is one image; give a list of images, \[image, \.\.\.\], or a"):
+        raysl.views(settings(), one)
+
+
+def test_a_batch_of_grey_images_is_a_list() -> None:
+    assert len(raysl.views(settings(), torch.stack([image[0, :14] for image in images()]))) == 3
+
+
+def test_the_message_about_four_channels_says_how_to_take_three() -> None:
+    message = r"images\[0\] is torch.uint8 \[4, 14, 20\]; .*; without its transparency it is image\[:3\], and a Pillow"
+    with pytest.raises(ConfigError, match=message):
+        raysl.views(settings(), [torch.zeros(4, 14, 20, dtype=torch.uint8)] * NUM)

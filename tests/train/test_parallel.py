@@ -12,8 +12,14 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.load import load_config
+from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
+from raysl.methods.method import StepOutput
 from raysl.runs.prepare import prepare
+from raysl.schedule import Step
+from raysl.train import LocalReporter, fit
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.state import TrainState
 from tests.methods.properties import small
 from tests.rank_processes import RunRanks
 from tests.runs.parallel_runs import tensors_of, trained
@@ -125,6 +131,47 @@ def overflowing() -> list[float]:
 
 def test_an_overflow_in_one_ranks_share_leaves_out_the_update_of_all(run_ranks: RunRanks) -> None:
     assert run_ranks(2, overflowing) == [[4.0, 1.0]] * 2
+
+
+class Scales(Callback):
+    """Notes the scale of the loss after each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        self.seen.append(run.state.scaler.get_scale())
+
+
+def in_fp16(optimizer: str) -> dict[str, Any]:
+    """The scales of a run in fp16 whose first steps overflow, and its weights before and after, in each way."""
+    found: dict[str, Any] = {}
+    for kind in ("ddp", "fsdp"):
+        words = ("train.precision=fp16", f"optim={optimizer}", "optim.lr=0.01", "train.clip_grad=1.0")
+        run = small("simclr", f"train.parallel={kind}", "train.workers=2", "train.log_every=100st", *words)
+        state, scales = TrainState.create(run.setup, classes=run.classes), Scales()
+        state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-8, growth_interval=3)
+        before = tensors_of(state)
+        stream = LocalBatches(run.loader, dist.rank(), dist.world())
+        with tempfile.TemporaryDirectory() as folder:
+            reporter = LocalReporter(Path(folder))
+            wrapped = dist.data_parallel(state.method)
+            fit(state, wrapped, run.setup.plan, stream, callbacks=[scales], reporter=reporter)
+        found[kind] = {"scales": scales.seen, "before": before, "after": tensors_of(state)}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lars", "larc"])
+def test_shares_in_fp16_leave_out_the_steps_that_ddp_leaves_out(optimizer: str, run_ranks: RunRanks) -> None:
+    first, second = run_ranks(2, in_fp16, optimizer, timeout=200)
+    scales = first["ddp"]["scales"]
+    assert scales[0] == 2.0**32
+    assert max(scales[-3:]) < 2.0**32
+    assert scales == second["ddp"]["scales"] == first["fsdp"]["scales"] == second["fsdp"]["scales"]
+    weights = {name: value for name, value in first["ddp"]["after"].items() if name.startswith("method.backbone")}
+    assert any(not torch.equal(value, first["ddp"]["before"][name]) for name, value in weights.items())
+    assert_close({name: first["fsdp"]["after"][name] for name in weights}, weights, 1e-2)
 
 
 @pytest.mark.parametrize(

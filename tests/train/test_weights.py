@@ -12,9 +12,11 @@ import pytest
 import ray
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import checkpoint_name, checkpoint_names
+from raysl.cli import app
 from raysl.config.docs import annotate
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
@@ -23,7 +25,8 @@ from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
 from raysl.pretraining import pretrain
-from raysl.runs.begin import begin
+from raysl.process.waiting import waiting
+from raysl.runs.begin import begin, check_weights
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
@@ -161,6 +164,14 @@ def test_untrained_means_without_another_runs_weights_too(tmp_path: Path, source
     assert same(untrained.state_dict(), fresh.state_dict())
 
 
+def test_a_start_says_when_it_reads_the_weights(tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "raysl"), waiting() as waits:
+        waits.enter("reading the dataset")
+        started(config_of(tmp_path, f"method.weights={source}"))
+    waited = [text.split("s  ")[-1] for record in caplog.records if (text := record.getMessage()).endswith(" ...")]
+    assert waited == ["reading the dataset ...", "reading the weights that training begins with ..."]
+
+
 def refusal(config: RunConfig) -> str:
     with pytest.raises(ConfigError) as refused:
         pretrain(config)
@@ -177,6 +188,24 @@ def test_another_backbone_is_refused_with_what_to_set(tmp_path: Path, source: Pa
         "there and [4, 3, 3, 3] here, and 32 more such tensors; set backbone.num_stages=2 backbone.width=8, "
         "or give other weights"
     )
+
+
+def test_a_plan_refuses_weights_that_a_start_refuses(tmp_path: Path, source: Path) -> None:
+    check_weights(config_of(tmp_path, f"method.weights={source}"))
+    with pytest.raises(ConfigError, match=r"conv1.weight is \[8, 3, 3, 3\] there and \[4, 3, 3, 3\] here"):
+        check_weights(config_of(tmp_path, f"method.weights={source}", "backbone.width=4"))
+    done = CliRunner().invoke(app, ["plan", "quickstart", *SMALL, f"storage={tmp_path}", "method.weights=/gone"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("method.weights: no checkpoint at '/gone'")
+
+
+def test_another_stem_is_not_advised_where_weights_are_made_for_this_one(
+    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(config_of(tmp_path, "backbone.stem=imagenet", f"method.weights={source}"))
+    assert "backbone.stem=cifar" not in caplog.text
+    prepare(config_of(tmp_path, "backbone.stem=imagenet"))
+    assert "set backbone.stem=cifar" in caplog.text
 
 
 def test_weights_that_are_missing_or_damaged_are_refused(tmp_path: Path, source: Path) -> None:

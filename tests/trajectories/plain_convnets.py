@@ -1,5 +1,6 @@
 """Methods of convolutional networks, written again from their papers in plain loops."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,35 @@ class NNCLR(Plain):
             neighbour = self.net.queue.keys[cosines.argmax()]
             terms.append(-log_softmax(units(p) @ neighbour / self.config.temperature)[image])
         return mean(terms)
+
+
+class LeJEPA(Plain):
+    """Balestriero and LeCun 2025, algorithms 1 and 2; the directions are raysl's, whose numbers have tests of their
+    own."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Agreement with the mean of the large views, and normality along each direction."""
+        num, views = batch.views["global"].shape[:2]
+        z = self.embed(all_views(batch)).view(num, views, -1)
+        centres = [mean(rows) for rows in z]
+        invariance = mean((z[n, v] - centres[n]).square().mean() for n in range(num) for v in range(views))
+        width, num_slices = z.shape[2], self.config.num_slices
+        drawn = batch.shared("slices").normals_on(z.device, width * num_slices).view(width, num_slices)
+        statistics = [self._statistic(z[:, v] @ unit(column)) for v in range(views) for column in drawn.T]
+        weight = self.config.sigreg
+        return (1 - weight) * invariance + weight * mean(statistics)
+
+    def _statistic(self, x: Tensor) -> Tensor:
+        """Of numbers [n]: n times the integral from -max_t to max_t, by trapezoids."""
+        last = self.config.num_points - 1
+        width = self.config.max_t / last
+        total = torch.zeros((), dtype=x.dtype)
+        for place in range(-last, last + 1):
+            t = place * width
+            normal = math.exp(-t * t / 2)
+            distance = (mean((t * x).cos()) - normal) ** 2 + mean((t * x).sin()) ** 2
+            total = total + distance * normal * width * (0.5 if abs(place) == last else 1.0)
+        return len(x) * total
 
 
 class TiCo(Plain):
@@ -407,6 +437,7 @@ class Colorization(Plain):
 
 CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
+    "lejepa": (LeJEPA, ("method.num_slices=3", "method.num_points=5")),
     "tico": (TiCo, ()),
     "moco_v3": (MoCoV3, ()),
     "ressl": (ReSSL, ()),

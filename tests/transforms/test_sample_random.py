@@ -191,6 +191,15 @@ def test_integers_made_on_a_device_are_those_of_the_host_to_the_last(seed: int, 
     assert np.array_equal(there.uniform(), here.uniform())
 
 
+def test_normal_numbers_made_on_a_device_are_quantiles_of_the_hosts_uniform_ones() -> None:
+    there, here = (SampleRandom(5, 3, np.arange(4), 1).at(9) for _ in range(2))
+    for _ in range(2):  # each draw is a fresh one
+        found = there.normals_on(torch.device("cpu"), 5000)
+        assert torch.allclose(torch.special.ndtr(found), torch.from_numpy(here.uniforms(5000)), atol=1e-12)
+    assert abs(float(found.mean())) < 0.03
+    assert abs(float(found.std()) - 1) < 0.03
+
+
 @pytest.mark.parametrize("num_draws", [0, 2])
 def test_streams_of_several_slots_are_those_of_each(num_draws: int) -> None:
     random = SampleRandom(1, 2, np.arange(5), 3)

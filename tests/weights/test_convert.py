@@ -21,6 +21,7 @@ import raysl
 from raysl import cli
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.weights import read_weights
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
@@ -92,7 +93,7 @@ def read_back(usage: str) -> Any:
 def test_torchvision_and_timm_read_a_resnet_and_give_the_same_features(resnet18: str, tmp_path: Path) -> None:
     truth = features(tv_resnet(18), images(64))
     for kind in ("torchvision", "timm"):
-        done = convert(resnet18, str(tmp_path / f"{kind}.pth"), kind)
+        done = convert(resnet18, str(tmp_path / f"{kind}.pth"), to=kind)
         net = read_back(done.usage)
         found = features(net, images(64)) if kind == "torchvision" else pooled(net, images(64))
         torch.testing.assert_close(found, truth, rtol=0, atol=1e-6)
@@ -100,6 +101,7 @@ def test_torchvision_and_timm_read_a_resnet_and_give_the_same_features(resnet18:
     assert set(tensors) == {name for name in tv_resnet(18).state_dict() if not name.startswith("fc.")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"), [("resnext50_32x4d", (50, 64, 32, 4)), ("wide_resnet50_2", (50, 64, 1, 128))]
 )
@@ -116,14 +118,14 @@ def test_wide_and_grouped_networks_of_torchvision_make_the_round_trip(
     with torch.no_grad():
         torch.testing.assert_close(loaded.backbone(images(64)), truth, rtol=0, atol=1e-6)
     for kind in ("torchvision", "timm"):
-        done = convert(source, str(tmp_path / f"{kind}.pth"), kind)
+        done = convert(source, str(tmp_path / f"{kind}.pth"), to=kind)
         assert name in done.usage
         again = read_back(done.usage)
         found = features(again, images(64)) if kind == "torchvision" else pooled(again, images(64))
         torch.testing.assert_close(found, truth, rtol=0, atol=1e-6)
     kept = {key: value for key, value in net.state_dict().items() if not key.startswith("fc.")}
     assert same(torch.load(tmp_path / "torchvision.pth", weights_only=True), kept)
-    done = convert(source, str(tmp_path / "net.pkl"), "detectron2")
+    done = convert(source, str(tmp_path / "net.pkl"), to="detectron2")
     told = f"cfg.MODEL.RESNETS.NUM_GROUPS = {settings[2]}; cfg.MODEL.RESNETS.WIDTH_PER_GROUP = {settings[3]}"
     assert done.usage.endswith(told)
 
@@ -151,7 +153,7 @@ def test_shapes_of_a_resnet_that_others_lack_are_refused(fields: dict[str, Any],
 def test_detectron2_gets_its_own_names_and_every_array_once(depth: int, tmp_path: Path) -> None:
     net = tv_resnet(depth)
     source = saved(net.state_dict(), tmp_path / "resnet.pth")
-    convert(source, str(tmp_path / "resnet.pkl"), "detectron2")
+    convert(source, str(tmp_path / "resnet.pkl"), to="detectron2")
     content = pickle.loads((tmp_path / "resnet.pkl").read_bytes())
     assert (content["__author__"], content["matching_heuristics"]) == ("raysl", True)
     model = content["model"]
@@ -184,7 +186,7 @@ def test_names_of_detectron2_are_those_of_its_own_converter() -> None:
 
 
 def test_vissl_gets_a_trunk_that_is_read_back_the_same(narrow: str, tmp_path: Path) -> None:
-    done = convert(narrow, str(tmp_path / "trunk.torch"), "vissl")
+    done = convert(narrow, str(tmp_path / "trunk.torch"), to="vissl")
     assert "STATE_DICT_KEY_NAME=classy_state_dict" in done.usage
     model = torch.load(tmp_path / "trunk.torch", weights_only=True)["classy_state_dict"]["base_model"]["model"]
     assert "_feature_blocks.layer4.1.bn2.weight" in model["trunk"]
@@ -207,7 +209,7 @@ def test_timm_reads_a_vit_and_gives_the_same_features(options: dict[str, Any], t
     net = small_vit(**options)
     source = saved(net.state_dict(), tmp_path / "in.pth")
     output = "mean" if options.get("global_pool") == "avg" else "class"
-    done = convert(source, str(tmp_path / "out.pth"), "timm", [*VIT_SETTINGS, f"backbone.output={output}"])
+    done = convert(source, str(tmp_path / "out.pth"), [*VIT_SETTINGS, f"backbone.output={output}"], to="timm")
     again = read_back(done.usage)
     torch.testing.assert_close(pooled(again, images()), pooled(net, images()), rtol=0, atol=1e-6)
 
@@ -216,7 +218,7 @@ def test_a_real_vit_of_timm_makes_the_round_trip_bit_for_bit(tmp_path: Path) -> 
     torch.manual_seed(0)
     net = shaken(timm.create_model("vit_small_patch16_224", num_classes=0))
     source = saved(net.state_dict(), tmp_path / "vit.pth")
-    done = convert(source, str(tmp_path / "again.pth"), "timm")
+    done = convert(source, str(tmp_path / "again.pth"), to="timm")
     assert same(torch.load(tmp_path / "again.pth", weights_only=True), net.state_dict())
     torch.testing.assert_close(
         pooled(read_back(done.usage), images(224, 1)), pooled(net, images(224, 1)), rtol=0, atol=0
@@ -232,7 +234,7 @@ def test_an_exported_program_gives_the_features_of_batches_of_any_size(family: s
     net = small_resnet(depth=10) if family == "resnet" else small_vit()
     source = saved(net.state_dict(), tmp_path / "in.pth")
     words = ["data.image_size=32"] if family == "resnet" else VIT_SETTINGS
-    done = convert(source, str(tmp_path / "net.pt2"), "export", words)
+    done = convert(source, str(tmp_path / "net.pt2"), words, to="export")
     program = torch.export.load(tmp_path / "net.pt2").module()
     with torch.no_grad():
         for num in (1, 5):
@@ -247,7 +249,9 @@ def test_an_onnx_model_gives_the_features_of_batches_of_any_size(family: str, tm
     pytest.importorskip("onnxscript")
     net = small_resnet(depth=10) if family == "resnet" else small_vit()
     source = saved(net.state_dict(), tmp_path / "in.pth")
-    convert(source, str(tmp_path / "net.onnx"), "onnx", ["data.image_size=32"] if family == "resnet" else VIT_SETTINGS)
+    convert(
+        source, str(tmp_path / "net.onnx"), ["data.image_size=32"] if family == "resnet" else VIT_SETTINGS, to="onnx"
+    )
     model = reference.ReferenceEvaluator(str(tmp_path / "net.onnx"))
     assert (model.input_names, model.output_names) == (["images"], ["features"])
     for num in (1, 5):
@@ -270,7 +274,7 @@ def test_onnx_without_its_packages_is_refused_with_how_to_get_them(
 
 def test_safetensors_come_with_a_card_and_are_read_again(narrow: str, tmp_path: Path) -> None:
     out = tmp_path / "narrow-resnet"
-    done = convert(narrow, str(out), "safetensors", ["data.mean=[0.5,0.5,0.5]"])
+    done = convert(narrow, str(out), ["data.mean=[0.5,0.5,0.5]"], to="safetensors")
     assert same(load_file(out / "model.safetensors"), dict(small_resnet().state_dict()))
     card = (out / "README.md").read_text()
     _, front, text = card.split("---\n", 2)
@@ -289,7 +293,7 @@ def test_a_checkpoint_of_raysl_goes_out_with_what_trained_it(tmp_path: Path) -> 
     state.step = 7
     folder = tmp_path / "run" / checkpoint_name(7)
     state.save(folder, {})
-    done = convert(str(folder.parent), str(tmp_path / "card"), "safetensors")
+    done = convert(str(folder.parent), str(tmp_path / "card"), to="safetensors")
     assert done.table is None
     assert "with the method simclr, for 7 steps" in (tmp_path / "card" / "README.md").read_text()
     assert same(load_file(tmp_path / "card" / "model.safetensors"), load_file(folder / "backbone.safetensors"))
@@ -339,6 +343,17 @@ def test_a_run_begins_with_converted_weights(imported: Path) -> None:
         )
 
 
+def test_a_run_of_other_weights_gets_no_advice_that_they_do_not_fit(
+    imported: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["backbone.stem=imagenet", "backbone.width=8", "backbone.depth=18", "backbone.num_stages=4"]
+    prepare(load_config("digits/simclr", [*words, f"method.weights={imported}", "name=again"]))
+    assert "backbone.stem=cifar" not in caplog.text
+    words += ["backbone.zero_init_residual=true", "backbone.depth=10"]
+    hint = read_weights(load_config("digits/simclr", [*words, f"method.weights={imported}"])).hint
+    assert hint == "backbone.depth=18"
+
+
 def test_imported_weights_are_not_trained_in_place(imported: Path) -> None:
     config = load_config(str(imported / checkpoint_name(0) / "run.yaml"), [])
     with pytest.raises(
@@ -358,7 +373,7 @@ def test_benchmarks_measure_converted_weights(imported: Path) -> None:
 
 def refusal(source: str, out: str, to: str = "raysl", words: Any = (), rules: Rules | None = None) -> str:
     with pytest.raises(ConfigError) as refused:
-        convert(source, out, to, words, rules)
+        convert(source, out, words, rules, to)
     return str(refused.value)
 
 
@@ -378,6 +393,41 @@ def test_networks_that_a_library_lacks_are_refused_with_what_it_has(narrow: str,
     assert not Path(out).exists()
 
 
+def test_vissl_gets_no_vit_with_registers_and_conversion_downloads_nothing(narrow: str, tmp_path: Path) -> None:
+    vit = saved(small_vit(reg_tokens=4, no_embed_class=True).state_dict(), tmp_path / "vit.pth")
+    text = refusal(vit, str(tmp_path / "out.torch"), "vissl", VIT_SETTINGS)
+    assert text.startswith("VISSL has no ViT with registers, and this has backbone.num_registers=4; timm has one")
+    words = ["backbone=timm", "backbone.model=test_convnext", "backbone.pretrained=true"]
+    text = refusal(narrow, str(tmp_path / "run"), words=words)
+    assert text.startswith(f"backbone.pretrained=True: the weights are those of {narrow}; leave it out")
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_network_of_a_library_goes_back_to_it(library: str, tmp_path: Path) -> None:
+    if library == "timm":
+        theirs, model, side = shaken(timm.create_model("test_vit", img_size=96, num_classes=0)), "test_vit", 96
+    else:
+        theirs, model, side = shaken(torchvision.models.shufflenet_v2_x0_5()), "shufflenet_v2_x0_5", 64
+    words = [f"backbone={library}", f"backbone.model={model}"]
+    words += ["backbone.image_size=96"] if library == "timm" else []
+    source = saved(theirs.state_dict(), tmp_path / "net.pth")
+    net = read_back(convert(source, str(tmp_path / "out.pth"), words, to=library).usage)
+    if library == "torchvision":
+        theirs.fc = net.fc = torch.nn.Identity()
+    with torch.no_grad():
+        assert torch.equal(net(images(side)), theirs(images(side)))
+    other = "torchvision" if library == "timm" else "timm"
+    assert f"{other} takes a ResNet here, not a " in refusal(source, str(tmp_path / "x.pth"), other, words)
+
+
+def test_a_result_shows_itself_in_few_words(narrow: str, tmp_path: Path) -> None:
+    done = convert(narrow, str(tmp_path / "run"))
+    assert repr(done.table) == (
+        "Table(loaded 120 of 120 tensors; missing 0; unexpected 4 (fc.0.weight, fc.0.bias, fc.2.weight, and 1 more))"
+    )
+    assert repr(done.table) in repr(done)
+
+
 def test_nothing_is_written_over(narrow: str, imported: Path, tmp_path: Path) -> None:
     assert refusal(narrow, str(imported)) == (
         f"{imported} is in use, it holds {checkpoint_name(0)}; give an empty folder, or a new one"
@@ -387,10 +437,10 @@ def test_nothing_is_written_over(narrow: str, imported: Path, tmp_path: Path) ->
 
 def test_an_export_that_was_cut_off_is_completed_by_the_same_call_alone(narrow: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    convert(narrow, str(out), "safetensors")
+    convert(narrow, str(out), to="safetensors")
     whole = {path.name: path.read_bytes() for path in out.iterdir()}
     (out / "README.md").unlink()
-    convert(narrow, str(out), "safetensors")
+    convert(narrow, str(out), to="safetensors")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
     (out / "model.safetensors").write_bytes(b"another")
     assert refusal(narrow, str(out), "safetensors").startswith(f"{out} is in use, it holds model.safetensors; ")
@@ -433,7 +483,7 @@ def test_weights_go_to_and_come_from_remote_storage(narrow: str, tmp_path: Path)
     memory.put(narrow, "/raysl_convert/in.pth")
     try:
         convert("memory://raysl_convert/in.pth", "memory://raysl_convert/run")
-        convert("memory://raysl_convert/in.pth", "memory://raysl_convert/out.torch", "vissl")
+        convert("memory://raysl_convert/in.pth", "memory://raysl_convert/out.torch", to="vissl")
         assert same(raysl.load_backbone("memory://raysl_convert/run").state_dict(), dict(small_resnet().state_dict()))
         again = load_weights("memory://raysl_convert/out.torch")
         assert same(again.backbone.state_dict(), dict(small_resnet().state_dict()))
@@ -467,9 +517,27 @@ def test_any_backbone_goes_out_as_safetensors_and_as_a_program(tmp_path: Path) -
     state.save(folder, {})
     trusting = Rules(trust_code=True)
     assert "is code that is not raysl's" in refusal(str(folder), str(tmp_path / "a"), "safetensors")
-    convert(str(folder), str(tmp_path / "a"), "safetensors", rules=trusting)
+    convert(str(folder), str(tmp_path / "a"), rules=trusting, to="safetensors")
     assert list(load_file(tmp_path / "a" / "model.safetensors")) == ["scale"]
-    convert(str(folder), str(tmp_path / "a.pt2"), "export", rules=trusting)
+    convert(str(folder), str(tmp_path / "a.pt2"), rules=trusting, to="export")
     program = torch.export.load(tmp_path / "a.pt2").module()
     torch.testing.assert_close(program(images(16, 3)), images(16, 3).mean(dim=(2, 3)))
     assert "VISSL has no Mine" in refusal(str(folder), str(tmp_path / "v.torch"), "vissl", rules=trusting)
+
+
+def test_the_order_of_arguments_is_that_of_load_weights_and_the_former_one_is_understood(
+    narrow: str, tmp_path: Path
+) -> None:
+    words = ["data.mean=[0.5,0.5,0.5]"]
+    loaded = load_weights(narrow, words, Rules())
+    new = convert(narrow, str(tmp_path / "new"), words, Rules(), "safetensors")
+    with pytest.warns(DeprecationWarning, match="write to='safetensors'"):
+        old = convert(narrow, str(tmp_path / "old"), "safetensors", overrides=words)
+    with pytest.warns(DeprecationWarning, match="write to="):
+        convert(narrow, str(tmp_path / "older"), "safetensors", words, rules=Rules())
+    assert loaded.config.data.mean == (0.5, 0.5, 0.5)
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("new", "old", "older")]
+    assert files[0] == files[1] == files[2]
+    assert (new.told, new.table) == (old.told, old.table)
+    with pytest.raises(ConfigError, match="'to' is given twice"):
+        convert(narrow, str(tmp_path / "twice"), words, Rules(), "raysl", to="timm")

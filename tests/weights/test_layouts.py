@@ -17,9 +17,11 @@ from torch import Tensor
 
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
+from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
+from raysl.weights.contents import ARCHITECTURES
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import LAYOUTS, Rules
 from tests.weights.networks import (
@@ -417,7 +419,11 @@ def test_skipped_tensors_stay_at_their_seed_and_are_no_error(tmp_path: Path) -> 
 def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) -> None:
     path = saved({"net": {"features.0.weight": torch.zeros(1)}, "epoch": 3}, tmp_path / "vgg.pth")
     text = refusal(path)
-    assert text.startswith(f"{path} has no known layout; it holds net (1 entries). Say where the tensors are, ")
+    assert text.startswith(
+        f"{path} has no known layout; it holds net (1 entries, the first features.0.weight). {ARCHITECTURES}. Say "
+    )
+    deep = saved({"nets": {"online": resnet(), "target": {}}, "epoch": 3}, tmp_path / "deep.pth")
+    assert "; it holds nets.online (120 entries, the first conv1.weight). " in refusal(deep)
     assert "moco" in text
     moco = saved(RESNETS["moco"](), tmp_path / "moco.pth")
     assert refusal(moco, rules=Rules(layout="dino")).startswith(
@@ -432,6 +438,59 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
     assert "has no tensor with prefix='net.'" in refusal(moco, rules=Rules(prefix="net."))
     assert "are neither a ResNet's nor a ViT's" in refusal(moco, rules=Rules(prefix="module."))
     assert "give one pair" in refusal(moco, rules=Rules(layout="moco", key="state_dict"))
+
+
+def test_names_that_point_to_a_network_are_refused_with_its_setting(tmp_path: Path) -> None:
+    vit = {"class_token": torch.zeros(1, 1, 1024), "conv_proj.weight": torch.zeros(1024, 3, 16, 16)}
+    text = refusal(saved(vit, tmp_path / "vit.pth"))
+    assert "conv_proj.weight is of torchvision's ViTs: give backbone=torchvision backbone.model=vit_l_16. " in text
+    selective = ResNet(ResNet.Config(depth=14, width=8, sk_ratio=0.5)).state_dict()
+    assert "is of a ResNet with selective kernels or other blocks" in refusal(saved(selective, tmp_path / "sk.pth"))
+
+
+def test_a_plain_vit_is_mae_only_with_its_decoder_or_its_fixed_positions(tmp_path: Path) -> None:
+    fixed = {**vit(), "pos_embed": sincos_positions(4, 4, 64)}
+    for tree, expected in (
+        ({"model": vit()}, ("timm", "learned")),
+        ({"state_dict": vit()}, ("timm", "learned")),
+        ({"model": fixed}, ("mae", "sincos")),  # MAE's published encoders have no decoder
+        ({"model": {**vit(), "mask_token": torch.zeros(1, 1, 64)}}, ("mae", "sincos")),
+    ):
+        loaded = load_weights(saved(tree, tmp_path / "file.pth"), VIT_SETTINGS)
+        settings: Any = loaded.config.backbone
+        assert (loaded.facts["layout"], settings.position) == expected
+    named = load_weights(saved({"model": vit()}, tmp_path / "file.pth"), VIT_SETTINGS, Rules(layout="mae"))
+    assert named.facts["layout"] == "mae"
+
+
+def test_a_network_of_torchvision_from_ddp_is_not_of_swav(tmp_path: Path) -> None:
+    for tree in (behind("module.", resnet()), {"state_dict": behind("module.", resnet())}):
+        assert load_weights(saved(tree, tmp_path / "file.pth")).facts["layout"] == "torchvision"
+
+
+def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    broken = {**resnet(), "bn1.weight": torch.full((8,), float("nan"))}
+    path = saved(broken, tmp_path / "nan.pth")
+    assert "does not fill the backbone: bn1.weight has values that are NaN or infinite; " in refusal(path)
+    table = load_weights(path, rules=Rules(strict=False)).table
+    assert table is not None
+    assert "bn1.weight" not in table.loaded
+
+
+def test_norms_without_statistics_are_refused_with_the_setting_to_give(tmp_path: Path) -> None:
+    grouped = ResNet(ResNet.Config(depth=10, width=8, norm="group", norm_groups=4)).state_dict()
+    path = saved(grouped, tmp_path / "group.pth")
+    assert "; its norms have no running statistics: give backbone.norm=layer, or backbone.norm=group" in refusal(path)
+    table = load_weights(path, ["backbone.norm=group", "backbone.norm_groups=4"]).table
+    assert table is not None
+    assert table.problems == []
+
+
+def test_the_first_bytes_of_a_file_tell_its_format(tmp_path: Path) -> None:
+    save_file({name: value.contiguous() for name, value in resnet().items()}, tmp_path / "pytorch_model.bin")
+    assert load_weights(f"{tmp_path}/pytorch_model.bin").facts["layout"] == "torchvision"
+    saved(resnet(), tmp_path / "x.safetensors")
+    assert load_weights(f"{tmp_path}/x.safetensors").facts["layout"] == "torchvision"
 
 
 def test_networks_that_raysl_does_not_build_are_refused_with_what_they_are(tmp_path: Path) -> None:
@@ -460,7 +519,10 @@ class Harmful:
 
 def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.pth").write_text("epoch 1: 0.5\n")
-    assert "is not a file of weights, or was cut off" in refusal(str(tmp_path / "notes.pth"))
+    text = refusal(str(tmp_path / "notes.pth"))
+    assert "is not a file of weights, or was cut off" in text
+    assert "(101)" not in text
+    assert "pickle" in text
     (tmp_path / "pickle.pkl").write_bytes(pickle.dumps({"model": {"stem.conv1.weight": np.zeros(3)}}))
     text = refusal(str(tmp_path / "pickle.pkl"))
     assert "is not a file of weights" in text

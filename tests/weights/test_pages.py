@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
 
 from raysl import cli
 from raysl.weights.exports import EXPORTS
@@ -29,10 +30,13 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     tensors = small_resnet().state_dict()
     saved({"state_dict": behind("module.encoder_q.", tensors)}, tmp_path / "moco_v2_800ep_pretrain.pth.tar")
-    saved({"nets": {"online": behind("encoder.", tensors)}}, tmp_path / "mine.pt")
+    saved(timm.create_model("convnext_atto").state_dict(), tmp_path / "convnext_atto.pth")
+    saved({"nets": {"online": behind("encoder.", tensors)}}, tmp_path / "theirs.pt")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to("theirs")
     text = "".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     commands = [line for line in text.splitlines() if line.startswith("raysl convert") and "torchvision" not in line]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         monkeypatch.setattr(sys, "argv", shlex.split(command))
         with pytest.raises(SystemExit) as caught:

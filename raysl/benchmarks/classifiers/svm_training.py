@@ -32,13 +32,13 @@ class Machine:
         positive_weight: of the images that have the class; others weigh 1.
         max_iter: steps of liblinear at most.
         is_dual: whether the dual problem is solved, in a random order, as VISSL does; else the primal one, which has
-            the same solution, sooner if the cost is high.
+            the same solution, sooner if the cost is high; None: the one that is faster.
         seed: of that order.
     """
 
     positive_weight: float = 2.0
     max_iter: int = 2000
-    is_dual: bool = True
+    is_dual: bool | None = True
     seed: int = 0
 
     def fit(self, rows: Floats, is_positive: NDArray[np.bool_], cost: float) -> tuple[Numbers, bool]:
@@ -53,7 +53,7 @@ class Machine:
         machine = LinearSVC(
             C=cost,
             class_weight={1: self.positive_weight, -1: 1.0},
-            dual=self.is_dual,
+            dual=is_dual_faster(len(rows), rows.shape[1], cost) if self.is_dual is None else self.is_dual,
             max_iter=self.max_iter,
             random_state=self.seed,
         )
@@ -62,6 +62,20 @@ class Machine:
             machine.fit(rows, np.where(is_positive, 1, -1))
         is_done = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
         return np.append(machine.coef_[0], machine.intercept_[0]), is_done
+
+
+def is_dual_faster(num_rows: int, width: int, cost: float) -> bool:
+    """Whether liblinear solves the dual problem sooner than the primal one.
+
+    Measured on features of a ResNet-50: the dual takes 0.7 to 1.1 of the time for more features than rows and costs up
+    to 0.1, and 2 to 10 times as long for costs from 1 on, where it is mostly stopped before its end.
+    """
+    return width > num_rows and cost <= 0.1
+
+
+SECONDS = {True: 9e-7, False: 1.8e-7}
+"""Seconds of a core that a fit takes for each feature of each row by the dual and by the primal problem; the mean over
+the default costs, measured on 1,512 images of 2,048 features."""
 
 
 @dataclass(frozen=True)

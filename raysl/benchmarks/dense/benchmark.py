@@ -125,13 +125,15 @@ class TargetBenchmark(TrainingBenchmark):
             raise ConfigError(f"training and test images have other classes: {', '.join(others[:5])}")
         workers = limit_workers(config.workers or measured.train.workers, config.batch_size)
         epoch_len = max(1, images["train"].num_samples // config.batch_size)
-        weights = context.checkpoint.uri if context.side == "trained" else None
+        is_trained = context.side == "trained"
+        weights = context.checkpoint.uri if is_trained else None
+        backbone = measured.backbone if is_trained else measured.backbone.at_random()
         run = RunConfig(
             name=config.name,
             storage=context.folder.uri,
             seed=context.seed,
             method=replace(course.method, weights=weights),
-            backbone=replace(measured.backbone, freeze=()),
+            backbone=replace(backbone, freeze=()),
             data=data,
             optim=course.optim,
             train=TrainConfig(

@@ -184,7 +184,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
         categories = sorted((int(category["id"]), str(category["name"])) for category in content["categories"])
         objects = _coco_objects(content["annotations"], entries, [number for number, _ in categories], with_segments)
         names = [str(image["file_name"]) for image in entries]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"{folder.uri_of(name)} is not a COCO annotation file: {type(error).__name__} {error}; fetch it anew"
         ) from error

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.config.schema import DataConfig
+from raysl.data.decode.corrupt import Replaced
 from raysl.data.decode.images import Cut, Pictures, cut_images
 from raysl.data.source import Split
 from raysl.hashing import Int64s
@@ -32,7 +33,7 @@ class Embedded:
 
     features: dict[str, Tensor]
     labels: Int64s
-    corrupt: tuple[str, ...]
+    corrupt: tuple[Replaced, ...]
 
 
 class StagedNetwork(nn.Module):

@@ -18,7 +18,7 @@ from raysl.benchmarks.features.stored import Features, StoredSet
 from raysl.benchmarks.features.thumbnails import encoded, thumbnail_recipe
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data
-from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import instance, words
@@ -26,9 +26,11 @@ from raysl.config.schema import DataConfig
 from raysl.data.source import SPLITS, Split, make_source
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
+from raysl.process.waiting import count, enter
 from raysl.redact import redact
 from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
+from raysl.train.files import count_broken
 
 log = logging.getLogger("raysl")
 
@@ -38,7 +40,7 @@ Numpy = dict[str, np.ndarray]
 def extract(
     checkpoint: str,
     source: DataConfig | None = None,
-    split: str = "test",
+    split: str | None = None,
     out: str | None = None,
     trust_code: bool = False,
     overrides: Sequence[str] = (),
@@ -55,7 +57,7 @@ def extract(
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
         source: settings of a dataset; default: the one of the run.
-        split: `train` or `test`.
+        split: `train` or `test`; default: test, and of other images without test images, train.
         out: Parquet folder to write; default: `features_<split>.parquet` beside the checkpoint, and for images that are
             not the run's `features_<dataset>_<split>.parquet`, which a part of a hash makes another one for others.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
@@ -68,33 +70,58 @@ def extract(
         ConfigError: if the split or a stage does not exist, the checkpoint or the images cannot be read, or it names
             code that is not trusted.
     """
+    from raysl.cluster.connection import connect
+
     overrides = words(overrides, "overrides", "data.path=/b")
     if source is not None:
         instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
-    if split not in SPLITS:
-        raise ConfigError(
+    lines = []
+    if split not in (*SPLITS, None):
+        lines.append(
             f"no split {split!r}; there are: {', '.join(SPLITS)}. Other held-out images are named by data.test="
         )
     if dtype not in ("fp32", "fp16"):
-        raise ConfigError(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
+        lines.append(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
     of_cluster = [word for word in overrides if word.startswith("cluster.")]
     overrides = [word for word in overrides if word not in of_cluster]
-    if others := [word for word in overrides if not re.match(r"data[.=]", word)]:
-        raise ConfigError(
-            f"{others[0]!r} is not a setting of the images, which begin with data= or data., or of the cluster"
-        )
+    others = [word for word in overrides if not re.match(r"data[.=]", word)]
+    lines += [
+        f"{word!r} is not a setting of the images, which begin with data= or data., or of the cluster"
+        for word in others
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+    enter("reading the checkpoint")
     loaded = load_checkpoint(checkpoint, trust_code)
     use_settings(load_cluster(loaded.config, of_cluster))
     check_stages(loaded.backbone, (stage,), loaded.uri)
+    enter("listing the images")
     data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
-    images = make_source(data, loaded.data.fingerprint if data is loaded.config.data else "").required(split)
+    split, images = _choose_split(data, loaded, split)
     tag = dataset_tag(data, loaded.config.data)
     name = "_".join(filter(None, ("features", tag, stage.replace(".", "-"), split)))
     path = str(out) if out else join(loaded.uri, f"{name}.parquet")
     weights = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
     wanted = Wanted({"trained": loaded.backbone}, {"trained": weights}, (stage,), dtype)
+    enter("starting Ray")
+    connect()
+    enter(f"computing features of {images.num_samples:,} {split} images")
     extract_to(wanted, images, data, {("trained", stage): Folder(path)})
     return Features(path=path)
+
+
+def _choose_split(data: DataConfig, loaded: Checkpoint, name: str | None) -> tuple[str, Split]:
+    """Return the split of this name; without a name test, or train of other images than the run's without test."""
+    is_own = data is loaded.config.data
+    source = make_source(data, loaded.data.fingerprint if is_own else "")
+    if name != "train" and (images := source.optional("test")) is not None:
+        return "test", images
+    if name == "train" or (name is None and not is_own):
+        return "train", source.required("train")
+    raise ConfigError(
+        f"the dataset {data.name!r} has no test images; take its training images by --split train (in Python "
+        "split='train'), or give data.test="
+    )
 
 
 def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None:
@@ -193,7 +220,10 @@ def extract_to(
             }
         )
         corrupt: list[str] = []
+        before = done = split.num_samples - sum(min(rows, split.num_samples - number * rows) for number in numbers)
         for block in over_chunks(_Extraction(split, data, rows, needed, wanted.pictured), networks, numbers):
+            done += len(block["corrupt"])
+            count(done, split.num_samples, before)
             corrupt += [name for name in block["corrupt"].tolist() if name]
         tell_of_corrupt(corrupt)
     return stores
@@ -253,5 +283,4 @@ class _Extraction:
 def tell_of_corrupt(images: list[str]) -> None:
     """Log which images were replaced."""
     if images:
-        rule = "%d images are broken, their neighbours were measured instead; the first: %s"
-        log.warning(rule, len(images), images[0])
+        log.warning("%s, neighbours were measured instead; the first: %s", count_broken(len(images)), images[0])

@@ -24,6 +24,7 @@ from torch import Tensor
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.folder import Folder, outlast
+from raysl.storage.records import Damaged, kinds_of, read_record
 
 FORMAT = 1
 ABOUT_FILE = "_about.json"
@@ -213,7 +214,7 @@ def _name(number: int, kind: str = "part") -> str:
 
 def _parsed(content: bytes) -> About | None:
     try:
-        tree = json.loads(content)
-        return About(**{field.name: tree[field.name] for field in fields(About)}) if tree["format"] == FORMAT else None
-    except (ValueError, KeyError, TypeError):
+        tree = read_record(content, "a store of features", kinds_of(About))
+    except Damaged:
         return None
+    return About(**{field.name: tree[field.name] for field in fields(About)}) if tree.get("format") == FORMAT else None

@@ -22,7 +22,7 @@ from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import resolve
 from raysl.config.docs import describe
-from raysl.config.dump import to_dict
+from raysl.config.dump import plain, to_dict
 from raysl.config.schema import DataConfig
 from raysl.data.decode.images import read_images
 from raysl.data.source import Split
@@ -124,7 +124,9 @@ def upload(report: RunReport, folder: Folder) -> None:
 
 def _backbone_title(loaded: Checkpoint) -> str:
     num_weights = sum(p.numel() for p in loaded.backbone.parameters())
-    return f"{loaded.config.backbone.name} ({num_weights / 1e6:.2f} M weights)"
+    settings = plain(loaded.config.backbone)
+    kinds = [f"{key} {settings[key]}" for key in ("model", "size", "depth") if settings.get(key) is not None]
+    return f"{', '.join([settings['name'], *kinds[:1]])} ({num_weights / 1e6:.2f} M weights)"
 
 
 def _environment() -> dict[str, str]:
@@ -136,7 +138,7 @@ def _environment() -> dict[str, str]:
 def _history(folder: Folder) -> list[dict[str, Any]]:
     if not folder.exists("metrics.jsonl"):
         return []
-    return parse_metrics(folder.read("metrics.jsonl"))
+    return parse_metrics(folder.read("metrics.jsonl"), folder.uri_of("metrics.jsonl"))
 
 
 def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:

@@ -43,7 +43,7 @@ class Page:
         """The stored report, if it is of this checkpoint."""
         content = outlast(lambda: self.home.read_if_there("report.json"))
         try:
-            report = parse_report_json(content.decode(), self.home.uri) if content else None
+            report = parse_report_json(content, self.home.uri) if content else None
         except (ValueError, KeyError, TypeError):
             return None
         return report if report is not None and bare_uri(report.checkpoint) == bare_uri(self.loaded.uri) else None

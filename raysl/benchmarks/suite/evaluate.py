@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.fitting import MeasuredImages, group_left_out
 from raysl.benchmarks.suite.measurement import Measurement
 from raysl.benchmarks.suite.measurement import Report as Report
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
@@ -15,7 +15,7 @@ from raysl.checkpoint.files import checkpoint_names
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
 from raysl.config.schema import DataConfig, RunConfig
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 from raysl.storage.addresses import cut
 from raysl.storage.folder import PATIENCE_S, Folder, outlast
 
@@ -87,14 +87,20 @@ def prepare(
     _check_finite(loaded)
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
     of_cluster = [word for word in overrides if word.startswith("cluster.")]
-    use_settings(load_cluster(loaded.config, of_cluster))
     rest = [word for word in overrides if word not in (*of_images, *of_cluster)]
-    wanted = load_benchmarks(loaded.config, benchmarks, rest)
-    data = load_data(loaded.config, of_images) if of_images else loaded.config.data
+    problems = Problems()
+    with problems.catching():
+        cluster = load_cluster(loaded.config, of_cluster)
+    with problems.catching():
+        wanted = load_benchmarks(loaded.config, benchmarks, rest)
+    with problems.catching():
+        data = load_data(loaded.config, of_images) if of_images else loaded.config.data
+    problems.check()
+    use_settings(cluster)
     images = MeasuredImages.of(data, "" if of_images else loaded.data.fingerprint)
     fitting = images.fit(wanted, in_run=config is not None)
     if config is None:
-        for line in fitting.left_out:
+        for line in group_left_out(fitting.left_out):
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")

@@ -1,8 +1,8 @@
 """The benchmarks that the images allow, checked on the driver before anything is trained."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -46,7 +46,7 @@ class Fitting:
     @property
     def reasons(self) -> str:
         """Return why benchmarks were left out, each reason once."""
-        return "; ".join(dict.fromkeys(line.partition(" is left out: ")[2] or line for line in self.left_out))
+        return "; ".join(dict.fromkeys(line.partition(_LEFT_OUT)[2] or line for line in self.left_out))
 
     def _metrics(self) -> Iterator[tuple[str, str]]:
         for key, config in self.settings.items():
@@ -111,7 +111,7 @@ class MeasuredImages:
         if needs.labels == "one" and self.train.is_multilabel:
             return f"the images of {name!r} have several labels each, and it needs one of each"
         if needs.test and self.test is None:
-            return f"the dataset {name!r} has no test images (data.test= names some)"
+            return f"the dataset {name!r} has no test images{_held_out_hint(self.data)}"
         if needs.labels == "none" or self.train.is_multilabel:
             return ""
         if self.num_classes == 1:
@@ -179,7 +179,7 @@ class MeasuredImages:
             in_run: whether a run's settings name them, else the words of a command, for the message.
 
         Raises:
-            ConfigError: a line for each benchmark that is required and cannot be measured at all, or whose settings
+            ConfigError: a line for each reason why benchmarks that are required cannot be measured at all, or settings
                 are wrong.
         """
         fitting = Fitting({}, {}, [], wanted)
@@ -192,13 +192,9 @@ class MeasuredImages:
                 if config.required:
                     refused[key] = error
                 else:
-                    fitting.left_out.append(f"{key} is left out: {error}")
+                    fitting.left_out.append(_left_out_line([key], str(error)))
         if refused:
-            rest = [key for key in wanted if key not in refused]
-            way = f"; benchmarks=[{', '.join(rest)}] leaves it out" if in_run else ""
-            if rest and not in_run:
-                way = f"; leave it out, which leaves {', '.join(rest)}"
-            raise ConfigError("\n".join(f"benchmarks.{key}: {error}{way}" for key, error in refused.items()))
+            raise ConfigError("\n".join(_refusals(refused, [key for key in wanted if key not in refused], in_run)))
         return fitting
 
     def _fit_one(self, key: str, config: BenchmarkConfig, fitting: Fitting) -> None:
@@ -220,6 +216,50 @@ class MeasuredImages:
         given = [(name, getattr(self.data, name)) for name in ("limit", "skip", "subset")]
         named = ", ".join(f"data.{name}={value}" for name, value in given if value is not None)
         return f" (under {named})" if named else ""
+
+
+def group_left_out(lines: Iterable[str]) -> list[str]:
+    """Return lines of `Fitting.left_out` with one line for all that are left out for the same reason.
+
+    >>> group_left_out(["knn is left out: no labels", "low_shot is left out: no labels", "svm: few images"])
+    ['knn and low_shot are left out: no labels', 'svm: few images']
+    """
+    names_by_reason: dict[str, list[str]] = {}
+    for line in lines:
+        name, is_whole, reason = line.partition(_LEFT_OUT)
+        names_by_reason.setdefault(reason if is_whole else line, []).extend([name] if is_whole else [])
+    return [_left_out_line(names, reason) for reason, names in names_by_reason.items()]
+
+
+_LEFT_OUT = " is left out: "
+
+
+def _left_out_line(names: Sequence[str], reason: str) -> str:
+    if len(names) < 2:
+        return f"{names[0]}{_LEFT_OUT}{reason}" if names else reason
+    return f"{', '.join(names[:-1])} and {names[-1]} are left out: {reason}"
+
+
+def _refusals(refused: Mapping[str, ConfigError], rest: Sequence[str], in_run: bool) -> Iterator[str]:
+    """Yield a line for each reason, with the benchmarks that it refuses and how to go on without them."""
+    keys_by_reason: dict[str, list[str]] = {}
+    for key, error in refused.items():
+        keys_by_reason.setdefault(str(error), []).append(key)
+    for reason, keys in keys_by_reason.items():
+        them = "it" if len(keys) == 1 else "them"
+        way = f"; benchmarks=[{', '.join(rest)}] leaves {them} out" if in_run else ""
+        if rest and not in_run:
+            way = f"; without {them}, {', '.join(rest)} can be measured"
+        yield f"benchmarks.{', '.join(keys)}: {reason}{way}"
+
+
+def _held_out_hint(data: DataConfig) -> str:
+    """Say which setting of a source names test images, and for folders where else they can lie."""
+    name = next((field.name for field in fields(data) if field.name in ("test", "test_split")), None)
+    if name is None:
+        return ""
+    way = f": add data.{name}={'PATH' if name == 'test' else 'NAME'} to this command"
+    return f"{way}, or a folder val/ to the images" if data.name == "image_folder" else way
 
 
 def benchmark_class(config: BenchmarkConfig) -> type[Benchmark]:

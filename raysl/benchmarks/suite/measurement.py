@@ -20,7 +20,7 @@ from raysl.benchmarks.suite.side_by_side import (
     predictions_file,
     sharing_features,
 )
-from raysl.benchmarks.suite.tasks import Tasks
+from raysl.benchmarks.suite.tasks import Tasks, outlooks
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
@@ -204,6 +204,10 @@ class Measurement:
         on_features = [task for task in tasks if not task.kind.trains]
         if on_features:
             enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
+            from raysl.cluster.connection import cluster_resources  # Ray, which has begun with the features
+
+            for line in outlooks(on_features, cluster_resources().cpus):
+                log.info(line)
         yield from measure_all(on_features)
         for task in tasks:
             if task.kind.trains:

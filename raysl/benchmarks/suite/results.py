@@ -21,10 +21,11 @@ from raysl.checkpoint.backbone import Checkpoint
 from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
-from raysl.config.schema import BenchmarkConfig, DataConfig
+from raysl.config.schema import BenchmarkConfig, DataConfig, is_may_change
 from raysl.report.contents import Score
 from raysl.report.stored import parse_score, plain
 from raysl.storage.folder import Folder, outlast
+from raysl.storage.records import Damaged, from_record, read_record
 
 log = logging.getLogger("raysl")
 
@@ -70,7 +71,8 @@ class Basis:
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
         """Return the basis of a new measurement."""
         settings = plain_settings(config)
-        del settings["required"]
+        for name in ["required", *(free.name for free in fields(config) if is_may_change(free.metadata))]:
+            del settings[name]
         kind = benchmark_class(config)
         measured = None if kind.needs(config).own_images else images
         return cls(
@@ -240,14 +242,24 @@ def _safe(name: str) -> str:
 
 def _parse(file: bytes) -> Result | None:
     try:
-        content = json.loads(file)
+        content = read_record(file, "a result", _KINDS)
         if content["format"] != FORMAT:
             return None
-        basis = Basis(**{part.name: content[part.name] for part in fields(Basis) if part.name in content})
-        scores = [parse_score(score) for score in content["scores"]]
+        known = {part.name: content[part.name] for part in fields(Basis) if part.name in content}
+        scores = [parse_score(score, "a result") for score in content["scores"]]
+        basis = from_record(Basis, known, "a result")
         return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except Damaged:
         return None
+
+
+_KINDS = {
+    "format": int,
+    "benchmark": str,
+    "scores": list[dict[str, Any]],
+    "figures": dict[str, Any],
+    "seconds": float,
+}
 
 
 def label_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -> tuple[str, str]:

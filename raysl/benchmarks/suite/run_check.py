@@ -2,7 +2,7 @@
 
 from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.online_knn import OnlineKNN
-from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.fitting import MeasuredImages, group_left_out
 from raysl.config.schema import RunConfig
 from raysl.data.source import Split
 from raysl.runs.prepare import Measurements
@@ -24,4 +24,4 @@ def check_benchmarks(config: RunConfig, train: Split, test: Split | None) -> Mea
     left_out = list(fitting.left_out)
     if config.train.online_knn_every is not None and missing:
         left_out.append(f"the online kNN is left out: {missing}")
-    return Measurements(fitting.metrics(), left_out, None if missing else OnlineKNN)
+    return Measurements(fitting.metrics(), group_left_out(left_out), None if missing else OnlineKNN)

@@ -15,6 +15,7 @@ from raysl.config.dump import plain, to_dict
 from raysl.config.files import read
 from raysl.config.layers import Layers, parse_overrides
 from raysl.config.load import apply_overrides
+from raysl.config.places import is_place, source_at
 from raysl.config.schema import BenchmarkConfig, ClusterConfig, DataConfig, RunConfig, is_may_change
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree
@@ -94,12 +95,14 @@ def other_data(run_data: DataConfig, settings: str | Mapping[str, Any]) -> DataC
 
     Args:
         run_data: the run's.
-        settings: a dataset of the catalog, or a source, by its name; or settings.
+        settings: a dataset of the catalog or a source by its name, a path or URI of images, or settings.
 
     Raises:
         ConfigError: if there is none of that name, or a setting is wrong.
     """
-    if isinstance(settings, str):
+    if isinstance(settings, str) and settings not in ALIASES["source"] and is_place(settings):
+        settings = source_at(settings)
+    elif isinstance(settings, str):
         settings = {"name": settings} if settings in ALIASES["source"] else {"name": "catalog", "dataset": settings}
     tree = plain(run_data)
     return build_node(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **settings}, "data")

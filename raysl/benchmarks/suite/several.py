@@ -97,7 +97,7 @@ def write_page(reports: Sequence[Report], folder: Folder) -> str:
 
 def _read(report: Report) -> RunReport:
     folder, _ = cut(report.path)
-    return parse_report_json(Folder(folder).read("report.json").decode(), folder)
+    return parse_report_json(Folder(folder).read("report.json"), folder)
 
 
 def _home(uris: Sequence[str]) -> str:

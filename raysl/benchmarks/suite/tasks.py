@@ -1,7 +1,7 @@
 """The tasks of a checkpoint's benchmarks: features for all of them at once, then a task for each side."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from torch import nn
@@ -17,6 +17,7 @@ from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.data.source import Split
 from raysl.data.sources.subset import sample_of
+from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import RawPixels
 from raysl.process.waiting import enter
 from raysl.train.state import untrained_backbone
@@ -150,6 +151,24 @@ class Tasks:
         )
         stored = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))["trained"]
         return Pictured(split, stored.load((FEATURES,)), is_held_out, stored.stores[FEATURES])
+
+
+def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
+    """Yield a line for each benchmark on features that will take long.
+
+    Args:
+        tasks: to measure.
+        cores: of the cluster.
+    """
+    for key in dict.fromkeys(task.key for task in tasks):
+        own = [task for task in tasks if task.key == key]
+        first, network = own[0], own[0].context.network
+        if first.train is None or not isinstance(network, Backbone):
+            continue
+        rows = first.context.images["train"].num_samples
+        outlook = first.kind.outlook(first.config, rows, network.feature_dim, first.context.num_classes)
+        if outlook is not None and (line := outlook.line(key, len(own), cores)):
+            yield line
 
 
 def _pictured(split: Split) -> tuple[str, str] | None:

@@ -21,6 +21,7 @@ from raysl.hashing import Int64s
 from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.files import count_broken
 
 NAME = "raysl.benchmarks.training_runs.held_out_scores:HeldOutScores"
 FILE = "held_out.safetensors"
@@ -75,7 +76,7 @@ class HeldOutScores(Callback):
             labels, scores = (_of_all_ranks(rows, run.state.device) for rows in (labels, scores))
             top1, top5 = (hits[:, column].bool().T.contiguous() for column in (0, 1))
             if broken := [name for names in dist.gather_objects(broken) for name in names]:
-                run.note(f"{len(broken)} test images are broken, their neighbours were measured: {broken[0]} ...")
+                run.note(f"{count_broken(len(broken), 'test image')}, neighbours were measured: {broken[0]} ...")
             self.found = {"labels": labels, "scores": scores, "top1": top1, "top5": top5}
 
     @override

@@ -38,7 +38,7 @@ log = logging.getLogger("raysl")
 
 MACHINE = (
     "device", "threads", "cpus_per_worker", "gpus_per_worker", "max_failures", "precision", "fp32_products",
-    "channels_last", "compile", "deterministic", "parallel", "sync_bn", "recompute",
+    "channels_last", "deterministic", "parallel", "sync_bn", "recompute",
 )  # fmt: skip
 """Settings in `train` that are those of the checkpoint's run: how its machines compute, not what."""
 SAVED = Duration.parse("5%")
@@ -166,14 +166,16 @@ def training_run(
     """
     measured, data = context.checkpoint.config, data or context.data
     batch_size = min(config.batch_size, num_train or context.images["train"].num_samples)
-    weights = context.checkpoint.uri if context.side == "trained" else None
+    is_trained = context.side == "trained"
+    weights = context.checkpoint.uri if is_trained else None
+    backbone = measured.backbone if is_trained else measured.backbone.at_random()
     callback = HeldOutScores.Config(data=context.data, every=config.eval_every)
     run = RunConfig(
         name=config.name,
         storage=context.folder.uri,
         seed=context.seed if seed is None else seed,
         method=Probe.Config(weights=weights, views=config.views.crops(context.data.image_size), **method),
-        backbone=replace(measured.backbone, freeze=("all",) if freeze else ()),
+        backbone=replace(backbone, freeze=("all",) if freeze else ()),
         data=replace(data, lanes=None),
         optim=SGD.Config(
             lr=config.lr,
@@ -193,6 +195,8 @@ def training_run(
             uneven=True,
             checkpoint_every=SAVED,
             **{name: getattr(measured.train, name) for name in MACHINE},
+            # classifiers mix images in their step, which cannot be compiled as a whole
+            compile=bool(measured.train.compile),
         ),
         callbacks={"held_out": callback},
     )

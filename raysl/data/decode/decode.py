@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from raysl.config.background import WHITE, Color
+from raysl.data.decode.fast_jpeg import USUAL, fast_decoder
 from raysl.data.decode.jpeg import JpegHeader, read_header
 from raysl.data.decode.pixels import CorruptImage as CorruptImage
 from raysl.data.decode.pixels import rgb_pixels
@@ -33,6 +34,9 @@ MAX_RATIO = 1000
 """Largest ratio of the sides: resizing the short side to 256 pixels allocates memory for the long one."""
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 """Formats that Pillow may open; some of its other decoders start programs."""
+
+FAST_BYTES = 1 << 13
+"""JPEG files of at least this size are decoded by simplejpeg where it is installed; of smaller ones the call counts."""
 
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
@@ -98,7 +102,7 @@ def image_size(image: Encoded) -> tuple[int, int]:
     if not image:
         raise CorruptImage("no image: the entry is empty")
     if image[:2] == _JPEG:
-        height, width, orientation, _ = _jpeg_header(image)
+        height, width, orientation, *_ = _jpeg_header(image)
     elif _is_plain_png(image):
         height, width, orientation = *_png_size(image), 1
     else:
@@ -130,12 +134,14 @@ def open_image(data: bytes) -> "Iterator[Image]":
 
 
 def _decode_jpeg(data: bytes, reduce: int) -> Tensor:
-    height, width, orientation, _ = _jpeg_header(data)
+    height, width, orientation, _, sampling = _jpeg_header(data)
     if reduce > 1:
         return _turn_upright(_decode_reduced(data, -(-height // reduce), -(-width // reduce), reduce), orientation)
     try:
         with quiet_libraries():
-            pixels = _torchvision()(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            may_be_fast = sampling in USUAL and len(data) >= FAST_BYTES
+            fast = fast_decoder(_torchvision())(data) if may_be_fast else None
+            pixels = _torchvision()(torch.frombuffer(bytearray(data), dtype=torch.uint8)) if fast is None else fast
     except RuntimeError:  # Pillow reads some of these, and explains better why it cannot read the others
         pixels, _ = _decode_by_pillow(data, None)
     return pixels if orientation == 1 else _turn_upright(pixels, orientation)

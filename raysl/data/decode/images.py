@@ -11,6 +11,7 @@ from torch import Tensor
 from raysl.data.decode.corrupt import Known, Replaced
 from raysl.data.decode.decode import CorruptImage, decode, image_size
 from raysl.data.decode.quiet import quiet_libraries
+from raysl.data.limits import limiting
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s
 from raysl.redact import redact
@@ -82,8 +83,8 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
     Raises:
         CorruptImage: if none of the next MOST_TRIED images is valid.
     """
-    samples = _Samples(split, index, reductions, {})
-    with quiet_libraries():
+    with quiet_libraries(), limiting(split.limits):
+        samples = _Samples(split, index, reductions, {})
         pictures = samples.pictures([samples.decode(position) for position in range(len(index))])
     return Read(pictures, samples.labels, tuple(samples.corrupt))
 
@@ -106,11 +107,12 @@ def cut_images(
     Raises:
         CorruptImage: as `read_images`.
     """
-    samples = _Samples(split, index, reductions, known or {})
+    with limiting(split.limits):
+        samples = _Samples(split, index, reductions, known or {})
     parts: list[dict[str, Tensor]] = []
     waiting: list[list[_Image]] = []
     num_bytes = first = 0
-    with quiet_libraries():
+    with quiet_libraries(), limiting(split.limits):
         for position in range(len(index)):
             waiting.append(samples.decode(position))
             num_bytes += sum(image.nbytes for image, _ in waiting[-1])

@@ -10,7 +10,8 @@ _ORIENTATION = 0x0112
 
 
 class JpegHeader(NamedTuple):
-    """Size of the stored image, its EXIF orientation (1 to 8), and whether it is progressive.
+    """Size of the stored image, its EXIF orientation (1 to 8), whether it is progressive, and the sampling
+    factors of its channels, a byte each: horizontal, then vertical.
 
     A decoder keeps all passes of a progressive file in memory.
     """
@@ -19,6 +20,7 @@ class JpegHeader(NamedTuple):
     width: int
     orientation: int
     is_progressive: bool
+    sampling: bytes
 
 
 def read_header(data: bytes) -> JpegHeader | None:
@@ -36,7 +38,8 @@ def read_header(data: bytes) -> JpegHeader | None:
             continue
         if marker in _FRAMES:
             height, width = data[offset + 5] << 8 | data[offset + 6], data[offset + 7] << 8 | data[offset + 8]
-            return JpegHeader(height, width, orientation or 1, marker in _PROGRESSIVE)
+            sampling = data[offset + 11 : offset + 10 + 3 * int.from_bytes(data[offset + 9 : offset + 10]) : 3]
+            return JpegHeader(height, width, orientation or 1, marker in _PROGRESSIVE, sampling)
         if marker in (_SCAN, _END):
             return None
         if marker in _BARE:

@@ -16,6 +16,7 @@ from raysl.errors import ConfigError
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import in_parallel, read_file, read_ranges, small_reads
+from raysl.storage.records import Damaged, check_types, read_record
 
 PLAN_FILE = "ingest.json"
 MANIFEST_FILE = "manifest.json"
@@ -53,7 +54,7 @@ def claim(folder: Folder, plan: Json, data: DataConfig) -> None:
         folder.make()
         folder.write(PLAN_FILE, to_json(plan))
         return
-    old, new = _flatten(json.loads(before)), _flatten(plan)
+    old, new = _flatten(read_record(before, folder.uri_of(PLAN_FILE))), _flatten(plan)
     changed = [key for key in old | new if old.get(key, _UNSET) != new.get(key, _UNSET)]
     if changed:
         lines = "\n  ".join(f"{key}: {_describe(old, key)} -> {_describe(new, key)}" for key in changed)
@@ -163,14 +164,32 @@ def read_manifest(system: fs.FileSystem, folder: str) -> Json:
     path = f"{folder}/{MANIFEST_FILE}"
     with storage_errors("read", path):
         try:
-            manifest: Json = json.loads(read_file(system, path))
-            if not all(file.keys() >= {"name", "bytes"} for file in files_of(manifest)):
-                raise KeyError("files")
+            manifest: Json = read_record(read_file(system, path), path, {"splits": dict[str, dict[str, Any]]})
+            for split in manifest["splits"].values():
+                check_types(split, path, {"files": list[dict[str, Any]]}, _SPLIT_KINDS)
+            for file in files_of(manifest):
+                check_types(file, path, {"name": str, "bytes": int}, _FILE_KINDS)
         except FileNotFoundError as error:
             raise ConfigError(f"{folder} holds no finished ingest: {MANIFEST_FILE} is missing") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path} is damaged; delete it and run the same `raysl ingest` again") from error
+        except Damaged as error:
+            reason = str(error).removeprefix(f"{path} is damaged: ")
+            raise Damaged(f"{path} is damaged; delete it and run the same `raysl ingest` again ({reason})") from error
     return manifest
+
+
+_SPLIT_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("rows", "corrupt"), int),
+    **dict.fromkeys(("fingerprint", "labels_digest"), str),
+    "classes": list[str],
+    "is_multilabel": bool,
+    "column_bytes": int | None,
+}
+_FILE_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("footer_bytes", "rows"), int),
+    **dict.fromkeys(("footer_sha256", "sha256"), str),
+    "groups": list[int] | list[tuple[int, int]],
+    "labels": tuple[int, int] | None,
+}
 
 
 def files_of(manifest: Json) -> list[Json]:

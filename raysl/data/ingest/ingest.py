@@ -42,6 +42,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
+from raysl.storage.records import read_record
 
 log = logging.getLogger("raysl")
 
@@ -172,7 +173,9 @@ def _layout_of_begun(folder: Folder, layout: Layout) -> tuple[Layout, bool]:
     Such a folder is filled on in the order of the source, and with the row groups that were the default.
     """
     before = folder.read_if_there(PLAN_FILE)
-    if not before or "seed" in json.loads(before)["layout"] or layout.seed != Layout.seed:
+    if not before or layout.seed != Layout.seed:
+        return layout, False
+    if "seed" in read_record(before, folder.uri_of(PLAN_FILE), {"layout": dict})["layout"]:
         return layout, False
     return replace(layout, rows_per_group=layout.rows_per_group or FORMER_GROUP_ROWS, seed=None), True
 
@@ -272,9 +275,9 @@ def _summarize(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
     splits, files = manifest["splits"], files_of(manifest)
     return Ingested(
         uri=folder.uri,
-        rows={name: split["rows"] for name, split in splits.items()},
+        rows={name: split.get("rows", 0) for name, split in splits.items()},
         num_files=len(files),
         num_bytes=sum(file["bytes"] for file in files),
-        num_corrupt=sum(split["corrupt"] for split in splits.values()),
+        num_corrupt=sum(split.get("corrupt", 0) for split in splits.values()),
         was_done=was_done,
     )

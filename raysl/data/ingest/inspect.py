@@ -13,6 +13,7 @@ from raysl.config.background import Color
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
+from raysl.data.limits import limiting
 from raysl.data.source import Split
 from raysl.data.sources.listing import ENDINGS, IMAGES
 from raysl.storage.folder import Folder
@@ -155,10 +156,12 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
     index: list[int] = []
     digests: list[bytes] = []
     for numbers in part.runs(READ_ROWS):
-        rows = split.read(numbers)
+        with limiting(split.limits):
+            rows = split.read(numbers)
         for row, image, name in zip(numbers.tolist(), rows.images, rows.names, strict=True):
             try:
-                problems = _describe_problems(image, name, totals.kinds, split.background)
+                with limiting(split.limits):
+                    problems = _describe_problems(image, name, totals.kinds, split.background)
             except CorruptImage as error:
                 totals.kinds["corrupt"] += 1
                 findings.append(Finding(part.split, row, name, True, (f"corrupt: {error}",)))

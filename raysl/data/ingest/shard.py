@@ -20,6 +20,7 @@ from raysl.data.decode.decode import CorruptImage, Encoded, decode
 from raysl.data.ingest.folder import footer_of
 from raysl.data.ingest.row_order import RowOrder
 from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.limits import limiting
 from raysl.data.source import Split
 from raysl.data.sources.class_names import LABELS
 from raysl.data.sources.ingested import FileNote, stored_schema
@@ -29,6 +30,7 @@ from raysl.errors import RunFailed
 from raysl.hashing import Int64s
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
+from raysl.storage.records import read_as
 
 RECORDS = ".ingest"  # folder with a record of each complete file
 CHUNK_BYTES = 1 << 22
@@ -125,7 +127,7 @@ class ShardWriter:
         folder = Folder(self.out)
         name = f"{part.name}.parquet"
         if record := folder.read_if_there(f"{RECORDS}/{name}.json"):
-            shard = Shard(**json.loads(record))
+            shard = read_as(Shard, record, f"{self.out}/{RECORDS}/{name}.json")
             if folder.exists(name) and _sha256(folder, name) == shard.sha256:
                 return shard
         order = RowOrder(split, part, self.layout.seed if part.split == "train" else None)
@@ -180,10 +182,12 @@ class ShardWriter:
 
     def _read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[_Row]:
         """Yield the rows with these indices; broken images are left out and added to `corrupt`."""
-        rows = split.read(index)
+        with limiting(split.limits):
+            rows = split.read(index)
         for number, image, label, name in zip(index.tolist(), rows.images, rows.labels, rows.names, strict=True):
             try:
-                stored = encode_for_storage(image, self.layout.resize, self.layout.quality, split.background)
+                with limiting(split.limits):
+                    stored = encode_for_storage(image, self.layout.resize, self.layout.quality, split.background)
             except CorruptImage as error:
                 corrupt.append((number, name, str(error)))
             else:

@@ -159,7 +159,7 @@ def _parse_text(content: bytes, where: str) -> int:
 def _parse_field(content: bytes, label_key: str | None, where: str) -> int | None:
     try:
         fields = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}") from error
     label = fields.get(label_key) if isinstance(fields, dict) else None
     if isinstance(label, float) and label.is_integer():  # pandas writes the integers of a column with missing values so

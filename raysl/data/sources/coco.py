@@ -1,6 +1,5 @@
 """COCO: which of 80 categories an image contains."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +14,15 @@ from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present, file_sizes
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
+from raysl.storage.records import Damaged, fits, read_record
 
 YEARS = ("2017", "2014")
-FIELDS = {"images": ("id", "file_name"), "annotations": ("image_id", "category_id"), "categories": ("id", "name")}
+FIELDS: dict[str, dict[str, Any]] = {
+    "images": {"id": int | str, "file_name": str},
+    "annotations": {"image_id": int | str, "category_id": int},
+    "categories": {"id": int, "name": str},
+}
+"""Lists of an annotation file, with the types of what their entries must have."""
 
 
 class COCO(Source):
@@ -86,19 +91,20 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; give data.train_set= and data.test_set= sets that exist")
+    where = folder.uri_of(name)
     try:
-        read = json.loads(folder.read(name))
-        content = {key: read[key] for key in FIELDS}
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        content: dict[str, Any] = read_record(folder.read(name), where, dict.fromkeys(FIELDS, list[dict[str, Any]]))
+    except Damaged as error:
         raise ConfigError(
-            f"{folder.uri_of(name)} is not a COCO annotation file, "
-            f"an object of images, annotations and categories: {error}"
+            f"{where} is not a COCO annotation file, an object of images, annotations and categories: {error}"
         ) from error
-    for key, fields in FIELDS.items():
+    for key, kinds in FIELDS.items():
         for entry in content[key]:
-            missing = [field for field in fields if field not in entry]
-            if missing:
-                raise ConfigError(f"{folder.uri_of(name)}: the entry {entry} of {key!r} has no {missing[0]!r}; add it")
+            for field, kind in kinds.items():
+                if field not in entry:
+                    raise ConfigError(f"{where}: the entry {entry} of {key!r} has no {field!r}; add it")
+                if not fits(entry[field], kind):
+                    raise ConfigError(f"{where}: {field!r} of the entry {entry} of {key!r} is of another type")
     return content
 
 
@@ -107,8 +113,11 @@ def _categories(content: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Sequence[tuple[int, str]]) -> FilesSplit:
-    images = sorted(content["images"], key=lambda image: int(image["id"]))
     listed_in = f"instances_{chosen}.json"
+    try:
+        images = sorted(content["images"], key=lambda image: int(image["id"]))
+    except ValueError as error:
+        raise ConfigError(f"{listed_in}: the id of an image is no number: {error}") from error
     if not images:
         raise ConfigError(f"{folder.uri_of(f'annotations/{listed_in}')} lists no images")
     files = [image["file_name"] for image in images]

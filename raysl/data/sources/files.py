@@ -84,14 +84,19 @@ class FilesSplit(Split):
 
 def read_each(files: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
     """Read files as `read_if_there` does, several at a time if one is remote."""
+    most = max_file_bytes()  # of this thread
     if all(isinstance(system, fs.LocalFileSystem) for system, _ in files):
-        return [read_if_there(*file) for file in files]
+        return [read_if_there(system, path, most) for system, path in files]
     with ThreadPoolExecutor(REMOTE_READS) as pool:
-        return list(pool.map(lambda file: read_if_there(*file), files))
+        return list(pool.map(lambda file: read_if_there(file[0], file[1], most), files))
 
 
-def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
+def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> bytes | Missing:
     """Read an image file; Missing if it was deleted, is too large, or if a local one is no regular file or unreadable.
+
+    Args:
+        system, path: of the file.
+        most: bytes that it may have; default: `max_file_bytes`.
 
     Raises:
         ConfigError: if a remote storage denies access, which probably concerns all files.
@@ -99,7 +104,7 @@ def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
     """
     with storage_errors("read", path):
         try:
-            return read_file(system, path, max_file_bytes())
+            return read_file(system, path, most or max_file_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return Missing("file not found")
         except IsADirectoryError:

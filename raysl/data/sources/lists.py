@@ -132,7 +132,18 @@ def _json_rows(uri: str) -> Iterable[tuple[int, dict[str, Any]]]:
             raise ConfigError(f"{uri}, line {number}: not JSON: {str(error).partition(': line')[0]}") from error
         if not isinstance(row, dict):
             raise ConfigError(f'{uri}, line {number}: {line[:40]!r} is not an object such as {{"path": "a.jpg"}}')
+        if "\\ud" in line.lower() and not _is_unicode(row):
+            raise ConfigError(f"{uri}, line {number}: {line[:40]!r} has half of a character; write the whole one")
         yield number, row
+
+
+def _is_unicode(row: dict[str, Any]) -> bool:
+    """Whether no text of an object has a lone surrogate, which no file's name has."""
+    try:
+        "".join(value for value in row.values() if isinstance(value, str)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text(uri: str) -> str:

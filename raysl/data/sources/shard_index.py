@@ -5,6 +5,7 @@ import io
 import logging
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -159,8 +160,9 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
     """Load a stored index; None if it has other settings, or is of a shard of another size or a later time."""
     uri, name = _index_address(shard, folder)
     system, root = open_uri(uri)
+    content = read_file(system, f"{root}/{name}")
     try:
-        stored = np.load(io.BytesIO(read_file(system, f"{root}/{name}")), allow_pickle=False)
+        stored = np.load(io.BytesIO(content), allow_pickle=False)
         if "num_left_out" not in stored:  # written by an earlier version, which knew fewer image endings
             return None
         if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
@@ -168,9 +170,33 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
         if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:
             return None
         offsets, sizes, labels, keys = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
-        return ShardIndex(offsets, sizes, labels, keys, int(stored["num_left_out"]), str(stored["left_out"]))
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        index = ShardIndex(offsets, sizes, labels, keys, int(stored["num_left_out"]), str(stored["left_out"]))
+        _check(index, shard.num_bytes)
+        return index
+    except (*_BROKEN, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(f"{join(uri, name)} is not an index of a shard ({error}); delete it") from error
+
+
+_BROKEN = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, RuntimeError)
+"""What numpy and zipfile raise for files that are damaged."""
+
+
+def _check(index: ShardIndex, num_bytes: int | None) -> None:
+    """Refuse an index whose columns are not as `_index_tar` makes them, or which leads out of its shard.
+
+    Raises:
+        ValueError: saying what is wrong.
+    """
+    numbers = (index.offsets, index.sizes, index.labels)
+    if any(column.dtype != np.int64 for column in numbers) or index.keys.dtype.kind != "S":
+        raise ValueError("a column has another type")
+    if {column.shape for column in (*numbers, index.keys)} != {(len(index.keys),)}:
+        raise ValueError("its columns differ in length")
+    if len(index.keys) and (min(index.offsets.min(), index.sizes.min()) < 0 or index.labels.min() < -1):
+        raise ValueError("a number is negative")
+    most = np.iinfo(np.int64).max if num_bytes is None else num_bytes
+    if len(index.keys) and (index.sizes > most - index.offsets).any():
+        raise ValueError("a member ends behind the shard")
 
 
 def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str | None) -> bool:

@@ -115,6 +115,7 @@ class Subset(Split):
         self.num_sources = split.num_sources
         self.notes = split.notes
         self.background = split.background
+        self.limits = split.limits
         self.inner = (split,)
 
     @property

@@ -99,7 +99,8 @@ class Loader:
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
         extras = loaded.extras
         if not self.augment_in_task:
-            done = self._augment(views, loaded.index.numpy(), step // self.order.epoch_len)
+            own = {name: view.clone() if view is loaded.views[name] else view for name, view in views.items()}
+            done = self._augment(own, loaded.index.numpy(), step // self.order.epoch_len)
             views, extras = done.views, done.extras
         return self.batch_of(loaded, self.normalized(views), extras, step, device, rank, world)
 

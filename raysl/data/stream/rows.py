@@ -1,8 +1,10 @@
 """Rows of blocks on their way to a rank: as columns of arrays, and joined to the batches of steps."""
 
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +29,8 @@ class Loaded:
     """Views of some samples before normalisation.
 
     Args:
-        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
+        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`. Not to be written to: they
+            may be memory that processes share.
         extras: what the recipe hands to the method, [B, ...] by group and name; empty before augmentation.
         index: int64 [B].
         label: int64 [B], or [B, K].
@@ -79,9 +82,10 @@ def to_rows(loaded: Loaded) -> BlockRows:
 
 
 def to_loaded(rows: BlockRows) -> Loaded:
-    """Turn rows into loaded samples; they are copied only if they are read-only, as memory that Ray shares is."""
+    """Turn rows into loaded samples. Memory that Ray shares is read-only: views stay in it, all else is copied."""
+    _accept_read_only()
     tensors = {
-        name: torch.from_numpy(column if column.flags.writeable else column.copy())
+        name: torch.from_numpy(column if column.flags.writeable or name.startswith(_VIEW) else column.copy())
         for name, column in rows.columns.items()
     }
     views, extras = (
@@ -89,6 +93,16 @@ def to_loaded(rows: BlockRows) -> Loaded:
         for prefix in (_VIEW, _EXTRA)
     )
     return Loaded(views, extras, tensors["index"], tensors["label"], rows.corrupt)
+
+
+@cache
+def _accept_read_only() -> None:
+    """Take in silence the warning that torch gives once in a process, at the first tensor in read-only memory."""
+    column = np.zeros(1)
+    column.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(column)
 
 
 def join_batches(

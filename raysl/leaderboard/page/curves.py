@@ -19,6 +19,7 @@ from raysl.leaderboard.page.rows import (
 )
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.chart import Chart, Point, spelled
+from raysl.report.curves import is_spent
 
 WIDTH, HEIGHT, MAX_WIDTH = 1100, 400, 1320
 MAX_POINTS, MAX_CURVES = 100, 8
@@ -52,7 +53,8 @@ def curves_section(board: Leaderboard) -> str:
 
 
 def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> list[str]:
-    """Return the metrics that have curves: objectives first, then leading ones, then those that most runs have.
+    """Return the metrics that have curves: objectives first, then leading ones, then those that most runs have, and
+    times and memory behind them.
 
     Metrics of which no run has two points come last.
     """
@@ -60,13 +62,14 @@ def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> li
     with_lines: set[str] = set()
     for entry in entries:
         for name, line in entry.course.items():
-            if line and name not in NO_CURVE:
+            if name not in NO_CURVE and any(math.isfinite(value) for _, value in line):
                 counts[name] = counts.get(name, 0) + 1
                 with_lines |= {name} if len(line) > 1 else set()
     first = [one.metric for one in objectives] + list(LEADING)
 
-    def key(name: str) -> tuple[bool, int, int, str]:
-        return name not in with_lines, first.index(name) if name in first else len(first), -counts[name], name
+    def key(name: str) -> tuple[bool, int, bool, int, str]:
+        rank = first.index(name) if name in first else len(first)
+        return name not in with_lines, rank, is_spent(name), -counts[name], name
 
     return sorted(counts, key=key)[:MAX_CURVES]
 

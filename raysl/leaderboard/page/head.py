@@ -7,8 +7,9 @@ from html import escape
 from raysl.leaderboard.entry import Entry, State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.rows import objective_title, row_name
+from raysl.leaderboard.page.rows import objective_title, short_name
 from raysl.leaderboard.references import gains, verdict
+from raysl.report.html import facts_line
 from raysl.report.record_sections import duration
 from raysl.report.score_table import COLUMN_TITLES
 from raysl.report.summary import bounds, large, readable
@@ -19,12 +20,12 @@ STATUSES: dict[Status, str] = {"finished": "✓", "stopped": "■", "running": "
 
 LIVE: dict[State, str] = {
     "running": "The sweep runs. This page is written while it does, and loads itself again.",
-    "stopped": "The sweep was stopped. What started it goes on with it.",
+    "stopped": "The sweep was stopped before its end. The command that started it runs the trials that are left.",
 }
 """What the page says of a sweep that is not done."""
 STALE = (
-    "The sweep ran when this page was written, and has written nothing since: if it was cut off, what started it goes "
-    "on with it."
+    "The sweep ran when this page was written, and has written nothing since. If it was cut off, the command that "
+    "started it runs the trials that are left."
 )
 """What the script says where nothing was written for ten minutes."""
 
@@ -51,7 +52,7 @@ def head(board: Leaderboard, reload_s: float) -> str:
     )
     live = f'<p class="note" id="live"{reload}>{LIVE[facts.state]}</p>' if facts.state in LIVE else ""
     return (
-        f'<header><h1>{escape(facts.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'
+        f"<header><h1>{escape(facts.name)}</h1>{facts_line(pieces)}</header>"
         f"{live}{_bar(board)}{_best(board)}{command}{space}"
     )
 
@@ -96,7 +97,7 @@ def _best(board: Leaderboard) -> str:
             f'<div class="interval">{interval}</div>{"".join(_gain(*pair) for pair in beside.items())}</div>'
         )
     settings = " · ".join(f"{escape(key)} <b>{escape(shown(value))}</b>" for key, value in row.settings.items())
-    name = f'<span class="badge best1">1</span> {escape(row_name(row))}'
+    name = f'<span class="badge best1">1</span> {escape(row.config or short_name(row.runs[0]))}'
     first = (
         f'<div class="card"><h3>The best</h3><div class="lead">{name}</div><div class="settings">{settings}</div></div>'
     )

@@ -82,7 +82,7 @@ function filterRows() {
 function setUpTable() {
   [...board.tHead.rows[0].cells].forEach((head, turn) => {
     const button = Object.assign(document.createElement("button"), { type: "button", id: "sort" + turn });
-    button.textContent = head.textContent;
+    button.append(...head.childNodes);
     button.addEventListener("click", () => {
       // Numbers begin with the largest, but for ranks; a second click turns them round.
       state.down = state.sort === turn ? !state.down : turn > 0 && head.classList.contains("number");
@@ -95,6 +95,14 @@ function setUpTable() {
     board.tBodies[0].addEventListener(kind, (event) => light(event.target.closest("tr")?.dataset.row ?? null));
   board.addEventListener("pointerleave", () => light(null));
   sortRows();
+}
+
+function showMore(box) {
+  // Costs and further numbers make the table wider than most screens.
+  box.checked = state.fields.more === true;
+  const changed = () => { state.fields.more = box.checked; board.classList.toggle("brief", !box.checked); };
+  box.addEventListener("change", changed);
+  changed();
 }
 
 let lit = null;
@@ -160,7 +168,8 @@ for (const section of document.querySelectorAll("section:has([data-choice])")) {
   section.addEventListener("pointerleave", leave);
 }
 if (board) setUpTable();
-for (const input of document.querySelectorAll("#results .tools :is(input, select)")) field(input, filterRows);
+for (const input of document.querySelectorAll("#results .tools :is(#filter, select)")) field(input, filterRows);
+for (const box of document.querySelectorAll("#more")) showMore(box);
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button));
 history.scrollRestoration = "manual";
 comeBack();

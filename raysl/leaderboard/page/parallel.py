@@ -49,7 +49,8 @@ class Pole:
 
 def parallel_section(board: Leaderboard, axes: Sequence[Axis]) -> str:
     """Return the section; empty where fewer than two settings vary."""
-    if len(axes) < MIN_AXES:
+    metric = board.facts.objectives[0].metric
+    if len(axes) < MIN_AXES or all(row.value(metric) is None for row in board.choices):
         return ""
     objective = objective_title(board.facts.objectives[0])
     note = f"A line a row, through its settings to {escape(objective)}; its colour shows that number."

@@ -1,24 +1,30 @@
 """What the parts of a leaderboard's page call a row, how they colour it, and sections that hold drawings."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from raysl.leaderboard.best import best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
+from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.references import references
 from raysl.report.chart import Chart, spelled
 
 BETWEEN = " · "
 """Joins what is chosen in the selects of a section, which names one of its drawings."""
+MOST_NAMED = 2
+"""Settings up to which they are part of a row's name."""
 WORST_SHARE = 0.9
 """Share of the ranked rows behind which all have the colour of the worst."""
 
 
 def row_name(row: Choice) -> str:
-    """Return what people call a row: its configuration, or its first run."""
-    return row.config or short_name(row.runs[0])
+    """Return what people call a row: its configuration and what varies, or its first run where that is much."""
+    few = row.varied if len(row.varied) <= MOST_NAMED else {}
+    settings = [f"{key.rpartition('.')[2]} {shown(value)}" for key, value in few.items()]
+    return ", ".join(filter(None, [row.config, *settings])) or short_name(row.runs[0])
 
 
 def short_name(run: Entry) -> str:
@@ -44,7 +50,9 @@ class Shades:
         values = [value for row in board.choices if (value := row.value(self.objective.metric)) is not None]
         values.sort(key=self.objective.key)
         self.good = values[0] if values else 0.0
-        self.bad = values[int((len(values) - 1) * WORST_SHARE)] if values else 0.0
+        worst = math.ceil((len(values) - 1) * WORST_SHARE)
+        self.bad = values[worst] if values else 0.0
+        self.has_worse = worst < len(values) - 1
 
     def colour(self, row: Choice) -> str:
         """Return the colour of a row, for CSS."""
@@ -66,8 +74,8 @@ class Shades:
         stops = "".join(f'<stop offset="{share}%" style="stop-color:{_mixed(share)}"/>' for share in range(0, 101, 25))
         chart.parts.append(f'<defs><linearGradient id="{name}">{stops}</linearGradient></defs>')
         chart.add("rect", x=left, y=top, width=width, height=8, rx=2, fill=f"url(#{name})")
-        sign = "≥" if self.objective.mode == "min" else "≤"
-        chart.add("text", f"{sign} {spelled(self.bad)}", class_="tick", x=left, y=top + 21)
+        sign = ("≥ " if self.objective.mode == "min" else "≤ ") if self.has_worse else ""
+        chart.add("text", f"{sign}{spelled(self.bad)}", class_="tick", x=left, y=top + 21)
         chart.add("text", spelled(self.good), class_="tick", x=left + width, y=top + 21, text_anchor="end")
         chart.add("text", self.objective.metric, class_="tick", x=left - 8, y=top + 8, text_anchor="end")
 

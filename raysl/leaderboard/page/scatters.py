@@ -1,5 +1,6 @@
 """One number of each row against another: trade-offs, costs, and the geometry of features beside accuracy."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -66,7 +67,8 @@ def scatters(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Sc
     ranked = [row for row in rows if row.value(objectives[0].metric) is not None]
     if len(ranked) < MIN_DOTS:
         return []
-    known = {name for row in ranked for name in row.numbers}
+    counts = Counter(name for row in ranked for name in row.numbers)
+    known = {name for name, num in counts.items() if num >= MIN_DOTS}
     ranks = [one.metric for one in objectives]
     geometry = sorted(name for name in known if name.startswith("geometry/") and name.count("/") == 1)
     joined = "Joined: finished rows that no other beats in both."

@@ -1,5 +1,6 @@
 """The rows of a leaderboard as an HTML table, complete without the script that sorts and filters it."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -10,12 +11,16 @@ from raysl.leaderboard.flat import ENDS, measured, shown, varied
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
-from raysl.leaderboard.page.rows import row_name, short_name
+from raysl.leaderboard.page.rows import short_name
 from raysl.leaderboard.references import Reference, references
 from raysl.report.tables import Cell, link
 from raysl.storage.addresses import cut
 
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
+MORE = "number more"
+"""Class of columns that the script hides until they are asked for: costs, and measurements behind the first."""
+MOST_OTHERS = 3
+"""Measurements beside the objectives that are always shown."""
 MAX_PLAIN = 25
 """Rows up to which the table has no height of its own."""
 Column = tuple[str, str, str]
@@ -28,7 +33,7 @@ def table_section(board: Leaderboard) -> str:
         return ""
     heads, rows = _columns(board)
     titles = "".join(
-        f'<th scope="col" class="{kind}" aria-sort="{"ascending" if index == 0 else "none"}">{escape(title)}</th>'
+        f'<th scope="col" class="{kind}" aria-sort="{"ascending" if index == 0 else "none"}">{_heading(title)}</th>'
         for index, (kind, title) in enumerate(heads)
     )
     body = "".join(
@@ -37,12 +42,18 @@ def table_section(board: Leaderboard) -> str:
         + "</tr>"
         for index, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
     )
+    tools = _filters(board.choices, any(kind == MORE for kind, _ in heads))
     tall = " tall" if len(board.choices) > MAX_PLAIN else ""
     return (
-        f'<section id="results"><h2>Results</h2>{_filters(board.choices)}<div class="wide{tall}" tabindex="0" '
+        f'<section id="results"><h2>Results</h2>{tools}<div class="wide{tall}" tabindex="0" '
         f'role="region" aria-label="Results"><table class="full board"><thead><tr>{titles}</tr></thead>'
         f"<tbody>{body}</tbody>{_foot(board, heads)}</table></div>{_note(board)}</section>"
     )
+
+
+def _heading(title: str) -> str:
+    """Return a title that may break behind its dots and strokes."""
+    return re.sub(r"(?<=[./])", "<wbr>", escape(title))
 
 
 def _settings(row: Choice) -> str:
@@ -55,7 +66,7 @@ def _sorted(by: str) -> str:
     return f' data-by="{escape(by)}"' if by else ""
 
 
-def _filters(rows: Sequence[Choice]) -> str:
+def _filters(rows: Sequence[Choice], has_more: bool) -> str:
     """What the script shows: a text, and the configuration and status of rows where there are several."""
     fields = '<label>Filter <input type="search" id="filter" placeholder="words of a row" autocomplete="off"></label>'
     configs = sorted({row.config for row in rows if row.config})
@@ -64,6 +75,8 @@ def _filters(rows: Sequence[Choice]) -> str:
         if len(values) > 1:
             options = "".join(f"<option>{escape(value)}</option>" for value in values)
             fields += f'<label>{name} <select id="{name}"><option value="">all</option>{options}</select></label>'
+    if has_more:
+        fields += '<label><input type="checkbox" id="more"> costs and all numbers</label>'
     return f'<div class="tools" hidden>{fields}<output id="count"></output></div>'
 
 
@@ -81,7 +94,9 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
     settings = varied(rows)
     heads += [("number" if _are_numbers(rows, name) else "", name) for name in settings]
     others = measured(rows, objectives)
-    heads += [("number", TITLES.get(name, name)) for name in (*others, *ends)]
+    mores = [*["number"] * MOST_OTHERS, *[MORE] * len(others)]
+    heads += [(kind, name) for kind, name in zip(mores, others, strict=False)]
+    heads += [(MORE, TITLES.get(name, name)) for name in ends]
     units = {name: unit for run in board.entries for name, unit in run.units.items()}
     cells, num_best = [], len(best_runs(board))
     for index, row in enumerate(rows):
@@ -93,7 +108,8 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
         line += [_setting(row, name) for name in settings]
         line += [_number(row.numbers.get(name), units.get(name, "")) for name in others]
         line += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
-        cells.append(line)
+        # a cell of a column that may be hidden is hidden with its heading
+        cells.append([(MORE, *cell[1:]) if head == MORE else cell for (head, _), cell in zip(heads, line, strict=True)])
     return heads, cells
 
 
@@ -147,7 +163,11 @@ def _name(row: Choice, path: str) -> Column:
         links.append(f'<a href="{escape(target)}">{text}</a>' if target else text)
     runs = " · ".join(links)
     if not row.config:
-        return "name", "", f"<code>{runs}</code>" if len(row.runs) == 1 else f"{escape(row_name(row))}: {runs}"
+        return (
+            "name",
+            "",
+            f"<code>{runs}</code>" if len(row.runs) == 1 else f"{escape(short_name(row.runs[0]))}: {runs}",
+        )
     config = escape(row.config).replace("/", "/<wbr>")
     return "name", row.config, f'<b>{config}</b><div class="spread">{runs}</div>'
 

@@ -1,7 +1,7 @@
 """The base classes of backbones."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from raysl.config.schema import BackboneConfig
+from raysl.errors import ConfigError
+from raysl.nn.backbones.published import Published
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,17 @@ class Backbone(nn.Module, ABC):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+
+    def __repr__(self) -> str:
+        """What a notebook shows, in place of all layers, which `print(*backbone.children())` does."""
+        num = sum(weight.numel() for weight in self.parameters())
+        stages = ", ".join(f"{name} {width}" for name, width in self.stage_widths.items())
+        facts = [
+            f"{self.feature_dim} features",
+            f"{num / 1e6:.3g} M parameters",
+            *([f"stages {stages}"] if stages else []),
+        ]
+        return f"{type(self).__name__}({'; '.join(facts)})"
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, except for frozen modules."""
@@ -107,6 +120,28 @@ class Backbone(nn.Module, ABC):
     def advice(cls, config: Any, side: int) -> str | None:
         """Return advice on settings that suit square images of this side in pixels better, if any."""
         return None
+
+    @classmethod
+    def published(cls, config: Any) -> Published:
+        """Return the published weights that the settings ask for, downloaded where they are not in a cache.
+
+        It is called once, for a new run whose `config.is_pretrained` is true.
+
+        Raises:
+            ConfigError: if there are none, or a hash is wrong.
+            StorageError: if they cannot be downloaded.
+        """
+        raise ConfigError(f"backbone={config.name} has no published weights")
+
+    def renamed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a file of the network, with a classifier perhaps, by the names in `state_dict`.
+
+        Those of the classifier keep names that are not in it. Default: they have these names already.
+
+        Args:
+            tensors: by the names that the network's library or authors gave them.
+        """
+        return dict(tensors)
 
     @property
     def title(self) -> str:

@@ -1,6 +1,7 @@
 """The networks of timm (PyTorch Image Models, Wightman 2019), by their names there; timm is an optional dependency."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -9,18 +10,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from raysl.errors import ConfigError
+from raysl.nn.backbones.published import Published, hub_file, torch_file
 from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, replace_drop_path
 
 ARGUMENTS = {"img_size": "image_size", "drop_path_rate": "drop_path"}
 """Our settings by timm's names."""
+CONVERSION = "checkpoint_filter_fn"
+"""Name of the function in a module of timm that converts the official files of its networks."""
 
 
 class TimmModel(WrappedBackbone):
     """A network of timm without its classifier, by its name there: `resnet50`, `vit_small_patch16_224`.
 
-    Features are timm's for `num_classes=0`. Weights start at random, as in timm. The stages are timm's intermediates,
-    maps [B, C, H, W]: `stage1`, `stage2`, ... or, if all have one resolution, `block1`, `block2`, ...; and `features`,
-    the output of `forward`.
+    Features are timm's for `num_classes=0`. Weights start at random, as in timm, or with `pretrained` as published. The
+    stages are timm's intermediates, maps [B, C, H, W]: `stage1`, `stage2`, ... or, if all have one resolution,
+    `block1`, `block2`, ...; and `features`, the output of `forward`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,9 @@ class TimmModel(WrappedBackbone):
         name: str = "timm"
         model: str = "resnet50"
         """Name of a network, without the name of its weights after a dot, see `timm.list_models()`."""
+        revision: str | None = None
+        """Commit of the repository of `pretrained` weights on the Hugging Face Hub, 40 digits. Default: the newest,
+        which the run notes."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -40,6 +47,51 @@ class TimmModel(WrappedBackbone):
         sides = network.default_cfg.get("input_size") or (3, 224, 224)
         self._wrap(network, config.image_size or int(sides[-1]))
         self._widths = _stages(network)
+
+    @classmethod
+    def published(cls, config: Config) -> Published:
+        """Return the weights that timm names for the network, from the Hugging Face Hub, else from their address."""
+        timm, tag = _timm(), config.pretrained
+        check_known(config.model, timm.list_models(), "timm")
+        tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{config.model}.*")]
+        if tag is not True and tag not in tags:
+            known = ", ".join(tags) or "none"
+            raise ConfigError(f"backbone.pretrained: {config.model} of timm has no weights {tag!r}; it has {known}")
+        facts: Any = timm.models.get_pretrained_cfg(config.model if tag is True else f"{config.model}.{tag}")
+        if facts is None or not facts.has_weights:
+            raise ConfigError(f"backbone.pretrained: {config.model} of timm has no weights; choose another model")
+        name = f"{config.model}.{facts.tag}" if facts.tag else str(config.model)
+        if facts.hf_hub_id:
+            file = hub_file(facts.hf_hub_id, _hub_names(facts.hf_hub_filename), config.revision)
+        elif config.revision is not None:
+            raise ConfigError(f"backbone.revision: {name} is not on the Hugging Face Hub; leave it out")
+        else:
+            file = torch_file(facts.url) if isinstance(facts.url, str) else torch_file(*facts.url)
+        return Published(name, file, file.tensors(), tuple(facts.mean), tuple(facts.std))
+
+    def _library_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors by timm's names, after timm's own conversion of official files where that fits more."""
+        convert = getattr(sys.modules[_timm().model_entrypoint(self.config.model).__module__], CONVERSION, None)
+        wanted = {name: value.shape for name, value in self.network.state_dict().items()}
+
+        def num_fits(some: Mapping[str, Any]) -> int:
+            return sum(isinstance(value, Tensor) and wanted.get(name) == value.shape for name, value in some.items())
+
+        if convert is None or num_fits(tensors) == len(wanted):
+            return tensors
+        try:
+            converted: dict[str, Tensor] = dict(convert(dict(tensors), self.network))
+        except (KeyError, ValueError, IndexError, TypeError, AttributeError, RuntimeError, AssertionError):
+            return tensors  # they are of another network, and stay to be compared by their names
+        return converted if num_fits(converted) > num_fits(tensors) else tensors
+
+    def _whole_network(self) -> nn.Module:
+        return _build(_timm(), self.config, num_classes=10)
+
+    def library_options(self) -> dict[str, Any]:
+        """Return the arguments with which `timm.create_model` makes this network."""
+        size = self.config.image_size
+        return {"num_classes": 0} | ({} if size is None else {"img_size": size})
 
     @property
     def stage_widths(self) -> dict[str, int]:
@@ -109,12 +161,20 @@ def _timm() -> ModuleType:
     return timm  # type: ignore[no-any-return]
 
 
-def _build(timm: ModuleType, config: TimmModel.Config) -> nn.Module:
-    """Build the network without its classifier."""
+def _hub_names(name: str | None) -> list[str]:
+    """Return the names of a file on the Hub, those without pickles first; none for timm's usual ones."""
+    if name is None or not name.endswith((".bin", ".pth")):
+        return [] if name is None else [name]
+    stem = name.rpartition(".")[0]
+    return [f"{stem.replace('pytorch_model', 'model')}.safetensors", f"{stem}.safetensors", name]
+
+
+def _build(timm: ModuleType, config: TimmModel.Config, num_classes: int = 0) -> nn.Module:
+    """Build the network; without classes it has no classifier."""
     settings = {theirs: getattr(config, ours) for theirs, ours in ARGUMENTS.items()}
     arguments = {name: value for name, value in settings.items() if value is not None}
     try:
-        return timm.create_model(config.model, pretrained=False, num_classes=0, **arguments)  # type: ignore[no-any-return]
+        return timm.create_model(config.model, pretrained=False, num_classes=num_classes, **arguments)  # type: ignore[no-any-return]
     except TypeError as error:
         for theirs, ours in ARGUMENTS.items():
             if theirs in arguments and theirs in str(error):

@@ -1,7 +1,10 @@
 """The classification networks of torchvision, by their names there."""
 
 import inspect
-from collections.abc import Sequence
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from raysl.errors import ConfigError
+from raysl.nn.backbones.positions import resize_positions
+from raysl.nn.backbones.published import Published, torch_file
 from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, replace_drop_path
 from raysl.nn.drop_path import DropPath
 
@@ -17,6 +22,9 @@ HEADS = ("classifier", "fc", "head", "heads")
 TRUNKS = ("features", "trunk_output", "blocks", "layers")
 NO_DECAY = ("class_token", "pos_embedding", "relative_position_bias_table", "logit_scale", "layer_scale")
 SIZE_ARGUMENTS = {"VisionTransformer": "image_size", "MaxVit": "input_size"}
+POSITIONS = "encoder.pos_embedding"
+_OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12])\.")  # of DenseNets before torchvision 0.4
+_OLD_MLP = re.compile(r"\.mlp\.linear_([12])\.")  # of ViTs before torchvision 0.14
 MORE_ARGUMENTS = {
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
@@ -27,7 +35,8 @@ class TorchvisionModel(WrappedBackbone):
     """A network of torchvision without its classifier, by its name there: `convnext_tiny`, `swin_t`, `regnet_y_400mf`.
 
     The classifier is removed from its first linear layer (or convolution) on, with its dropout; a normalisation before
-    it stays. AlexNet and VGG therefore end with their flattened maps. Weights start as in torchvision. The stages
+    it stays. AlexNet and VGG therefore end with their flattened maps. Weights start as in torchvision, or with
+    `pretrained` as published. The stages
     `stage1`, `stage2`, ... are the last maps [B, C, H, W] of each resolution, from the largest; ViTs have `block1`, ...
     with maps of the patches of each block. `features` is the output of `forward`.
 
@@ -56,6 +65,49 @@ class TorchvisionModel(WrappedBackbone):
         """Build the whole network, with its classifier, and return it with the side of its images."""
         network, size = _build(self.config)
         return _set_drop_path(network, self.config), size
+
+    @classmethod
+    def published(cls, config: Any) -> Published:
+        """Return the weights that torchvision names in the network's enumeration of weights."""
+        from torchvision import models
+
+        check_known(config.model, models.list_models(module=models), "torchvision")
+        known = models.get_model_weights(config.model)
+        name = "DEFAULT" if config.pretrained is True else str(config.pretrained)
+        if name not in known.__members__:
+            names = ", ".join(member for member in known.__members__ if member != "DEFAULT")
+            raise ConfigError(
+                f"backbone.pretrained: {config.model} of torchvision has no weights {name!r}; it has {names or 'none'}"
+            )
+        weights = known[name]
+        file, preset = torch_file(weights.url), weights.transforms()
+        return Published(str(weights), file, file.tensors(), tuple(preset.mean), tuple(preset.std))
+
+    def _library_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors by present names; a ViT's positions are interpolated to its own grid."""
+        tensors = {_OLD_MLP.sub(_new_mlp, _OLD_DENSE.sub(r"\1\2.", name)): value for name, value in tensors.items()}
+        if type(self.network).__name__ == "VisionTransformer" and POSITIONS in tensors:
+            side = self.native_size // int(self.network.patch_size)  # type: ignore[arg-type]
+            places = tensors[POSITIONS]
+            old = math.isqrt(max(places.shape[1] - 1, 0)) if places.ndim == 3 else 0
+            if old not in (0, side) and old**2 == places.shape[1] - 1:
+                grid = resize_positions(places[:, 1:], (old, old), (side, side))
+                tensors[POSITIONS] = torch.cat([places[:, :1], grid], dim=1)
+        return tensors
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load tensors by present names; files of tensors alone lack the version that MNASNet asks for."""
+        if not hasattr(state_dict, "_metadata"):
+            state_dict = OrderedDict(state_dict)
+            state_dict._metadata = self.state_dict()._metadata  # type: ignore[attr-defined]
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _whole_network(self) -> nn.Module:
+        return self._build_whole()[0]
+
+    def library_options(self) -> dict[str, Any]:
+        """Return the arguments with which `torchvision.models.get_model` makes this network."""
+        return _arguments(self.config)
 
     @property
     def stage_widths(self) -> dict[str, int]:
@@ -163,23 +215,42 @@ def _build(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
 
     check_known(config.model, models.list_models(module=models), "torchvision")
     builder = models.get_model_builder(config.model)
-    kind = inspect.signature(builder).return_annotation
-    size_argument = SIZE_ARGUMENTS.get(kind if isinstance(kind, str) else kind.__name__)
+    size_argument = _size_argument(config.model)
     if config.image_size is not None and size_argument is None:
         raise ConfigError(
             f"backbone.image_size is for networks that take images of one size; {config.model} takes any, leave it out"
         )
     size = config.image_size or 224
-    arguments: dict[str, Any] = dict(MORE_ARGUMENTS.get(config.model, {}))
-    if config.image_size is not None:
-        arguments[str(size_argument)] = (size, size) if size_argument == "input_size" else size
     try:
-        return builder(**arguments), size
+        return builder(**_arguments(config)), size
     except WRONG_SIZE as error:
         if size_argument is None or config.image_size is None:
             raise
         why, near = str(error).splitlines()[0], _near(config.model, size)
         raise ConfigError(f"backbone.image_size {size} does not fit {config.model} ({why}); try {near}") from error
+
+
+def _arguments(config: TorchvisionModel.Config) -> dict[str, Any]:
+    """Return the arguments of the network's builder."""
+    arguments: dict[str, Any] = dict(MORE_ARGUMENTS.get(config.model, {}))
+    if arguments and config.pretrained:
+        arguments["transform_input"] = True  # their published weights are for images of another normalisation
+    if (size := config.image_size) is not None:
+        size_argument = str(_size_argument(config.model))
+        arguments[size_argument] = (size, size) if size_argument == "input_size" else size
+    return arguments
+
+
+def _size_argument(model: str) -> str | None:
+    """Return the name of the builder's argument for the side of images, where it has one."""
+    from torchvision import models
+
+    kind = inspect.signature(models.get_model_builder(model)).return_annotation
+    return SIZE_ARGUMENTS.get(kind if isinstance(kind, str) else kind.__name__)
+
+
+def _new_mlp(match: re.Match[str]) -> str:
+    return f".mlp.{3 * (int(match[1]) - 1)}."
 
 
 def _near(model: str, size: int) -> int:

@@ -1,10 +1,10 @@
 """Backbones around networks of other libraries."""
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from raysl.nn.drop_path import DropPath
 
 WRONG_SIZE = (RuntimeError, ValueError, AssertionError, IndexError)
 """Exceptions that networks raise for images of a size that does not fit."""
+AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
+"""Beginnings of the names of classifiers inside GoogLeNet and Inception, which train with them only."""
 
 
 class WrappedBackbone(Backbone):
@@ -38,6 +40,19 @@ class WrappedBackbone(Backbone):
         drop_path: Annotated[float, Within(0, 1, below=True)] | None = None
         """Rate at which training drops the last block for a sample, for networks with stochastic depth; earlier blocks
         follow in proportion. Default: the network's own."""
+        pretrained: bool | str = False
+        """Begin with the library's published weights, true for its default ones, or their name: IMAGENET1K_V1 or
+        a1_in1k. A new run downloads them once, on its driver, and checks their SHA-256; workers and resumed runs get
+        them from the run's checkpoints. `method.weights` replaces them."""
+
+        @property
+        def is_pretrained(self) -> bool:
+            """Whether a new run begins with published weights of the network."""
+            return self.pretrained is not False
+
+        def at_random(self) -> Self:
+            """Return these settings without published weights."""
+            return replace(self, pretrained=False)
 
     network: nn.Module
 
@@ -65,6 +80,33 @@ class WrappedBackbone(Backbone):
         """
         with self._size_errors(images):
             return self.network(images)  # type: ignore[no-any-return]
+
+    def renamed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors by the names in `state_dict`, from those of the library; the classifier keeps its names."""
+        heads = self._head_names()
+        named = {name.removeprefix("network."): value for name, value in tensors.items()}
+        return {
+            name if name in heads or name.startswith(AUXILIARY) else f"network.{name}": value
+            for name, value in self._library_tensors(named).items()
+        }
+
+    def _library_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors by the library's present names, from those of its older files."""
+        return tensors
+
+    def _head_names(self) -> set[str]:
+        """Return the library's names of the tensors of the classifier."""
+        with torch.random.fork_rng(devices=[]):
+            try:
+                with torch.device("meta"):
+                    whole = self._whole_network()
+            except RuntimeError:  # some networks compute with their tensors in `__init__`
+                whole = self._whole_network()
+        return set(whole.state_dict()) - set(self.network.state_dict())
+
+    def _whole_network(self) -> nn.Module:
+        """Build the network with its classifier."""
+        raise NotImplementedError
 
     def _wrap(self, network: nn.Module, native_size: int) -> None:
         """Store the network and find the width of its features without computing any."""

@@ -58,7 +58,7 @@ class CheckpointKeeper(Callback):
 
     @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        if self.config.metric in line:
+        if self.config.metric in line and step.index:  # not of the network before training
             self.newest = line[self.config.metric]
 
     @override

@@ -13,7 +13,7 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
-from raysl.train.files import CORRUPT_FILE, append
+from raysl.train.files import CORRUPT_FILE, append, count_broken
 from raysl.train.late import Answer, is_late
 
 SHOWN = 5
@@ -102,7 +102,7 @@ def too_many(images: list[str], limit: int) -> str:
     """Return the error of a run with more than `limit` broken images."""
     shown = "; ".join(images[:SHOWN]) + ("; ..." if len(images) > SHOWN else "")
     rest = f"all are listed in {CORRUPT_FILE} of the run's folder; a larger data.max_corrupt lets it go on"
-    return f"{len(images):,} images are broken, data.max_corrupt allows {limit:,}: {shown}; {rest}"
+    return f"{count_broken(len(images))}, data.max_corrupt allows {limit:,}: {shown}; {rest}"
 
 
 def _line(image: str) -> str:

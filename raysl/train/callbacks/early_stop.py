@@ -52,6 +52,8 @@ class EarlyStop(Callback):
 
     @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
+        if not step.index:  # of the network before training
+            return
         config = self.config
         value = dist.gather_objects(line[config.metric])[0] if config.metric in line else None
         assert self.best_step is not None

@@ -15,13 +15,16 @@ from raysl.schedule import Step
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
-from raysl.train.files import METRICS_FILE, STARTUP_FILE, append
+from raysl.train.files import METRICS_FILE, STARTUP_FILE, append, note_event
 
 log = logging.getLogger("raysl")
 
 
 class MetricsLog(Callback):
-    """Appends each logged line to a local `metrics.jsonl`; a start cuts off lines after the restored step."""
+    """Appends each logged line to a local `metrics.jsonl`; a start cuts off lines after the restored step.
+
+    Of a file with damaged lines a start keeps the others, and a copy as `metrics.jsonl.damaged`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS_FILE
@@ -31,7 +34,15 @@ class MetricsLog(Callback):
         if dist.is_main():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             before = self.path.read_bytes() if self.path.exists() else b""
-            lines = [line for line in parse_metrics(before) if line["step"] <= run.state.step]
+            good, damaged = split_metrics(before)
+            if damaged:
+                aside = self.path.with_name(f"{self.path.name}.damaged")
+                aside.write_bytes(before)
+                text = f"{_damage(str(self.path), damaged)}; the file as it was is {aside.name}"
+                note_event(self.path.parent, text)  # the driver shows it
+                log.warning("%s", text)
+            # a line of step 0 is logged again by a start from there
+            lines = [line for line in good if line["step"] <= run.state.step > 0]
             # a draft first: a full disk leaves the former file as it is
             draft = self.path.with_name(f"{self.path.name}.part")
             draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -46,28 +57,62 @@ class MetricsLog(Callback):
             append(self.path, (json.dumps(head | line) + "\n").encode())
 
 
-def parse_metrics(content: bytes) -> list[dict[str, float]]:
-    r"""Return the lines of a `metrics.jsonl`, up to the first that a kill or a power loss left damaged.
+def parse_metrics(content: bytes, where: str = METRICS_FILE) -> list[dict[str, float]]:
+    r"""Return the lines of a `metrics.jsonl` without damaged ones, of which a warning tells.
 
     >>> parse_metrics(b'{"step": 1, "loss": 2.5}\n{"step": 2, "lo')
     [{'step': 1, 'loss': 2.5}]
+
+    Args:
+        content: of the file.
+        where: its path or URI, for the warning.
     """
-    lines = []
-    texts = content.splitlines()
-    for number, text in enumerate(texts):
-        try:
-            line = read_record(text, METRICS_FILE, _PLACES)
-            if not all(type(value) in (float, int) for value in line.values()):  # a million lines a second
-                check_types(line, METRICS_FILE, dict.fromkeys(line, float))
-            lines.append(line)
-        except Damaged as error:
-            if number + 1 < len(texts):
-                log.warning("of %s only the first %d lines are read: %s", METRICS_FILE, number, error)
-            break
+    lines, damaged = split_metrics(content)
+    if damaged:
+        log.warning("%s", _damage(where, damaged))
     return lines
 
 
+def split_metrics(content: bytes) -> tuple[list[dict[str, float]], list[str]]:
+    r"""Return the whole lines of a `metrics.jsonl`, and what is wrong with each other line.
+
+    A last line without an end, as a kill leaves it, is in neither list.
+
+    >>> split_metrics(b'{"step": 1}\n[2]\n{"step": 3}\n{"step": 4')
+    ([{'step': 1}, {'step': 3}], ['line 2: it is [2], not an object'])
+    """
+    lines: list[dict[str, float]] = []
+    damaged = []
+    texts = content.splitlines()
+    for number, text in enumerate(texts, 1):
+        try:
+            lines.append(_parse_line(text))
+        except Damaged as error:
+            if number < len(texts) or content.endswith(b"\n"):
+                damaged.append(f"line {number}: {str(error).removeprefix(f'{METRICS_FILE} is damaged: ')}")
+    return lines, damaged
+
+
+def _parse_line(text: bytes) -> dict[str, float]:
+    line: dict[str, float] = read_record(text, METRICS_FILE, _PLACES)
+    if not all(type(value) is float or _is_small(value) for value in line.values()):  # a million lines a second
+        check_types(line, METRICS_FILE, dict.fromkeys(line, float))
+        raise Damaged(f"{METRICS_FILE} is damaged: a number has more than 63 bits")
+    if line["step"] < 0:
+        raise Damaged(f"{METRICS_FILE} is damaged: its step is {line['step']}")
+    return line
+
+
+def _damage(where: str, damaged: Sequence[str]) -> str:
+    count = "1 damaged line is" if len(damaged) == 1 else f"{len(damaged)} damaged lines are"
+    return f"{where}: {count} left out: {damaged[0]}" + (", ..." if len(damaged) > 1 else "")
+
+
 _PLACES = {"step": int}
+
+
+def _is_small(value: object) -> bool:
+    return type(value) is int and value.bit_length() < 64
 
 
 class Startup(Callback):

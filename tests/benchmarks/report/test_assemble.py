@@ -1,6 +1,7 @@
 """The pictures of a report."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,20 @@ from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (("backbone=resnet", "backbone.depth=18"), "resnet, depth 18 (0.00 M weights)"),
+        (("backbone=vit", "backbone.size=nano", "backbone.depth=2"), "vit, size nano (0.00 M weights)"),
+        (("backbone=torchvision", "backbone.model=swin_t"), "torchvision, model swin_t (0.00 M weights)"),
+        (("backbone=alexnet",), "alexnet (0.00 M weights)"),
+    ],
+)
+def test_the_title_of_a_backbone_says_which_of_its_kind_it_is(words: tuple[str, ...], title: str) -> None:
+    loaded = SimpleNamespace(config=load_config("quickstart", words), backbone=torch.nn.Linear(3, 3))
+    assert assemble._backbone_title(loaded) == title  # type: ignore[arg-type]
 
 
 def test_neighbours_are_the_most_similar_others_and_never_the_query() -> None:

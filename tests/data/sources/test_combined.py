@@ -242,6 +242,8 @@ CHANGED = {
     "augment_on": "task",
     "scaled_decode": False,
     "max_corrupt": 0.5,
+    "max_pixels": 5,
+    "max_file_bytes": 5,
     "changed": "accept",
     "buffer_gb": 1.0,
     "prefetch": 3,

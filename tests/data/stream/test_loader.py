@@ -17,6 +17,7 @@ from raysl.data.split import Rows, Split, runs
 from raysl.data.stream import loader as stream_loader
 from raysl.data.stream import prefetch
 from raysl.data.stream.loader import LARGE_BYTES, Loader, LocalBatches
+from raysl.data.stream.rows import BlockRows, to_loaded, to_rows
 from raysl.hashing import Int64s
 from raysl.transforms import HorizontalFlip, RandomResizedCrop, View, ViewRecipe
 from raysl.transforms.view_recipe import evaluation_recipe
@@ -146,6 +147,22 @@ def test_extras_are_the_same_wherever_views_are_augmented(files: list[bytes]) ->
         assert torch.equal(in_task.extras[name], on_device.extras[name])
         for group in recipe.groups:
             assert torch.equal(in_task.views[group], on_device.views[group])
+
+
+@pytest.mark.parametrize("in_task", [True, False])
+def test_views_that_processes_share_are_neither_copied_nor_written_to(files: list[bytes], in_task: bool) -> None:
+    recipe = ViewRecipe({"global": (View(RandomResizedCrop(size=32), (HorizontalFlip(p=1.0),)),) * 2})
+    loader = replace(loader_of(Photographs(files), recipe), augment_in_task=in_task)
+    rows = to_rows(loader.load(0, 0, 1))
+    shared = {name: column.copy() for name, column in rows.columns.items()}
+    for column in shared.values():
+        column.flags.writeable = False
+    loaded = to_loaded(BlockRows(shared))
+    assert np.shares_memory(loaded.views["global"].numpy(), shared["view:global"])
+    assert not np.shares_memory(loaded.index.numpy(), shared["index"])
+    batch, expected = loader.finish(loaded, 0, CPU), loader.finish(to_loaded(rows), 0, CPU)
+    assert torch.equal(batch.views["global"], expected.views["global"])
+    batch.label.zero_()
 
 
 def test_row_bytes_are_those_of_what_travels(files: list[bytes]) -> None:

@@ -133,6 +133,20 @@ def test_the_keyboard_sorts_too_and_rows_without_the_number_stay_last(show: Show
         assert [float(value) for value in told[:3]] == sorted((90.0, 80.0, 70.0), reverse=turn == 0)
 
 
+def test_the_table_fits_and_a_box_shows_the_costs(show: Show) -> None:
+    wide = "const box = document.querySelector('#results .wide'); return box.scrollWidth <= box.clientWidth"
+    browser = show(zoo())
+    assert browser.execute_script(wide)
+    box = browser.find_element("id", "more")
+    hidden = "return [...document.querySelectorAll('.board .more')].every((cell) => !cell.offsetParent)"
+    assert browser.execute_script(hidden)
+    box.click()
+    assert not browser.execute_script(hidden)
+    browser.refresh()
+    ready(browser)
+    assert browser.find_element("id", "more").is_selected()
+
+
 def test_words_configurations_and_statuses_filter_rows_and_drawings(show: Show) -> None:
     from selenium.webdriver.support.ui import Select
 
@@ -263,7 +277,7 @@ def test_the_page_of_a_sweep_that_was_cut_off_or_stopped_does_not_say_that_it_ru
     cut_off = show(asha(12, state="running")).find_element("id", "live").text
     assert "has written nothing since" in cut_off
     stopped = show(asha(12, state="stopped")).find_element("id", "live").text
-    assert stopped == "The sweep was stopped. What started it goes on with it."
+    assert stopped == "The sweep was stopped before its end. The command that started it runs the trials that are left."
 
 
 @pytest.mark.parametrize("name", ["asha", "zoo", "population"])

@@ -1,5 +1,6 @@
 """leaderboard.html as text: what stands on it without a browser."""
 
+import math
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from raysl.leaderboard.page.curves import MOST_POINTS, curve_names, finite_point
 from raysl.leaderboard.page.importance import importance
 from raysl.leaderboard.page.lineage import lineage
 from raysl.leaderboard.page.page import Extras, page
+from raysl.leaderboard.page.rows import Shades, row_name
 from raysl.report.chart import spelled
 from tests.leaderboard.boards import asha, board, entry, population, single, zoo
 from tests.report.test_page import Outline
@@ -111,6 +113,14 @@ def test_little_is_shown_of_a_sweep_that_has_little(found: Leaderboard) -> None:
     assert "nan" not in outline.text.lower().split()
     assert "Importance of settings" not in outline.headings
     assert "What it costs" not in outline.headings
+
+
+def test_a_setting_that_all_rows_share_is_in_no_name_of_a_row() -> None:
+    varied = [{"optim.lr": rate, "method.temperature": 0.2} for rate in (0.1, 0.3)]
+    found = board([entry(number, 50 + number, settings=settings) for number, settings in enumerate(varied)])
+    assert [row_name(row) for row in found.choices] == ["lr 0.3", "lr 0.1"]
+    alone = board([entry(0, 50, settings=varied[0])])
+    assert [row_name(row) for row in alone.choices] == ["lr 0.1, temperature 0.2"], "of one row all tell something"
 
 
 def test_the_same_leaderboard_gives_the_same_page(searched: str) -> None:
@@ -247,3 +257,38 @@ def test_runs_without_a_member_take_the_first_line_that_is_free() -> None:
         entry(4, parents=[("trial_00000001", 2.0)]),
     ]
     assert [(one.run.index, one.lane) for one in lineage(runs)] == [(0, 0), (1, 1), (2, 1), (3, 0)]
+
+
+def two_rows(**changes: object) -> Leaderboard:
+    """Two choices of a learning rate, each with a curve."""
+    fields = {"course": {"loss": [(1.0, 2.0), (4.0, 1.0)]}, "costs": {"seconds": 33.0, "memory_gb": 1.4}} | changes
+    return board([entry(0, 50.0, **fields), entry(1, 40.0, **fields)])
+
+
+def test_the_legend_of_two_rows_tells_them_by_what_varies() -> None:
+    text = page(two_rows())
+    keys = re.sub(r"<[^>]+>", "", re.findall(r'<span class="keys">(.*?)</span><div', text, re.DOTALL)[0])
+    assert keys.split() == ["1:", "lr", "0.1", "2:", "lr", "1.1"]
+    assert "others" not in keys
+
+
+def test_the_colours_of_two_rows_are_those_of_their_own_numbers() -> None:
+    shades = Shades(two_rows())
+    assert (shades.bad, shades.good, shades.has_worse) == (40.0, 50.0, False)
+    assert Shades(asha()).has_worse
+
+
+def test_costs_are_columns_that_the_script_hides_until_they_are_asked_for() -> None:
+    text = page(two_rows())
+    heads = re.findall(r'<th scope="col" class="([^"]*)"[^>]*>(.*?)</th>', text)
+    assert [re.sub("<wbr>", "", title) for kind, title in heads if "more" in kind] == ["seconds", "memory, GB"]
+    assert text.count('class="number more"') == 3 * 2, "with their cells"
+    assert '<input type="checkbox" id="more">' in text
+    assert 'id="more"' not in page(two_rows(costs={}))
+
+
+def test_a_number_that_one_row_alone_has_gets_no_drawing_of_its_own() -> None:
+    first = {"knn_top1": 50.0, "geometry/rankme": 4.0}
+    found = board([entry(0, 50.0, metrics=first), entry(1, 40.0)])
+    assert "Geometry beside accuracy" not in Outline(page(found)).headings
+    assert "Course of training" not in Outline(page(two_rows(course={"loss": [(1.0, math.nan)]}))).headings

@@ -1,0 +1,125 @@
+"""`raysl runs`: all runs under a storage."""
+
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raysl.cli.arguments import set_up
+from raysl.process.screen import duration
+
+if TYPE_CHECKING:
+    from raysl.runs.summary import RunSummary
+
+SHOWN = ("loss", "knn_top1")
+"""Numbers that are shown unless others are asked for."""
+
+
+def run_runs(
+    storage: Annotated[str, typer.Argument(metavar="[STORAGE]", help="A folder or a URI with runs.")] = "runs",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Only runs where this holds, such as method=dino, state=failed or 'optim.lr>=0.1'; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    show: Annotated[
+        str, typer.Option(metavar="KEY,...", help="Numbers and settings to show, such as knn/top1,optim.lr.")
+    ] = ",".join(SHOWN),
+    best: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Sort by this number or setting, the largest first.", show_default=False),
+    ] = None,
+    least: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Sort by this number or setting, the smallest first.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+) -> None:
+    """List the runs under a storage: their state, where they are, and their numbers. The last changed come first.
+
+    Exit code 0: done, 2: the input is wrong.
+    """
+    set_up(False)
+    from raysl.errors import ConfigError
+    from raysl.runs.overview import as_row, find_runs, value_of
+
+    if best is not None and least is not None:
+        raise ConfigError("--best and --least exclude each other; give one")
+    runs = find_runs(storage, where or [])
+    columns = [key.strip() for key in show.split(",") if key.strip()]
+    if key := best or least:
+        columns = [key, *(column for column in columns if column != key)]
+        runs = [*_sorted([run for run in runs if _is_number(value_of(run, key))], key, best is not None)]
+    if as_json:
+        typer.echo(json.dumps([_plain(as_row(run)) for run in runs], indent=2))
+    elif not runs:
+        typer.echo(f"no runs in {storage}" + (" for which that holds" if where or key else ""))
+    else:
+        for line in _table(runs, columns):
+            typer.echo(line)
+
+
+def _sorted(runs: list["RunSummary"], key: str, is_largest_first: bool) -> list["RunSummary"]:
+    from raysl.runs.overview import value_of
+
+    return sorted(runs, key=lambda run: value_of(run, key), reverse=is_largest_first)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _table(runs: list["RunSummary"], columns: list[str]) -> list[str]:
+    """Return the lines of the table, numbers to the right."""
+    from raysl.runs.overview import value_of
+
+    head = ["run", "state", "method", "step", "epoch", "left", "changed", *columns]
+    rows = [
+        [
+            run.name,
+            run.state,
+            run.method,
+            str(run.step),
+            f"{run.epoch:.4g}/{run.epochs}",
+            "" if run.left_s is None else duration(run.left_s),
+            "" if run.updated is None else f"{_ago(time.time() - run.updated)} ago",
+            *(_shown(value_of(run, column)) for column in columns),
+        ]
+        for run in runs
+    ]
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    lines = []
+    for number, row in enumerate([head, *rows]):
+        cells = [
+            text.ljust(width) if place < 3 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+        if number and (reason := runs[number - 1].reason):
+            lines.append(f"    {_first_line(reason)}")
+    return lines
+
+
+def _ago(seconds: float) -> str:
+    return duration(seconds) if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _first_line(text: str) -> str:
+    line = text.splitlines()[0]
+    return line if len(line) <= 160 else f"{line[:157]}..."
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without numbers that JSON has not."""
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}

@@ -1,0 +1,126 @@
+"""What lies at a path or URI that a user gives where a name was expected: images, a run, a sweep, weights."""
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from raysl.config.files import expand
+from raysl.errors import ConfigError
+
+Kind = Literal["images", "run", "checkpoint", "sweep", "weights", "nothing"]
+
+IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+WEIGHTS = (".pth", ".pt", ".pth.tar", ".safetensors", ".ckpt", ".torch", ".bin", ".pkl")
+SOURCES = {".parquet": "parquet", ".tar": "webdataset"}
+LISTS = (".csv", ".tsv", ".txt", ".jsonl")
+MOST_NAMES = 5_000
+"""Names below a folder that are looked at to see what it holds."""
+
+
+def is_place(word: str) -> bool:
+    """Whether a word is a path or a URI, not a name, `module:Class` or `path/to/file.py:Class`.
+
+    >>> is_place("s3://bucket/images"), is_place("./images"), is_place("simclr"), is_place("mine/net.py:Net")
+    (True, True, False, False)
+    """
+    if "://" in word:
+        return True
+    if re.search(r"(\.py|^[\w.]+):\w+$", word):
+        return False
+    return re.search(r"[/\\]|^[~$]", word) is not None or os.path.lexists(word)
+
+
+def kind_of(place: str) -> Kind:
+    """Return what is at a local path; a URI is asked for nothing, and is `images` unless its name says otherwise.
+
+    Raises:
+        ConfigError: if the path names a variable that is not set.
+    """
+    if place.lower().endswith(WEIGHTS) and not os.path.isdir(expand(place)):
+        return "weights"
+    if "://" in place:
+        return "images"
+    path = Path(expand(place))
+    if not path.is_dir():
+        return "images" if path.exists() else "nothing"
+    for name, kind in _MARKS.items():
+        if (path / name).exists():
+            return kind
+    return "run" if any(name.startswith("checkpoint_") for name in os.listdir(path)) else "images"
+
+
+_MARKS: dict[str, Kind] = {"meta.json": "checkpoint", "sweep.yaml": "sweep", "run.yaml": "run"}
+
+
+def source_at(place: str) -> dict[str, Any]:
+    """Return the settings of the source that reads the images at a path or URI: `{"name": "parquet", "path": ...}`.
+
+    Parquet files and tars are known by their names, a list of images by its ending; all else is a folder of images.
+
+    Raises:
+        ConfigError: if nothing is there, or it is a run or weights.
+    """
+    kind = kind_of(place)
+    if kind == "nothing":
+        raise ConfigError(f"{place!r}: nothing is there; give a folder of images, a Parquet file, a tar or a list")
+    if kind != "images":
+        raise ConfigError(f"{place!r} is {_NOUNS[kind]}, not images; give a folder of images, a Parquet file or a tar")
+    suffix = os.path.splitext(place.partition("?")[0])[1].lower()
+    if suffix in LISTS:
+        return {"name": "file_list", "train": place}
+    name = SOURCES.get(suffix) or next((_source_of(name) for name in _names(place) if _source_of(name)), None)
+    return {"name": name or "image_folder", "path": place}
+
+
+def has_images(place: str) -> bool:
+    """Whether files of images, Parquet files or tars are at a path, by their names."""
+    return any(_source_of(name) for name in (place, *_names(place)))
+
+
+_NOUNS = {"run": "a run", "checkpoint": "a checkpoint", "sweep": "a sweep", "weights": "a file of weights"}
+
+
+def _source_of(name: str) -> str | None:
+    suffix = os.path.splitext(name)[1].lower()
+    return "image_folder" if suffix in IMAGES else SOURCES.get(suffix)
+
+
+def _names(place: str) -> Iterator[str]:
+    """Yield names of files below a folder, those near its top first, of a bounded number of entries."""
+    return islice(_remote_names(place) if "://" in place else _local_names(expand(place)), MOST_NAMES)
+
+
+def _local_names(path: str) -> Iterator[str]:
+    waiting = deque([path])
+    for _ in range(MOST_NAMES):
+        if not waiting:
+            return
+        try:
+            with os.scandir(waiting.popleft()) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        waiting.append(entry.path)
+                    else:
+                        yield entry.name
+        except OSError:  # one that cannot be read is left to the source, which says so
+            continue
+
+
+def _remote_names(uri: str) -> Iterator[str]:
+    from pyarrow import fs
+
+    from raysl.storage.addresses import open_uri, storage_errors
+
+    system, path = open_uri(uri)
+    waiting = deque([path])
+    for _ in range(10):  # a request each
+        if not waiting:
+            return
+        with storage_errors("list", uri):
+            infos = system.get_file_info(fs.FileSelector(waiting.popleft(), allow_not_found=True))
+        waiting.extend(info.path for info in infos if info.type == fs.FileType.Directory)
+        yield from (info.base_name for info in infos if info.type == fs.FileType.File)

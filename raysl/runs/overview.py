@@ -1,0 +1,173 @@
+"""All runs under a storage, as a list or a table."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyarrow import fs
+
+from raysl.checkpoint.files import META_FILE, SETTINGS_FILE
+from raysl.config.arguments import text_or_path
+from raysl.errors import ConfigError
+from raysl.runs.folder import RunFolder
+from raysl.runs.summary import RunSummary, summarise
+from raysl.storage.addresses import absolute, storage_errors
+from raysl.storage.folder import Folder
+from raysl.storage.reads import REMOTE_READS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEPTH = 3
+"""Levels below a storage at which runs are looked for: those of a sweep are deeper than a run of one's own."""
+_CONDITION = re.compile(r"(?P<key>[^<>=!]+?)\s*(?P<test><=|>=|!=|=|<|>)\s*(?P<value>.*)")
+_TESTS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda found, asked: found == asked,
+    "!=": lambda found, asked: found != asked,
+    "<": lambda found, asked: found < asked,
+    "<=": lambda found, asked: found <= asked,
+    ">": lambda found, asked: found > asked,
+    ">=": lambda found, asked: found >= asked,
+}
+
+
+def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
+    """Return the runs under a storage, those changed last first.
+
+    Args:
+        storage: a local folder or a URI; runs are looked for up to three folders deep.
+        where: conditions `key=value`, also with `!=`, `<`, `<=`, `>`, `>=`, that all have to hold. A key is `state`,
+            `name`, `step`, `epoch`, `method`, `backbone`, a setting such as `optim.lr`, or a number such as `knn/top1`.
+
+    Raises:
+        ConfigError: if the storage is not there, or a condition is none.
+    """
+    conditions = [_parsed(text) for text in where]
+    root = Folder(absolute(storage))
+    if not root.exists():
+        raise ConfigError(f"there is no folder {root.uri}; give the storage of your runs, by default ./runs")
+    names = sorted(_names_local(root) if root.is_local else _names_remote(root))
+
+    def read(name: str) -> RunSummary:
+        return summarise(RunFolder(root.uri_of(name) if name else root.uri), name or os.path.basename(root.path))
+
+    with ThreadPoolExecutor(4 if root.is_local else REMOTE_READS) as pool:
+        runs = [run for run in pool.map(read, names) if all(holds(run) for holds in conditions)]
+    return sorted(runs, key=lambda run: (-(run.updated or 0.0), run.name))
+
+
+def list_runs(storage: str | os.PathLike[str] = "runs", where: Sequence[str] = ()) -> "pd.DataFrame":
+    """Return the runs under a storage as a table, those changed last first.
+
+    >>> list_runs("runs", where=["method=dino"])[["name", "state", "knn_top1"]]  # doctest: +SKIP
+
+    Args:
+        storage: a local folder or a URI.
+        where: conditions such as `method=dino`, `state=failed` or `optim.lr>=0.1`; see `find_runs`.
+
+    Returns:
+        A row for each run: `name`, `uri`, `state`, `reason`, `method`, `backbone`, `step`, `epoch`, `epochs`, `left_s`,
+        `updated` (UTC), and a column for each number that a run has logged or measured.
+
+    Raises:
+        ConfigError: if the storage is not there, or a condition is none.
+    """
+    import pandas as pd
+
+    rows = [as_row(run) for run in find_runs(text_or_path(storage, "storage", "runs"), where)]
+    table = pd.DataFrame(rows, columns=None if rows else list(as_row(RunSummary("", ""))))
+    table["updated"] = pd.to_datetime(table["updated"], unit="s", utc=True)
+    return table
+
+
+def as_row(run: RunSummary) -> dict[str, Any]:
+    """Return what is known of a run without its settings, for a table or as JSON."""
+    return {
+        "name": run.name,
+        "uri": run.uri,
+        "state": run.state,
+        "reason": run.reason,
+        "method": run.method,
+        "backbone": run.backbone,
+        "step": run.step,
+        "epoch": run.epoch,
+        "epochs": run.epochs,
+        "left_s": run.left_s,
+        "updated": run.updated,
+        **run.metrics,
+    }
+
+
+def value_of(run: RunSummary, key: str) -> Any:
+    """Return a field, a number or a setting of a run by its key; None if it has none.
+
+    >>> run = RunSummary("a", "runs/a", metrics={"loss": 2.5}, settings={"optim": {"lr": 0.1}})
+    >>> value_of(run, "loss"), value_of(run, "optim.lr"), value_of(run, "state"), value_of(run, "nothing")
+    (2.5, 0.1, 'new', None)
+    """
+    row = as_row(run)
+    if key in row:
+        return row[key]
+    node: Any = run.settings
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _parsed(text: str) -> Callable[[RunSummary], bool]:
+    """Return what tests a condition."""
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{text!r} is no condition; give key=value, also with !=, <, <=, > or >=, such as method=dino"
+        )
+    key, test, asked = match["key"], _TESTS[match["test"]], match["value"]
+
+    def holds(run: RunSummary) -> bool:
+        found = value_of(run, key)
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            try:
+                return test(float(found), float(asked))
+            except ValueError:
+                return match["test"] == "!="
+        if match["test"] in ("=", "!="):
+            return test("null" if found is None else str(found).lower(), asked.lower())
+        return False
+
+    return holds
+
+
+def _names_local(root: Folder) -> Iterator[str]:
+    """Yield the paths of runs below a local folder, not of converted weights; links to folders are not followed."""
+
+    def look(path: Path, depth: int) -> Iterator[Path]:
+        if (path / SETTINGS_FILE).is_file():
+            if not (path / META_FILE).is_file():  # a checkpoint has settings too
+                yield path
+        elif depth < DEPTH:
+            with os.scandir(path) as entries:
+                folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for folder in folders:
+                yield from look(Path(folder), depth + 1)
+
+    with storage_errors("read", root.uri):
+        for path in list(look(Path(root.path), 0)):
+            name = path.relative_to(root.path).as_posix()
+            yield "" if name == "." else name
+
+
+def _names_remote(root: Folder) -> Iterator[str]:
+    """Yield the paths of runs below a folder of a bucket, not of converted weights, by one listing."""
+    with storage_errors("read", root.uri):
+        infos = root.system.get_file_info(fs.FileSelector(root.path, recursive=True))
+    found = [info.path.removeprefix(root.path).strip("/").rpartition("/") for info in infos]
+    folders = {folder for folder, _, name in found if name == SETTINGS_FILE}
+    for folder in folders - {folder for folder, _, name in found if name == META_FILE}:
+        parts = folder.split("/") if folder else []
+        above = {"/".join(parts[:number]) for number in range(len(parts))}
+        # a checkpoint has settings too: inside its run's folder, or alone
+        if len(parts) <= DEPTH and not above & folders:
+            yield folder

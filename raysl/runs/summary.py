@@ -1,0 +1,202 @@
+"""What state a run is in and how far it is, read from a few small files of its folder."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+from raysl.checkpoint.files import META_FILE, PREFIX, SETTINGS_FILE
+from raysl.config.load import stored_tree
+from raysl.errors import ConfigError
+from raysl.runs.folder import RunFolder
+from raysl.storage.folder import Version
+from raysl.storage.owner import BEAT_PREFIX, is_owned
+from raysl.storage.records import Damaged, read_record
+from raysl.train.callbacks.logs import split_metrics
+from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
+
+State = Literal["running", "finished", "stopped", "failed", "interrupted", "new", "damaged"]
+FRESH_S = 120.0
+"""Age of the beat in a bucket up to which a run counts as running."""
+TAIL_BYTES = 16_384
+LONGEST_LINE = 2_000
+REPORT_FILE = "report.json"
+_ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run under a storage.
+
+    Args:
+        name: path of its folder below the storage.
+        uri: its folder.
+        state: `running`: a process holds its lock; `finished`: all its epochs are done; `stopped`: it was asked to
+            stop; `failed`: it ended with an error; `interrupted`: it ended without a word, as by a lost machine;
+            `new`: it has made no step; `damaged`: its files cannot be read.
+        reason: why it failed or stopped, and what is damaged; else empty.
+        step: updates done by the last logged line, or the newest checkpoint if that is later.
+        epoch: epochs done by then.
+        epochs: epochs that it is to train for.
+        left_s: seconds left at its last speed; None unless it runs and has logged a speed.
+        updated: last change of its files, in seconds since 1970; None where the storage does not tell.
+        metrics: the last value of every number that it has logged in its last lines, and those of its report as
+            `knn/top1`.
+        settings: its settings, a plain tree.
+    """
+
+    name: str
+    uri: str
+    state: State = "new"
+    reason: str = ""
+    step: int = 0
+    epoch: float = 0.0
+    epochs: int = 0
+    left_s: float | None = None
+    updated: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """Name of its method."""
+        return _name(self.settings, "method")
+
+    @property
+    def backbone(self) -> str:
+        """Name of its backbone."""
+        return _name(self.settings, "backbone")
+
+
+def summarise(folder: RunFolder, name: str) -> RunSummary:
+    """Read the summary of a run; what is damaged in its folder becomes its state.
+
+    Raises:
+        StorageError: if the storage fails.
+    """
+    try:
+        return _read(folder, name)
+    except Damaged as error:
+        return RunSummary(name, folder.uri, "damaged", str(error))
+
+
+def _read(folder: RunFolder, name: str) -> RunSummary:
+    versions = folder.versions()
+    settings = _settings(folder)
+    metrics: dict[str, float] = {}
+    lines, damaged = split_metrics(_tail(folder, METRICS_FILE, versions))
+    for line in lines:
+        metrics |= line
+    events = parse_events(_tail(folder, EVENTS_FILE, versions), is_strict=True)
+    step, epoch = int(metrics.pop("step", 0)), float(metrics.pop("epoch", 0.0))
+    meta = _newest_meta(folder, versions)
+    if (saved := int(meta.get("step", 0))) >= step:
+        # A checkpoint has the epoch of the line before it; steps and epochs go on evenly.
+        epoch = round(saved * epoch / step, 9) if step else float(meta.get("metrics", {}).get("epoch", 0.0))
+        step = saved
+    epochs = _number(settings, "train", "epochs")
+    state, reason = _state(folder, versions, events, is_done=0 < epochs <= epoch, has_step=step > 0)
+    is_ended = meta.get("ended") is not None
+    if state == "interrupted" and is_ended:
+        state, reason = "finished", str(meta["ended"])
+    if damaged:
+        note = (
+            f"{METRICS_FILE} has damaged lines, which are left out: {len(damaged)} in its last {TAIL_BYTES // 1024} KB"
+        )
+        reason = f"{reason}; {note}" if reason else note
+    left = (epochs - epoch) / epoch * step * metrics.get("step_s", 0.0) if state == "running" and epoch else None
+    times = [version.time for version in versions.values() if version.time is not None]
+    return RunSummary(
+        name=name,
+        uri=folder.uri,
+        state=state,
+        reason=reason,
+        step=step,
+        epoch=epoch,
+        epochs=epochs,
+        left_s=left or None,
+        updated=max(times) / 1e9 if times else None,
+        metrics=metrics | _measured(folder, versions),
+        settings=settings,
+    )
+
+
+def _state(
+    folder: RunFolder, versions: dict[str, Version], events: list[dict[str, Any]], is_done: bool, has_step: bool
+) -> tuple[State, str]:
+    """Return the state and its reason."""
+    if _is_in_use(folder, versions):
+        return "running", ""
+    last: dict[str, Any] = next((event for event in reversed(events) if event.get("kind") != "save"), {})
+    if last.get("kind") in _ENDS:
+        state = _ENDS[last["kind"]]
+        return state, "" if state == "finished" else str(last.get("event", ""))
+    if is_done:  # runs of a raysl that noted no ends
+        return "finished", ""
+    return ("interrupted", "") if has_step or STARTUP_FILE in versions or events else ("new", "")
+
+
+def _is_in_use(folder: RunFolder, versions: dict[str, Version]) -> bool:
+    """Whether a process holds the run: by the lock of the system, in a bucket by the age of its beat."""
+    if folder.is_local:
+        return ".lock" in versions and is_owned(folder)
+    beats = [version.time for name, version in versions.items() if name.startswith(BEAT_PREFIX)]
+    return any(beat is None or time.time() - beat / 1e9 < FRESH_S for beat in beats)
+
+
+def _settings(folder: RunFolder) -> dict[str, Any]:
+    """Read the settings without building them: a thousand runs are read in seconds."""
+    text, where = folder.read_if_there(SETTINGS_FILE).decode(errors="replace"), folder.uri_of(SETTINGS_FILE)
+    try:
+        if not _is_plain(text):
+            return stored_tree(text, where)
+        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ConfigError) as error:
+        raise Damaged(f"{where} is damaged: {error}") from error
+    if not isinstance(tree, dict):
+        raise Damaged(f"{where} is damaged: it has no settings")
+    return tree
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML has no aliases and no deep nesting, which may take for ever; the careful reader is slow."""
+    return "*" not in text and "&" not in text and all(len(line) < LONGEST_LINE for line in text.splitlines())
+
+
+def _newest_meta(folder: RunFolder, versions: dict[str, Version]) -> dict[str, Any]:
+    """Read `meta.json` of the newest checkpoint that has one, without verifying the others' bytes."""
+    for name in sorted((name for name in versions if name.startswith(PREFIX)), reverse=True):
+        content = folder.read_if_there(f"{name}/{META_FILE}")
+        if content:
+            kinds = {"step": int, "metrics": dict[str, Any]}
+            meta: dict[str, Any] = read_record(content, folder.uri_of(f"{name}/{META_FILE}"), optional=kinds)
+            return meta
+    return {}
+
+
+def _measured(folder: RunFolder, versions: dict[str, Version]) -> dict[str, float]:
+    """Read the numbers of a run's report; empty where it has none."""
+    if REPORT_FILE not in versions:
+        return {}
+    report = read_record(
+        folder.read_if_there(REPORT_FILE), folder.uri_of(REPORT_FILE), optional={"metrics": dict[str, float]}
+    )
+    metrics: dict[str, float] = report.get("metrics", {})
+    return metrics
+
+
+def _tail(folder: RunFolder, name: str, versions: dict[str, Version]) -> bytes:
+    return folder.last_lines(name, TAIL_BYTES) if name in versions else b""
+
+
+def _name(settings: dict[str, Any], key: str) -> str:
+    node = settings.get(key)
+    return str(node.get("name", "")) if isinstance(node, dict) else str(node or "")
+
+
+def _number(settings: dict[str, Any], *keys: str) -> int:
+    node: Any = settings
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node if isinstance(node, int) else 0

@@ -1,0 +1,124 @@
+"""VISSL's configurations as settings of raysl. Facts are of VISSL at commit 09270ed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysl.errors import ConfigError
+from raysl.translation.course import Batch
+from raysl.translation.solo_views import fields_of_views
+from raysl.translation.theirs import Theirs, location
+from raysl.translation.translated import Translation
+from raysl.translation.vissl_data import translate_data
+from raysl.translation.vissl_defaults import DEFAULTS
+from raysl.translation.vissl_linear import command_of, translate_linear
+from raysl.translation.vissl_methods import translate_method
+from raysl.translation.vissl_model import translate_model
+from raysl.translation.vissl_optim import translate_optimizer
+from raysl.translation.vissl_views import Views
+
+UNUSED = (
+    "VERBOSE TEST_ONLY MULTI_PROCESSING_METHOD MONITOR_PERF_STATS ROLLING_BTIME_FREQ PERF_STAT_FREQUENCY HOOKS "
+    "MONITORING PROFILING TRAINER METERS TENSORBOARD_SETUP SLURM VERSION CHECKPOINT.AUTO_RESUME CHECKPOINT.BACKEND "
+    "CHECKPOINT.APPEND_DISTR_RUN_ID CHECKPOINT.LATEST_CHECKPOINT_RESUME_FILE_NUM CHECKPOINT.OVERWRITE_EXISTING "
+    "CHECKPOINT.USE_SYMLINK_CHECKPOINT_FOR_RESUME DISTRIBUTED.BACKEND DISTRIBUTED.RUN_ID DISTRIBUTED.INIT_METHOD "
+    "DISTRIBUTED.NCCL_DEBUG DISTRIBUTED.NCCL_SOCKET_NTHREADS DISTRIBUTED.BROADCAST_BUFFERS DISTRIBUTED.SLURM_ENV "
+    "DISTRIBUTED.MANUAL_GRADIENT_REDUCTION"
+)
+"""Keys of what raysl does by itself."""
+
+
+def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> Translation:
+    """Translate a configuration of VISSL.
+
+    Args:
+        tree: its settings, with or without the group `config` around them.
+        name: of the run.
+        chosen: raysl's settings that the user gives beside it, by dotted key.
+
+    Raises:
+        ConfigError: if it is no such configuration, or one that has no counterpart at all.
+    """
+    settings = _in_one_layout(tree)
+    theirs = Theirs(settings, DEFAULTS)
+    out = Translation("VISSL", theirs, name)
+    out.settings |= chosen
+    batch = Batch(
+        theirs.whole("DATA.TRAIN.BATCHSIZE_PER_REPLICA"),
+        theirs.whole("DISTRIBUTED.NUM_NODES"),
+        theirs.whole("DISTRIBUTED.NUM_PROC_PER_NODE"),
+    )
+    if batch.size < 1:
+        raise ConfigError(f"DATA.TRAIN.BATCHSIZE_PER_REPLICA: {batch.per_worker} of {batch.workers} make no batch")
+    translate_method(out, batch.size)
+    translate_model(out, batch)
+    translate_data(out, batch)
+    Views(out, fields_of_views(out.settings["method.name"])).translate()
+    _evaluation(out)
+    translate_optimizer(out, batch)
+    translate_linear(out)
+    _run(out)
+    out.choose(chosen)
+    if "method.heads" in out.settings:
+        out.commands.append(command_of(out))
+    out.finish()
+    return out
+
+
+def _in_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings as newer versions write them: without `config:` and `TRUNK_PARAMS:`."""
+    settings = dict(tree["config"]) if isinstance(tree.get("config"), Mapping) else dict(tree)
+    if "CRITERION" in settings:
+        raise ConfigError("CRITERION: this is the layout of VISSL before its first release; rename it LOSS, as now")
+    if not isinstance(settings.get("LOSS"), Mapping) or "name" not in settings["LOSS"]:
+        raise ConfigError("no LOSS.name: this is no configuration of a training of VISSL; give the whole file")
+    model = settings.get("MODEL")
+    trunk = model.get("TRUNK") if isinstance(model, Mapping) else None
+    if isinstance(model, Mapping) and isinstance(trunk, Mapping) and isinstance(trunk.get("TRUNK_PARAMS"), Mapping):
+        flat = {key: value for key, value in trunk.items() if key != "TRUNK_PARAMS"} | dict(trunk["TRUNK_PARAMS"])
+        settings["MODEL"] = {**model, "TRUNK": flat}
+    return settings
+
+
+def _evaluation(out: Translation) -> None:
+    """The transforms of test images: a resize, a crop of the middle."""
+    key = "DATA.TEST.TRANSFORMS"
+    for number, item in enumerate(out.theirs.items(key)):
+        node = item if isinstance(item, Mapping) else {}
+        name, size = node.get("name"), node.get("size")
+        if name == "Resize" and isinstance(size, int):
+            out.maps(f"{key}[{number}]", {"data.eval_resize": size}, value="Resize")
+        elif name == "CenterCrop" and isinstance(size, int):
+            out.maps(f"{key}[{number}]", {"data.image_size": size}, value="CenterCrop")
+        elif name in ("ToTensor", "Normalize", "ImgRotatePil"):
+            out.drops(f"{key}[{number}]", value=name)
+
+
+def _run(out: Translation) -> None:
+    """Seed, device, checkpoints, logs."""
+    theirs = out.theirs
+    out.same("SEED_VALUE", seed=theirs.whole("SEED_VALUE"))
+    out.same("LOG_FREQUENCY", train__log_every=f"{max(1, theirs.whole('LOG_FREQUENCY'))}st")
+    device = {"gpu": "auto", "cpu": "cpu"}.get(theirs.text("MACHINE.DEVICE"), "auto")
+    out.same("MACHINE.DEVICE", train__device=device)
+    if theirs.any("REPRODUCIBILITY.CUDDN_DETERMINISTIC"):
+        out.same("REPRODUCIBILITY.CUDDN_DETERMINISTIC", train__deterministic=True)
+    else:
+        out.drops("REPRODUCIBILITY")
+    folder = location(theirs.text("CHECKPOINT.DIR"))
+    if folder is not None and folder != ".":
+        out.same("CHECKPOINT.DIR", "a run lies in a folder of its name below it", storage=folder)
+    elif folder == ".":
+        out.drops("CHECKPOINT.DIR")
+    if theirs.whole("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY") > 0:
+        every = f"{theirs.whole('CHECKPOINT.CHECKPOINT_ITER_FREQUENCY')}st"
+        out.same("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY", train__checkpoint_every=every)
+    else:
+        every = f"{max(1, theirs.whole('CHECKPOINT.CHECKPOINT_FREQUENCY'))}ep"
+        out.same("CHECKPOINT.CHECKPOINT_FREQUENCY", train__checkpoint_every=every)
+        out.drops("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY")
+    if out.settings["method.name"] in ("supervised", "rotnet") and theirs.any("TEST_MODEL"):
+        out.same("TEST_EVERY_NUM_EPOCH", train__eval_every=f"{max(1, theirs.whole('TEST_EVERY_NUM_EPOCH'))}ep")
+        out.drops("TEST_MODEL")
+    else:
+        out.drops("TEST_MODEL TEST_EVERY_NUM_EPOCH")
+    out.drops(UNUSED)

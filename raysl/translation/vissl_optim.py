@@ -1,0 +1,206 @@
+"""VISSL's OPTIMIZER as raysl's `optim`."""
+
+import math
+from typing import Any
+
+from raysl.errors import ConfigError
+from raysl.translation.course import LR, Batch, Scaling, course
+from raysl.translation.theirs import Theirs
+from raysl.translation.translated import Translation
+
+TOKENS = {"class_token": "cls_token", "cls_token": "cls_token", "pos_embedding": "pos_embed", "pos_embed": "pos_embed"}
+HEAD = "OPTIMIZER.param_schedulers.lr_head"
+DECIDES = {
+    "optim.lr": ("values", "start_value", "value", "schedulers"),
+    "optim.lr_scaling": ("values", "start_value", "value", "schedulers"),
+    "optim.warmup": ("lengths",),
+    "optim.warmup_start": ("schedulers",),
+    "optim.final_lr": ("schedulers", "end_value"),
+    "optim.cosine_from": ("interval_scaling",),
+    "optim.decay_at": ("milestones",),
+    "optim.decay_factor": ("values",),
+    "optim.values": ("values",),
+    "optim.update_every": ("update_interval",),
+}
+"""Keys of a schedule that decide a setting, by the setting."""
+
+
+def translate_optimizer(out: Translation, batch: Batch) -> None:
+    """Translate the optimizer, what decays, and the courses of the learning rates."""
+    theirs = out.theirs
+    _optimizer(out)
+    _weight_decay(out)
+    out.same("OPTIMIZER.num_epochs", train__epochs=theirs.whole("OPTIMIZER.num_epochs"))
+    _decay(out)
+    scaling = _scaling(out, LR)
+    node = {**_defaults(theirs, LR), **theirs.group(LR)}
+    done = course(node, theirs.whole("OPTIMIZER.num_epochs"), batch, scaling)
+    rate = {} if scaling is not None else {"optim.lr": done.peak, "optim.lr_scaling": "none"}
+    keys = [key for key in _keys_of_course(node) if theirs.given(f"{LR}.{key}")]
+    for key, settings in _by_key({**rate, **done.settings}, keys or ["name"]).items():
+        out.maps(f"{LR}.{key}", settings, _course_note(key, node, done.notes, batch, scaling))
+    unused = [key for key in ("values", "milestones", "start_value", "end_value", "value") if key not in keys]
+    out.drops(" ".join(f"{LR}.{key}" for key in unused))
+    _head(out, batch)
+
+
+def _by_key(settings: dict[str, Any], keys: list[str]) -> dict[str, dict[str, Any]]:
+    """Return which settings stand for which keys of a schedule."""
+    parts: dict[str, dict[str, Any]] = {key: {} for key in keys}
+    for setting, value in settings.items():
+        wanted = [key for key in DECIDES.get(setting, ()) if key in parts]
+        parts[wanted[0] if wanted else keys[0]][setting] = value
+    return parts
+
+
+def _keys_of_course(node: dict[str, Any]) -> list[str]:
+    keys = {
+        "composite": ["schedulers", "interval_scaling", "lengths"],
+        "multistep": ["values", "milestones"],
+        "step": ["values"],
+        "cosine": ["start_value", "end_value"],
+        "linear": ["start_value", "end_value"],
+        "constant": ["value"],
+    }
+    return ["name", *keys.get(str(node.get("name")), [key for key in node if key != "name"]), "update_interval"]
+
+
+def _course_note(key: str, node: dict[str, Any], notes: tuple[str, ...], batch: Batch, scaling: Scaling | None) -> str:
+    """Return what differs, beside the key that it is about."""
+    if key == "name":
+        return "; ".join(notes)
+    if key == "schedulers" and scaling is not None:
+        start = scaling.start(batch) if batch.nodes > 1 else 0.0
+        begin = f"the warm-up begins at {start:g}, the rate of one node's images, and " if start else ""
+        return f"auto scaling sets these values: {begin}the peak is {scaling.peak(batch):g}"
+    if key == "values" and scaling is not None:
+        return f"auto scaling sets these values: the first is {scaling.peak(batch):g}"
+    return ""
+
+
+def _defaults(theirs: Theirs, group: str) -> dict[str, Any]:
+    return {
+        key.removeprefix(f"{group}."): value
+        for key, value in theirs.defaults.items()
+        if key.startswith(f"{group}.") and "auto_lr_scaling" not in key
+    }
+
+
+def _optimizer(out: Translation) -> None:
+    theirs, name = out.theirs, out.theirs.text("OPTIMIZER.name")
+    use_larc = theirs.flag("OPTIMIZER.use_larc")
+    if name == "zero" or theirs.any("OPTIMIZER.use_zero"):
+        out.same("OPTIMIZER.use_zero", train__parallel="zero1")
+        name = "sgd" if name == "zero" else name
+    else:
+        out.drops("OPTIMIZER.use_zero")
+    known = {"sgd": "larc" if use_larc else "sgd", "lars": "lars", "adam": "adam", "adamw": "adamw"}
+    if name == "rmsprop":
+        out.maps("OPTIMIZER.name", {"optim.name": "torch", "optim.optimizer": "RMSprop"})
+    elif name not in known:
+        raise ConfigError(f"OPTIMIZER.name: {name!r} is none of {', '.join(known)}, rmsprop; give optim=NAME yourself")
+    else:
+        out.maps("OPTIMIZER.name", {"optim.name": known[name]})
+    if use_larc and name == "sgd":
+        out.maps("OPTIMIZER.use_larc", {"optim.name": "larc"})
+        for key, kind in (("clip", "flag"), ("trust_coefficient", "number"), ("eps", "number")):
+            out.maps(
+                f"OPTIMIZER.larc_config.{key}", {f"optim.{key}": getattr(theirs, kind)(f"OPTIMIZER.larc_config.{key}")}
+            )
+    else:
+        out.drops("OPTIMIZER.use_larc OPTIMIZER.larc_config")
+    if name in ("sgd", "lars"):
+        out.same("OPTIMIZER.momentum", optim__momentum=theirs.number("OPTIMIZER.momentum"))
+    if name == "sgd":
+        out.same("OPTIMIZER.nesterov", optim__nesterov=theirs.flag("OPTIMIZER.nesterov"))
+        out.drops("OPTIMIZER.betas")
+    elif name in ("adam", "adamw"):
+        out.maps("OPTIMIZER.betas", {"optim.betas": theirs.items("OPTIMIZER.betas")})
+        out.drops("OPTIMIZER.momentum OPTIMIZER.nesterov")
+    if name == "lars" and theirs.given("OPTIMIZER.eta"):
+        out.same("OPTIMIZER.eta", optim__trust_coefficient=theirs.number("OPTIMIZER.eta"))
+
+
+def _weight_decay(out: Translation) -> None:
+    """A number, or a course from one to another."""
+    theirs, group = out.theirs, "OPTIMIZER.param_schedulers.weight_decay"
+    if theirs.any(f"{group}.name") not in ("cosine", "linear"):
+        out.same("OPTIMIZER.weight_decay", optim__weight_decay=theirs.number("OPTIMIZER.weight_decay"))
+        return
+    out.drops("OPTIMIZER.weight_decay", "its course holds")
+    out.same(f"{group}.name", optim__weight_decay_schedule=theirs.text(f"{group}.name"))
+    out.same(f"{group}.start_value", optim__weight_decay=theirs.number(f"{group}.start_value"))
+    out.same(f"{group}.end_value", optim__weight_decay_end=theirs.number(f"{group}.end_value"))
+    out.drops(f"{group}.update_interval", "that of the learning rate holds")
+
+
+def _decay(out: Translation) -> None:
+    """What weight decay leaves alone: `regularize_bn`, `regularize_bias`, parameters by name."""
+    theirs = out.theirs
+    norm, bias = theirs.flag("OPTIMIZER.regularize_bn"), theirs.flag("OPTIMIZER.regularize_bias")
+    scaled = "LARC scales their updates all the same in VISSL; here what does not decay is not scaled either"
+    is_scaled = out.settings["optim.name"] == "larc"
+    both = {"optim.exclude_norm_and_bias": not norm} if norm == bias else {}
+    pairs = (("regularize_bn", norm, "optim.exclude_norm"), ("regularize_bias", bias, "optim.exclude_bias"))
+    for key, decays, setting in pairs:
+        out.maps(f"OPTIMIZER.{key}", both or {setting: not decays}, scaled if is_scaled and not decays else "")
+    names = [str(name) for name in theirs.items("OPTIMIZER.non_regularized_parameters")]
+    if unknown := [name for name in names if name not in TOKENS]:
+        out.lacks("OPTIMIZER.non_regularized_parameters", f"parameters by name: {', '.join(unknown)}")
+    elif names:
+        out.drops("OPTIMIZER.non_regularized_parameters")
+    elif out.settings.get("backbone.name") == "vit":
+        out.maps(
+            "OPTIMIZER.non_regularized_parameters",
+            {"optim.decay_tokens": ["cls_token", "pos_embed"]},
+            "tokens and position embeddings decay in VISSL unless it is told otherwise",
+        )
+    out.drops("OPTIMIZER.construct_single_param_group_only")
+    if theirs.any("OPTIMIZER.param_group_constructor") == "dino":
+        out.maps("OPTIMIZER.param_group_constructor", {"optim.exclude_norm_and_bias": True})
+
+
+def _scaling(out: Translation, group: str) -> Scaling | None:
+    theirs, auto = out.theirs, f"{group}.auto_lr_scaling"
+    if not theirs.any(f"{auto}.auto_scale"):
+        out.drops(auto)
+        return None
+    done = Scaling(
+        theirs.number(f"{auto}.base_value"),
+        theirs.whole(f"{auto}.base_lr_batch_size"),
+        theirs.text(f"{auto}.scaling_type"),
+    )
+    if done.of < 1:
+        raise ConfigError(f"{auto}.base_lr_batch_size: {done.of} is no number of images")
+    if group == LR:
+        out.drops(f"{auto}.auto_scale", "raysl scales by optim.lr_scaling")
+        out.same(f"{auto}.base_value", optim__lr=done.base)
+        out.same(f"{auto}.base_lr_batch_size", optim__lr_batch_size=done.of)
+        out.same(f"{auto}.scaling_type", optim__lr_scaling=done.kind)
+    return done
+
+
+def _head(out: Translation, batch: Batch) -> None:
+    """Learning rate and weight decay of what is not the trunk."""
+    theirs, head = out.theirs, "OPTIMIZER.head_optimizer_params"
+    if theirs.any(f"{head}.use_different_lr"):
+        node = {**_defaults(theirs, LR), **theirs.group(HEAD)}
+        scaling = _scaling(out, HEAD)
+        peak = course(node, theirs.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
+        share = out.settings["optim.lr"] / _peak(out, batch)
+        note = "the head follows the course of the trunk; raysl has no course for it alone"
+        out.maps(HEAD, {"optim.head_lr": round(peak * share, 12)}, note)
+    else:
+        out.drops(f"{head}.use_different_lr {HEAD}")
+    if theirs.any(f"{head}.use_different_wd"):
+        out.same(f"{head}.weight_decay", optim__head_weight_decay=theirs.number(f"{head}.weight_decay"))
+        out.drops(f"{head}.use_different_wd")
+    else:
+        out.drops(f"{head}.use_different_wd {head}.weight_decay")
+
+
+def _peak(out: Translation, batch: Batch) -> float:
+    """Return the learning rate that the settings make of a batch."""
+    scale: float = batch.size / out.settings.get("optim.lr_batch_size", 256)
+    kind: str = out.settings["optim.lr_scaling"]
+    return float(out.settings["optim.lr"]) * {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale)}[kind]

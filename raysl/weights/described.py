@@ -1,0 +1,85 @@
+"""Settings of a backbone in the metadata of its exported `model.safetensors`, by which it is read again as it was."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from raysl.components import resolve
+from raysl.config.dump import escape, plain, write
+from raysl.config.files import read
+from raysl.config.load import load_dumped
+from raysl.config.schema import RunConfig
+from raysl.config.stored import check_text
+from raysl.errors import ConfigError
+from raysl.redact import redact_tree
+from raysl.weights.files import is_safetensors
+from raysl.weights.imported import NAME
+
+KEY = "raysl"
+"""Key of the settings in the metadata."""
+_DATA = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
+"""Settings of `data` that describe the images that the backbone expects."""
+_LENGTH = 8  # bytes of a safetensors file that hold the length of its header
+
+
+def describe(config: RunConfig) -> str:
+    """Return the settings of a run's backbone and of its images as YAML."""
+    images = plain(config.data)
+    tree = {"backbone": plain(config.backbone), "data": {name: images[name] for name in _DATA}}
+    return write(escape(redact_tree(tree)))
+
+
+def to_bytes(tensors: Mapping[str, Tensor], config: RunConfig) -> bytes:
+    """Return the content of `model.safetensors`; equal tensors and settings give equal bytes."""
+    content = save(dict(tensors), metadata={"format": "pt", KEY: describe(config)})
+    # safetensors writes the metadata in an order that varies
+    end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+    header = json.loads(content[_LENGTH:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _LENGTH)
+    return len(text).to_bytes(_LENGTH, "little") + text + content[end:]
+
+
+def read_description(path: Path) -> str | None:
+    """Return the settings in the metadata of a file of weights; None if it has none, or is no safetensors file."""
+    if not is_safetensors(path):
+        return None
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(KEY)
+
+
+def described_config(text: str, name: str, where: str, trust_code: bool) -> RunConfig:
+    """Return the settings of a run that holds the described backbone.
+
+    Args:
+        text: what `describe` returned.
+        name: of the run.
+        where: the file.
+        trust_code: whether the backbone may be code that is not raysl's.
+
+    Raises:
+        ConfigError: if the text is damaged, or names code that is not trusted.
+    """
+    check_text(text, where)
+    tree = read(text, where)
+    backbone, data = (tree.get(key) if isinstance(tree, dict) else None for key in ("backbone", "data"))
+    if not isinstance(backbone, dict) or not isinstance(data, dict):
+        raise ConfigError(f"{where} has no settings of a backbone in its metadata {KEY!r}; export it again")
+    whole = {
+        "name": escape(name),
+        "method": {"name": NAME, "origin": escape(where), "layout": KEY},
+        "backbone": backbone,
+        "data": {"name": "photos", **{key: value for key, value in data.items() if key in _DATA}},
+        "optim": {"name": "sgd"},
+    }
+    return load_dumped(write(whole), where, trust_code)
+
+
+def needs_trust(config: RunConfig) -> bool:
+    """Whether the backbone is code that is not raysl's."""
+    return not resolve("backbone", config.backbone.name).__module__.startswith("raysl.")

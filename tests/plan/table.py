@@ -1,0 +1,88 @@
+"""`python -m tests.plan.table`: write what `raysl plan` says of every recipe for ImageNet into `docs/gpu.md`."""
+
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from raysl import cli
+from raysl.config.files import packaged_folder
+from raysl.config.load import load_config
+from tests.published.files import Published, recipes
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+BEGIN, END = "<!-- python -m tests.plan.table -->\n", "<!-- end of the plans -->\n"
+ALSO = (("simclr", ("train.workers=64",)), ("dino_v2", ("train.workers=8", "train.batch_size=256")))
+"""Recipes on other numbers of workers than those of their command."""
+
+
+def main() -> None:
+    """Write the table into the page."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")
+    print(PAGE)
+
+
+def table() -> str:
+    """Return a row for each recipe on the number of H100 of its command, and for those of `ALSO`."""
+    lines = [
+        "| recipe | batch | H100 | GB of a GPU | of that activations | GB exchanged in a step | collectives "
+        "beside the gradients' | bound, images/s | GPU hours | where the H100 is too small |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, words in [*((name, command_of(name)) for name in recipes()), *ALSO]:
+        start = time.process_time()
+        lines.append(_row(name, words))
+        print(f"{time.process_time() - start:5.1f} s {lines[-1]}", flush=True)
+    return "\n".join(lines) + "\n"
+
+
+def command_of(name: str) -> list[str]:
+    """Return the settings of the command in a recipe's header that say how it is run."""
+    header = (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    found = re.search(r"^# Command: raysl pretrain \S+ (.*)$", header, re.MULTILINE)
+    assert found is not None, f"{name}: the header has no command"
+    return [word for word in found[1].split() if word.startswith(("train.", "data.lanes="))]
+
+
+def planned(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return what `raysl plan NAME WORDS --gpu h100 --json` prints, for the images of the paper."""
+    file = Published.read(name)
+    settings = ["data.path=/images", *file.build, *words]
+    options = ["--gpu", "h100", "--images", str(file.images), "--json"]
+    printed = io.StringIO()
+    argv = patch.object(sys, "argv", ["raysl", "plan", name, *settings, *options])
+    with argv, redirect_stdout(printed), suppress(SystemExit):  # with the code of success
+        cli.main()
+    found: dict[str, Any] = json.loads(printed.getvalue())
+    return found
+
+
+def _row(name: str, words: Sequence[str]) -> str:
+    plan = planned(name, words)
+    too_small = "; ".join(warning.partition("; ")[2] for warning in plan["warnings"])
+    train = load_config(name, ["data.path=/images", *words]).train
+    cells = [
+        name,
+        f"{train.batch_size:,}",
+        str(train.workers),
+        f"{plan['memory_total'] / 1e9:.1f}",
+        f"{plan['memory'].get('activations', 0) / 1e9:.1f}",
+        f"{plan['exchanged'] / 1e9:.2f}",
+        str(plan["collectives"]),
+        f"{plan['images_per_s']:,.0f}",
+        f"{plan['gpu_hours']:,.0f}",
+        too_small,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The table of docs/gpu.md has every recipe for ImageNet, whose own command can be planned."""
+
+import pytest
+
+from raysl.config.load import load_config
+from raysl.plan.plan import TrainPlan
+from tests.plan.table import BEGIN, END, PAGE, command_of
+from tests.published.files import Published, recipes
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_the_command_of_a_recipe_has_a_plan(name: str) -> None:
+    config = load_config(name, ["data.path=/images", *command_of(name)])
+    plan = TrainPlan.from_config(config, Published.read(name).images, config.train.most_workers, "cuda")
+    assert plan.world == config.train.workers > 1
+
+
+def test_the_page_has_a_row_for_each_recipe() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    rows = {line.split("|")[1].strip() for line in table.splitlines() if line}
+    assert [name for name in recipes() if name not in rows] == [], "python -m tests.plan.table writes it"

@@ -1,0 +1,1 @@
+"""Changed files for whatever reads files: `python -m tests.security.fuzz TARGET [SECONDS]`, or `-m slow` of pytest."""

@@ -1,0 +1,6 @@
+"""Write the tables of the pages on other libraries: `python -m tests.translation`."""
+
+from tests.translation.tables import DOCS, PAGES, filled
+
+for page in PAGES:
+    (DOCS / page).write_text(filled(page))

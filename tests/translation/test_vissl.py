@@ -1,0 +1,215 @@
+"""A configuration of VISSL becomes the recipe of raysl, but for what is listed; nothing of it gets lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysl.config.docs import describe
+from raysl.config.load import load_config
+from raysl.errors import ConfigError
+from raysl.optim.course import lr_at
+from raysl.schedule import Step
+from raysl.translation.convert import convert_config
+from raysl.translation.theirs import leaves, read_tree
+from raysl.translation.translated import Translation
+
+FOLDER = Path(__file__).parent
+FIXTURES = ("simclr", "moco", "swav", "dino", "linear")
+OF_THE_RUN = ("name", "storage", "benchmarks", "data", "train.workers", "train.log_every", "train.checkpoint_every")
+"""What is of a user's machines and images, or is measured beside."""
+EQUAL = {"optim.warmup", "optim.decay_at", "method.views.blur_kernel_size", "optim.cosine_from", "optim.warmup_start"}
+"""Settings that are compared by what they make, below."""
+DIFFERENT = {
+    "simclr": {
+        "optim.name": ("larc", "lars"),
+        "optim.exclude_norm_and_bias": (False, True),
+        "method.projector_norm": (False, True),
+        "method.output_norm": ("none", "scale"),
+        "method.views.interpolation": ("bilinear", "bicubic"),
+        "backbone.zero_init_residual": (False, True),
+        "train.sync_bn_ranks": (8, None),
+        "train.precision": ("fp32", "auto"),
+    },
+    "moco": {"train.precision": ("fp32", "auto")},
+    "dino": {
+        "method.teacher_temp_warmup": ("37530st", "30ep"),
+        "method.freeze_last_layer": ("1251st", "1ep"),
+        "method.views.interpolation": ("bilinear", "bicubic"),
+        "method.views.jitter": ([0.4, 0.4, 0.4, 0.1], [0.4, 0.4, 0.2, 0.1]),
+        "backbone.width": (384, None),
+        "backbone.depth": (12, None),
+        "backbone.heads": (6, None),
+        "backbone.position_resize": ("antialias", "dino"),
+        "optim.lr": (0.002, 0.0005),
+        "optim.lr_scaling": ("none", "linear"),
+        "optim.update_every": ("epoch", "step"),
+        "optim.final_lr": (0.005, 0.0005),
+        "train.clip_grad": (None, 3.0),
+        "train.clip_grad_over": ("model", "tensor"),
+        "train.sync_bn": (False, True),
+        "train.precision": ("fp16", "auto"),
+    },
+    "swav": {
+        "method.queue_start": ("random", "full"),
+        "method.queue_from": ("0st", "15ep"),
+        "train.sync_bn_ranks": (8, None),
+        "train.precision": ("fp16", "auto"),
+    },
+}
+"""(VISSL's, raysl's recipe's), by setting: MoCo's recipe is VISSL's, all others are the authors'."""
+
+
+def translated(name: str, *words: str) -> Translation:
+    return convert_config([str(FOLDER / f"{name}.yaml")], words)
+
+
+def loaded(name: str, tmp_path: Path, *words: str) -> Any:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(translated(name, *words).text())
+    return load_config(str(path))
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_translation_is_the_recipe_but_for_what_is_listed(name: str, tmp_path: Path) -> None:
+    ours = {key: value for key, value, _ in describe(load_config(name, ["data.path=."]))}
+    theirs = {key: value for key, value, _ in describe(loaded(name, tmp_path))}
+    found = {
+        key: (theirs.get(key), ours.get(key))
+        for key in {**ours, **theirs}
+        if theirs.get(key) != ours.get(key)
+        and not any(key == other or key.startswith(f"{other}.") for other in OF_THE_RUN)
+        and key not in EQUAL
+        and not (key.startswith("optim.") and (key not in ours or key not in theirs))
+        and key != "train.online_knn_every"
+    }
+    assert found == DIFFERENT[name]
+
+
+@pytest.mark.parametrize("name", ["simclr", "moco", "swav"])
+def test_learning_rates_are_those_that_vissl_computes(name: str, tmp_path: Path) -> None:
+    config = loaded(name, tmp_path)
+    total = {"simclr": 1000, "moco": 2000, "swav": 4000}[name]  # 10 updates an epoch
+    rates = [
+        lr_at(config.optim, Step(at, total=total, epoch_len=10), config.train.batch_size) for at in (0, 100, total // 2)
+    ]
+    expected = {
+        # the warm-up begins at the rate of one node, 0.3 * 512 / 256, and the cosine with the run, not behind it
+        "simclr": [0.6, 4.8 * 0.97552826, 2.4],
+        "moco": [0.03, 0.03, 0.03],
+        "swav": [0.6, 0.0048 + (4.8 - 0.0048) * 0.99845867, 2.4024],
+    }
+    assert rates == pytest.approx(expected[name], rel=1e-6)
+    if name == "moco":
+        late = [lr_at(config.optim, Step(at, total=total, epoch_len=10), 256) for at in (1199, 1200, 1599, 1600)]
+        assert late == pytest.approx([0.03, 0.003, 0.003, 0.0003])
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_every_key_has_a_line_and_none_has_two(name: str) -> None:
+    lines = [line.key for line in translated(name).lines if line.is_given]
+    keys = [key.removeprefix("config.") for key, _ in leaves(read_tree(str(FOLDER / f"{name}.yaml")))]
+    for key in keys:
+        covering = {line for line in lines if key == line or key.startswith((f"{line}.", f"{line}["))}
+        assert len(covering) == 1, key
+    assert {line.key for line in translated(name).lines if line.kind == "missing"} <= {"MODEL.WEIGHTS_INIT"}
+
+
+def test_a_key_that_raysl_does_not_know_is_listed() -> None:
+    done = translated("moco", "config.MODEL.GRAD_CLIP.USE_GRAD_CLIP=true", "config.MODEL.NEW.THING=3")
+    assert {line.key for line in done.lines if line.kind == "missing"} == {"MODEL.NEW.THING"}
+    assert "# No counterpart:\n# - MODEL.NEW.THING: 3\n" in done.text()
+    assert done.settings["train.clip_grad"] == 1
+
+
+def test_on_one_node_the_warm_up_is_dropped_as_vissl_drops_it(tmp_path: Path) -> None:
+    config = loaded("simclr", tmp_path, "config.DISTRIBUTED.NUM_NODES=1")
+    assert (config.train.batch_size, str(config.optim.warmup), config.optim.final_lr) == (512, "0ep", 0)
+    assert any(
+        "drops the warm-up" in line.note for line in translated("simclr", "config.DISTRIBUTED.NUM_NODES=1").lines
+    )
+
+
+@pytest.mark.parametrize(("bn", "bias", "excluded"), [(False, True, (True, False)), (True, False, (False, True))])
+def test_what_is_not_regularised_is_excluded_and_larc_says_so(
+    bn: bool, bias: bool, excluded: tuple[bool, bool]
+) -> None:
+    words = [f"config.OPTIMIZER.regularize_bn={bn}", f"config.OPTIMIZER.regularize_bias={bias}"]
+    done = translated("simclr", *words)
+    assert (done.settings["optim.exclude_norm"], done.settings["optim.exclude_bias"]) == excluded
+    notes = {line.key: line.note for line in done.lines}
+    assert ("LARC scales" in notes["OPTIMIZER.regularize_bn"]) == (not bn)
+    assert ("LARC scales" in notes["OPTIMIZER.regularize_bias"]) == (not bias)
+
+
+def test_vissl_leaves_out_a_relu_that_raysl_has() -> None:
+    head = "config.MODEL.HEAD.PARAMS=[[mlp, {dims: [2048, 2048], use_relu: true}], [mlp, {dims: [2048, 128]}]]"
+    note = next(line.note for line in translated("simclr", head).lines if line.key == "MODEL.HEAD.PARAMS")
+    assert "skip_last_layer_relu_bn" in note
+
+
+def test_swavs_queue_is_cut_to_the_batch_and_begins_at_an_update() -> None:
+    queue = "config.LOSS.swav_loss.queue={queue_length: 9000, start_iter: 5000}"
+    done = translated("swav", queue)
+    assert (done.settings["method.queue_length"], done.settings["method.queue_from"]) == (8192, "5000st")
+
+
+def test_the_linear_benchmark_has_the_stages_and_windows_of_vissl(tmp_path: Path) -> None:
+    config = loaded("linear", tmp_path)
+    assert [head.stage for head in config.method.heads] == ["stem", "res2", "res3", "res4", "res5"]
+    assert [(head.pool.kernel, head.pool.stride, head.pool.padding) for head in config.method.heads][:2] == [
+        (10, 10, 4),
+        (16, 8, 0),
+    ]
+    assert {head.classifier for head in config.method.heads} == {"norm_linear"}
+    assert (config.backbone.freeze, config.optim.exclude_norm, config.optim.exclude_bias) == (("all",), True, False)
+
+
+def test_the_linear_benchmark_is_what_the_page_of_benchmarks_says() -> None:
+    (command,) = translated("linear").commands
+    page = (FOLDER.parents[1] / "docs/benchmarks.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| VISSL's linear evaluation |"))
+    theirs = [part.strip("' ") for part in row.split("`")[1].split("linear_augmented.") if part.strip("' ")]
+    told = command.replace("0.0005", "5e-4").replace("[8ep, 16ep, 24ep]", "[8ep,16ep,24ep]")
+    assert [word for word in theirs if f"linear_augmented.{word}" not in told] == []
+
+
+def test_stages_have_raysls_names() -> None:
+    pools = "config.MODEL.FEATURE_EVAL_SETTINGS.LINEAR_EVAL_FEAT_POOL_OPS_MAP=[[res5avg, [Identity, []]]]"
+    head = "config.MODEL.HEAD.PARAMS=[[mlp, {dims: [2048, 1000]}]]"
+    (made,) = translated("linear", pools, head).settings["method.heads"]
+    assert made == {"stage": "avgpool", "pool": {"kind": "none"}, "classifier": "linear"}
+    with pytest.raises(ConfigError, match=r"no counterpart of the stage 'res1'.*conv1"):
+        translated("linear", pools.replace("res5avg", "res1"), head)
+
+
+def test_settings_of_raysl_hold_over_the_file() -> None:
+    done = translated("simclr", "backbone=vit", "train.workers=4", "data={name: image_folder, path: .}")
+    assert done.config().backbone.name == "vit"
+    assert done.config().train.workers == 4
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("config.LOSS.name=my_loss", "LOSS.name: 'my_loss' is none of simclr_info_nce_loss"),
+        ("config.MODEL.TRUNK.NAME=efficientnet", "add backbone=NAME"),
+        ("config.OPTIMIZER.num_epochs=many", "OPTIMIZER.num_epochs: 'many' is not a whole number"),
+        ("config.OPTIMIZER.param_schedulers.lr.name=cyclic", "no counterpart of 'cyclic'"),
+        ("config.DATA.TRAIN.TRANSFORMS=[3]", "DATA.TRAIN.TRANSFORMS"),
+        ("config.LOSS.simclr_info_nce_loss.temperature=-1", "raysl refuses what became of"),
+    ],
+)
+def test_what_cannot_be_translated_is_an_error_with_its_key(word: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        translated("simclr", word)
+    assert said in str(error.value)
+
+
+def test_views_that_the_file_makes_alike_are_alike_where_the_method_has_two_kinds() -> None:
+    words = ["config.LOSS={name: barlow_twins_loss}", "config.MODEL.HEAD.PARAMS=[[mlp, {dims: [2048, 64, 64, 64]}]]"]
+    views = translated("simclr", *words).config().method.views
+    assert (views.blur_p, views.second_blur_p, views.solarize_p, views.second_solarize_p) == (0.5, 0.5, 0, 0)
+    by_crop = "{name: ImgPilMultiCropRandomApply, transforms: [{name: ImgPilGaussianBlur}], prob: [1.0, 0.1]}"
+    views = translated("simclr", *words, f"config.DATA.TRAIN.TRANSFORMS=[{by_crop}]").config().method.views
+    assert (views.num, views.blur_p, views.second_blur_p, views.flip) == (1, 1.0, 0.1, 0)

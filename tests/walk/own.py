@@ -1,0 +1,45 @@
+"""What the reader of a page is expected to have: runs, files and folders that no block of the page makes."""
+
+IMAGES = "a folder of images"
+FILE = "a file"
+SWEEP = "a finished sweep"
+PATH = "data.path=/path/to/images"
+RESNET = ("simclr", PATH)
+VIT = ("dino", PATH)
+MINE = ("simclr", PATH, "name=mine", "backbone.depth=18", "train.batch_size=256", "train.epochs=100")
+
+EVERYWHERE: dict[str, str | tuple[str, ...]] = {"runs/mine": MINE}
+"""On all pages but README, which makes it: the run of the reader's images, by its settings."""
+
+OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
+    "backbones.md": {"runs/quickstart": ("quickstart",), "runs/simclr": RESNET},
+    "benchmarks.md": {
+        "runs/mine/checkpoint_000000800": MINE,
+        "runs/mine/checkpoint_000001600": MINE,
+        "runs/simclr": RESNET,
+        "runs/moco": ("moco", PATH),
+        "runs/vit": VIT,
+        "runs/imagenet": ("simclr", "data.path=/imagenet"),
+        "subsets/1percent.txt": FILE,
+        "subsets/10percent.txt": FILE,
+    },
+    "callbacks.md": {"runs/quickstart": ("quickstart",)},
+    "coming-from-lightly-or-solo-learn.md": {"scripts/pretrain/cifar/simclr.yaml": FILE},
+    "coming-from-vissl.md": {
+        "vissl/simclr_8node_resnet.yaml": FILE,
+        "simclr_8node_resnet.yaml": FILE,
+        "my_overrides.yaml": FILE,
+    },
+    "command-line.md": {"runs/other": RESNET},
+    "data.md": {"images": "arrays"},
+    "leaderboards.md": {"runs/first_sweep": SWEEP},
+    "notebook.md": {"photos": IMAGES},
+    "runs.md": {"runs/first": RESNET, "runs/first/checkpoint_000004000": RESNET},
+    "weights.md": {
+        "moco_v2_800ep_pretrain.pth.tar": FILE,
+        "dino.pth": FILE,
+        "theirs.pt": FILE,
+        "convnext_atto.pth": FILE,
+    },
+}
+"""By page: the settings of a run, or what else it is."""
