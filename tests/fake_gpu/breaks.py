@@ -1,6 +1,10 @@
-"""`python -m tests.fake_gpu.breaks`: write the table of what torch's compiler makes of the step of every method."""
+"""`python -m tests.fake_gpu.breaks [METHOD ...]`: write the table of what torch's compiler makes of a method's step.
+
+With names only their rows are made.
+"""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +24,10 @@ from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.state import TrainState
 from tests.fake_gpu.table import PAGE
+from tests.marked import write_rows
 from tests.methods.properties import METHODS, small
 
-BEGIN, END = "<!-- python -m tests.fake_gpu.breaks -->\n", "<!-- end of the table of breaks -->\n"
+MARKS = "<!-- python -m tests.fake_gpu.breaks -->\n", "<!-- end of the table of breaks -->\n"
 SETTINGS = ("data.drop_last=true", "train.epochs=2", "train.checkpoint_every=100st")
 """Six steps, each of which is logged, since what is logged is computed in a program of its own."""
 
@@ -103,28 +108,13 @@ def _shortened(reason: str) -> str:
     return re.sub(r"NotImplementedError.*", "unsigned 64-bit numbers of numpy", first).replace("|", "/")
 
 
-def breaks_table() -> str:
-    """Return a row for each method."""
-    lines = [
-        "| method | breaks | programs in 6 steps | operations in them | why |",
-        "|---|---|---|---|---|",
-    ]
-    for name in METHODS:
-        found = traced(name)
-        print(name, found, flush=True)
-        why = "; ".join(found.breaks) + ("" if found.failure is None else ", at which tracing ends")
-        lines.append(f"| {name} | {sum(found.breaks.values())} | {found.programs} | {found.operations} | {why} |")
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    """Write the table into the page."""
-    table = breaks_table()
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
-    print(PAGE)
+def row(name: str) -> str:
+    """Return the line of a method."""
+    found = traced(name)
+    print(name, found, flush=True)
+    why = "; ".join(found.breaks) + ("" if found.failure is None else ", at which tracing ends")
+    return f"| {name} | {sum(found.breaks.values())} | {found.programs} | {found.operations} | {why} |"
 
 
 if __name__ == "__main__":
-    main()
+    write_rows(PAGE, MARKS, METHODS, sys.argv[1:], row)

@@ -1,4 +1,7 @@
-"""`python -m tests.plan.table`: write what `raysl plan` says of every recipe for ImageNet into `docs/gpu.md`."""
+"""`python -m tests.plan.table [RECIPE ...]`: write what `raysl plan` says of recipes for ImageNet into `docs/gpu.md`.
+
+With names only their rows are made.
+"""
 
 import io
 import json
@@ -14,34 +17,30 @@ from unittest.mock import patch
 from raysl import cli
 from raysl.config.files import packaged_folder
 from raysl.config.load import load_config
+from tests.marked import write_rows
 from tests.published.files import Published, recipes
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
-BEGIN, END = "<!-- python -m tests.plan.table -->\n", "<!-- end of the plans -->\n"
-ALSO = (("simclr", ("train.workers=64",)), ("dino_v2", ("train.workers=8", "train.batch_size=256")))
+MARKS = "<!-- python -m tests.plan.table -->\n", "<!-- end of the plans -->\n"
+ALSO = {
+    "simclr on 64": ("simclr", ["train.workers=64"]),
+    "dino_v2 on 8": ("dino_v2", ["train.workers=8", "train.batch_size=256"]),
+}
 """Recipes on other numbers of workers than those of their command."""
 
 
 def main() -> None:
     """Write the table into the page."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")
-    print(PAGE)
+    write_rows(PAGE, MARKS, [*recipes(), *ALSO], sys.argv[1:], row)
 
 
-def table() -> str:
-    """Return a row for each recipe on the number of H100 of its command, and for those of `ALSO`."""
-    lines = [
-        "| recipe | batch | H100 | GB of a GPU | of that activations | GB exchanged in a step | collectives "
-        "beside the gradients' | bound, images/s | GPU hours | where the H100 is too small |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, words in [*((name, command_of(name)) for name in recipes()), *ALSO]:
-        start = time.process_time()
-        lines.append(_row(name, words))
-        print(f"{time.process_time() - start:5.1f} s {lines[-1]}", flush=True)
-    return "\n".join(lines) + "\n"
+def row(title: str) -> str:
+    """Return the line of a recipe on the number of H100 of its command, or of one of `ALSO`."""
+    start = time.process_time()
+    name, words = ALSO.get(title) or (title, command_of(title))
+    line = _row(title, name, words)
+    print(f"{time.process_time() - start:5.1f} s {line}", flush=True)
+    return line
 
 
 def command_of(name: str) -> list[str]:
@@ -65,12 +64,12 @@ def planned(name: str, words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _row(name: str, words: Sequence[str]) -> str:
+def _row(title: str, name: str, words: Sequence[str]) -> str:
     plan = planned(name, words)
     too_small = "; ".join(warning.partition("; ")[2] for warning in plan["warnings"])
     train = load_config(name, ["data.path=/images", *words]).train
     cells = [
-        name,
+        title,
         f"{train.batch_size:,}",
         str(train.workers),
         f"{plan['memory_total'] / 1e9:.1f}",

@@ -4,7 +4,8 @@ import pytest
 
 from raysl.config.load import load_config
 from raysl.plan.plan import TrainPlan
-from tests.plan.table import BEGIN, END, PAGE, command_of
+from tests.marked import between, rows_of
+from tests.plan.table import MARKS, PAGE, command_of
 from tests.published.files import Published, recipes
 
 
@@ -16,6 +17,5 @@ def test_the_command_of_a_recipe_has_a_plan(name: str) -> None:
 
 
 def test_the_page_has_a_row_for_each_recipe() -> None:
-    table = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    rows = {line.split("|")[1].strip() for line in table.splitlines() if line}
+    rows = rows_of(between(PAGE.read_text(encoding="utf-8"), *MARKS))
     assert [name for name in recipes() if name not in rows] == [], "python -m tests.plan.table writes it"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysl.config.files import config_names, packaged_folder, read_file
+from tests.marked import replaced
 from tests.published.initial import Drawn
 from tests.published.measure import REQUIRED, measured
 from tests.published.recipe import IMAGES, Recipe
@@ -140,11 +141,7 @@ def with_table(page: str) -> str:
     Raises:
         ValueError: if it has no marks.
     """
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{head}{BEGIN}\n\n{table()}\n{in_words()}\n{END}{tail}"
+    return replaced(page, BEGIN, END, f"\n\n{table()}\n{in_words()}\n")
 
 
 def _is_number(value: Any) -> bool:
