@@ -14,6 +14,9 @@ import pytest
 
 STARTERS = frozenset({"run_ranks", "shared_ray", "own_ray", "small_ray", "browser", "s3_bucket"})
 """Fixtures that start processes."""
+ONCE = frozenset({"lscpu", "fc-list"})
+"""Programs that libraries run once: scikit-learn counts cores by the first in a process's first neighbour search,
+matplotlib lists the fonts by the second in the first import on a machine."""
 _EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
@@ -39,8 +42,7 @@ class Guard:
         self._watch(socket.socket, "listen")
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        # scikit-learn counts the cores by `lscpu` in the first neighbour search of a process
-        if self.is_on and event in _EVENTS and not (event == "subprocess.Popen" and args[1][0] == "lscpu"):
+        if self.is_on and event in _EVENTS and not (event == "subprocess.Popen" and args[1][0] in ONCE):
             self._refuse(f"{event} {args[1] if event == 'subprocess.Popen' else ''}")
 
     def _watch(self, kind: type, name: str) -> None:

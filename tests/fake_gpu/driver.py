@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-KNOWN = ("2.14.",)
+KNOWN = ("2.14.", "2.15.")
 """Versions of torch whose table has been looked at."""
 _HEAD = 2  # entries before the first function: the offset to the top, and the type
 _IS_BUILT, _IS_AVAILABLE, _HAS_CONTEXT = (_HEAD + number for number in (2, 3, 4))  # two destructors come first
-_LENGTH = _HEAD + 58
+_LENGTH = _HEAD + 58  # of the longest table
 
 
 @contextmanager
