@@ -1,5 +1,6 @@
 """Exact nearest neighbours in chunks, by torch or faiss."""
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -8,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+log = logging.getLogger("raysl")
 
 Backend = Literal["auto", "torch", "faiss"]
 Similarity = Literal["cosine", "dot", "euclidean"]
@@ -39,8 +42,8 @@ def nearest_rows(
         chunk_rows: queries that torch compares at once, with `KEYS_A_QUERY` times as many keys; faiss, which holds no
             table of both, compares as many queries as keys.
         backend: torch, faiss or auto, which takes faiss on CPUs, where it is faster, if it is installed, and torch on
-            a GPU. faiss uses the GPU if it sees one, else it compares on the CPU. Rows that are equally near may come
-            in another order.
+            a GPU. faiss uses the GPU if it sees one, else it compares on the CPU and says so. Rows that are equally
+            near may come in another order.
         similarity: the cosine; the dot product; or minus the Euclidean distance.
 
     Yields:
@@ -107,11 +110,24 @@ def _by_faiss(similarity: Similarity) -> Search:
         return values, index
 
     def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        is_on_gpu = queries.is_cuda and getattr(faiss, "get_num_gpus", lambda: 0)() > 0
-        best, index = (on_gpu if is_on_gpu else on_cpu)(queries, keys, k)
+        best, index = (on_gpu if queries.is_cuda and _faiss_sees_gpu() else on_cpu)(queries, keys, k)
         return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), index
 
     return search
+
+
+@cache
+def _faiss_sees_gpu() -> bool:
+    """Return whether faiss sees a GPU; where it sees none, say so once in a process."""
+    import faiss
+
+    sees_gpu: bool = faiss.get_num_gpus() > 0
+    if not sees_gpu:
+        log.warning(
+            "faiss sees no GPU, so it compares features of the GPU on the CPU; `pip install faiss-gpu`, or set "
+            "knn.backend=torch to compare on the GPU"
+        )
+    return sees_gpu
 
 
 @cache

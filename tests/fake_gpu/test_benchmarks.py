@@ -1,6 +1,9 @@
 """Benchmarks on features that are on the CPU, on a GPU, or one set on each."""
 
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,11 +14,11 @@ from raysl.benchmarks.clustering import Clustering
 from raysl.benchmarks.knn import KNN, knn_probabilities
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.low_shot import LowShot
-from raysl.benchmarks.neighbours import nearest_rows
+from raysl.benchmarks.neighbours import _faiss_sees_gpu, nearest_rows
 from raysl.benchmarks.retrieval import Retrieval
 from raysl.benchmarks.suite.side_by_side import _on_gpu
 from tests.fake_gpu.pretended import needs_pretended_gpu, pretended_gpu
-from tests.fake_gpu.watch import TO_GPU, Watch, is_on_gpu
+from tests.fake_gpu.watch import TO_GPU, TO_HOST, Watch, is_on_gpu
 
 pytestmark = needs_pretended_gpu
 
@@ -67,6 +70,58 @@ def test_neighbours_come_to_the_device_of_the_queries(watch: Watch, backend: Any
     assert [tuple(part.shape) for part in found] == [(20, 5)] * 2
     assert {is_on_gpu(part) for part in found} == {test == "cuda"}
     assert watch.errors == []
+
+
+@pytest.fixture
+def faiss() -> Iterator[Any]:
+    """faiss, asked anew whether it sees a GPU."""
+    _faiss_sees_gpu.cache_clear()
+    yield pytest.importorskip("faiss")
+    _faiss_sees_gpu.cache_clear()
+
+
+@pytest.mark.parametrize(("train", "test"), PLACES)
+def test_faiss_searches_on_the_gpu_where_it_sees_one(
+    watch: Watch, faiss: Any, monkeypatch: pytest.MonkeyPatch, train: str, test: str
+) -> None:
+    keys, queries = features(100, train).features, features(20, test).features
+    asked = []
+
+    def search(memory: Any, queries: torch.Tensor, keys: torch.Tensor, k: int, metric: int) -> Any:
+        asked.append((tuple(queries.shape), tuple(keys.shape), is_on_gpu(queries) and is_on_gpu(keys)))
+        return queries.new_zeros(len(queries), k), torch.zeros(len(queries), k, dtype=torch.int64, device="cuda")
+
+    for name, stand_in in {"get_num_gpus": lambda: 1, "knn_gpu": search}.items():
+        monkeypatch.setattr(faiss, name, stand_in, raising=False)
+    monkeypatch.setattr("raysl.benchmarks.neighbours._gpu_memory", object)
+    monkeypatch.setitem(sys.modules, "faiss.contrib.torch_utils", ModuleType("torch_utils"))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    watch.clear()
+    found = list(nearest_rows(keys, queries, k=5, chunk_rows=20, backend="faiss"))
+    on_gpu = "cuda" in (train, test)
+    assert asked == ([((20, 8), (80, 8), True), ((20, 8), (20, 8), True)] if on_gpu else [])
+    assert {is_on_gpu(part) for parts in found for part in parts} == {test == "cuda"}
+    to_host = sum(event.num_bytes for event in watch.events if event.kind == TO_HOST)
+    assert to_host == (20 * 5 * (4 + 8) if (train, test) == ("cuda", "cpu") else 0), "the neighbours alone"
+
+
+def test_faiss_says_once_that_it_sees_no_gpu(
+    watch: Watch, faiss: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0, raising=False)
+    for places in (("cpu", "cpu"), ("cuda", "cuda"), ("cuda", "cuda")):
+        keys, queries = (features(20, place).features for place in places)
+        list(nearest_rows(keys, queries, k=5, backend="faiss"))
+        told = [record.message for record in caplog.records if "faiss" in record.message]
+        assert len(told) == (places[0] == "cuda")
+    assert "set knn.backend=torch" in told[0]
+
+
+def test_features_on_a_gpu_are_not_copied_to_queries_on_the_cpu(watch: Watch) -> None:
+    keys, queries = features(100, "cuda").features, features(4, "cpu").features
+    watch.clear()
+    list(nearest_rows(keys, queries, k=5, backend="torch"))
+    assert [event.num_bytes for event in watch.events if event.kind == TO_HOST] == [4 * 5 * 4, 4 * 5 * 8]
 
 
 def test_training_features_on_the_cpu_go_to_the_gpu_in_chunks(watch: Watch) -> None:
