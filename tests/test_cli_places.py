@@ -16,7 +16,9 @@ from raysl.cli.locate import find_config
 from raysl.cli.sweep import _load as load_plan
 from raysl.config.dump import dump
 from raysl.config.load import load_config
-from raysl.config.places import is_place, kind_of, source_at
+from raysl.config.places import IMAGES as ENDINGS
+from raysl.config.places import has_images, is_place, kind_of, source_at
+from raysl.data.sources.listing import is_image
 from raysl.errors import ConfigError
 from raysl.sweeps.load import load_file, load_sweep
 from tests.data.samples import png
@@ -77,6 +79,15 @@ def test_images_are_read_by_the_source_of_their_kind(place: str, source: dict[st
         )
 
 
+def test_images_of_each_ending_that_is_read_make_a_folder_of_images(here: Path) -> None:
+    for number, ending in enumerate(ENDINGS):
+        folder = here / f"of/{number}"
+        folder.mkdir(parents=True)
+        (folder / f"a.{ending.upper()}").write_bytes(b"")
+        assert has_images(str(folder))
+        assert is_image(f"a.{ending.upper()}")
+
+
 def test_images_in_a_bucket_are_listed() -> None:
     import fsspec
 
@@ -131,6 +142,8 @@ def test_code_that_a_run_names_is_not_loaded_by_its_folder_alone(here: Path) -> 
         (["sweep", "simclr"], "is the configuration of a run, not a sweep; type `raysl pretrain simclr`"),
         (["benchmark", "net.pth"], "then type `raysl benchmark runs/theirs PATH_OF_IMAGES`"),
         (["benchmark", "gone.pth", "knm"], r"did you mean 'knn'\? .*\nerror: no checkpoint at '.*gone.pth'"),
+        (["benchmark", "runs/x", "pics", "knn", "rows"], r"error: 'pics', 'rows' are 2 paths of images; give one"),
+        (["benchmark", "runs/x", "it's"], r"error: benchmarks\.it's\.name: unknown benchmark \"it's\"; known"),
         (["extract", "gone/x", "stray", "sage=1"], "no checkpoint at '.*gone/x'.*\nerror: 'stray' is neither"),
         (
             ["plan", "simclr", "stray", "data.path=gone/p", "seed=x"],

@@ -1,6 +1,5 @@
 """Arguments that commands share: CONFIG, key=value, and common options."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -82,7 +81,7 @@ def split_sweep(arguments: list[str]) -> tuple[str, list[str]]:
 
 def sort_arguments(arguments: list[str]) -> tuple[str | None, list[str], list[str]]:
     """Return CONFIG or None, overrides, and words that are neither."""
-    from raysl.config.places import is_place
+    from raysl.config.places import data_setting, is_place
 
     overrides = [word for word in arguments if is_setting(word)]
     others = [word for word in arguments if word not in overrides]
@@ -107,11 +106,6 @@ def refuse_stray(words: list[str]) -> None:
         lines.append(f"{word!r} is neither CONFIG nor a setting; {missing}{rule}")
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def data_setting(place: str) -> str:
-    """Return the setting that names images at a path or URI, in YAML's quotes."""
-    return f"data={json.dumps(place)}"
 
 
 def load_run(arguments: list[str] | None, low_resource: bool, command: str = "pretrain") -> "RunConfig":

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, data_setting, is_setting, set_up
-from raysl.errors import ConfigError, Problems
+from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, is_setting, set_up
+from raysl.errors import ConfigError
 from raysl.process.signals import handling_signals
 from raysl.process.waiting import process_start, waiting
 from raysl.redact import redact_uri
@@ -97,16 +97,24 @@ def _sort_arguments(names: list[str], checkpoints: list[str]) -> tuple[list[str]
     """Sort the arguments into checkpoints, names of benchmarks (None without any) and settings.
 
     A path of images is the setting `data=PATH`.
+
+    Raises:
+        ConfigError: for more than one path of images.
     """
-    from raysl.config.places import has_images, is_place, kind_of
+    from raysl.config.places import data_setting, has_images, is_place, kind_of
 
     overrides = [word for word in names if is_setting(word)]
     others = [word for word in names if word not in overrides]
     further = [word for word in others if _is_weights(word) or (is_place(word) and not _is_benchmark(word))]
     images = [word for word in further if "://" not in word and kind_of(word) == "images" and has_images(word)]
+    if len(images) > 1:
+        raise ConfigError(
+            f"{', '.join(map(repr, images))} are {len(images)} paths of images; give one, and measure the others by "
+            "commands of their own"
+        )
     uris = [*checkpoints, *(word for word in further if word not in images)]
     chosen = [word for word in others if word not in further]
-    return uris, chosen or None, [*map(data_setting, images[:1]), *overrides]
+    return uris, chosen or None, [*map(data_setting, images), *overrides]
 
 
 def _is_benchmark(word: str) -> bool:
@@ -129,11 +137,13 @@ def _check_words(uris: list[str], chosen: list[str] | None, watch: str | None) -
     """
     from raysl.components import ALIASES, resolve
 
-    problems = Problems()
-    for word in (word for word in chosen or [] if ":" not in word and word not in ALIASES["benchmark"]):
-        with problems.catching():
-            resolve("benchmark", word)
-    lines = [f"benchmarks.{line.split(chr(39))[1]}.name: {line}" for line in problems.lines]
+    lines = []
+    for word in dict.fromkeys(chosen or []):
+        if ":" not in word and word not in ALIASES["benchmark"]:
+            try:
+                resolve("benchmark", word)
+            except ConfigError as error:
+                lines.append(f"benchmarks.{word}.name: {error}")
     if bool(uris) == bool(watch):
         way = "as in `raysl benchmark runs/mine`; --list shows the benchmarks"
         lines.append(f"give --checkpoint URI, a checkpoint or a run, or --watch RUN, {way}")
@@ -166,7 +176,7 @@ def _one_checkpoint(words: list[str], checkpoint: str | None, command: str) -> t
     Raises:
         ConfigError: with a line for each problem.
     """
-    from raysl.config.places import is_place
+    from raysl.config.places import data_setting, is_place
 
     settings = [word for word in words if is_setting(word)]
     others = [word for word in words if word not in settings]

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from raysl.cli.arguments import DEFAULT_CONFIG, data_setting
+from raysl.cli.arguments import DEFAULT_CONFIG
 from raysl.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
         ConfigError: for anything else, with the line to type.
     """
     from raysl.config.files import config_names, expand
-    from raysl.config.places import is_place, kind_of
+    from raysl.config.places import data_setting, is_place, kind_of
 
     if name.endswith((".yaml", ".yml")) or name in config_names():
         if is_sweep(name):

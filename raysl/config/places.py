@@ -1,5 +1,6 @@
 """What lies at a path or URI that a user gives where a name was expected: images, a run, a sweep, weights."""
 
+import json
 import os
 import re
 from collections import deque
@@ -13,7 +14,21 @@ from raysl.errors import ConfigError
 
 Kind = Literal["images", "run", "checkpoint", "sweep", "weights", "nothing"]
 
-IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+ENDINGS = {
+    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
+    "MPO": ("jpg", "jpeg", "mpo"),
+    "PNG": ("png",),
+    "WEBP": ("webp",),
+    "GIF": ("gif",),
+    "BMP": ("bmp", "dib"),
+    "TIFF": ("tif", "tiff"),
+    "PPM": ("ppm", "pgm", "pbm", "pnm"),
+    "JPEG2000": ("jp2", "j2k", "jpx"),
+}
+"""File endings of the formats that raysl reads, by Pillow's names of the formats."""
+
+IMAGES = tuple(dict.fromkeys(ending for endings in ENDINGS.values() for ending in endings))
+EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)
 WEIGHTS = (".pth", ".pt", ".pth.tar", ".safetensors", ".ckpt", ".torch", ".bin", ".pkl")
 SOURCES = {".parquet": "parquet", ".tar": "webdataset"}
 LISTS = (".csv", ".tsv", ".txt", ".jsonl")
@@ -56,6 +71,15 @@ def kind_of(place: str) -> Kind:
 _MARKS: dict[str, Kind] = {"meta.json": "checkpoint", "sweep.yaml": "sweep", "run.yaml": "run"}
 
 
+def data_setting(place: str) -> str:
+    """Return the setting that names images at a path or URI, in YAML's quotes.
+
+    >>> data_setting("my images")
+    'data="my images"'
+    """
+    return f"data={json.dumps(place)}"
+
+
 def source_at(place: str) -> dict[str, Any]:
     """Return the settings of the source that reads the images at a path or URI: `{"name": "parquet", "path": ...}`.
 
@@ -86,7 +110,7 @@ _NOUNS = {"run": "a run", "checkpoint": "a checkpoint", "sweep": "a sweep", "wei
 
 def _source_of(name: str) -> str | None:
     suffix = os.path.splitext(name)[1].lower()
-    return "image_folder" if suffix in IMAGES else SOURCES.get(suffix)
+    return "image_folder" if suffix in EXTENSIONS else SOURCES.get(suffix)
 
 
 def _names(place: str) -> Iterator[str]:

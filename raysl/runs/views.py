@@ -1,7 +1,6 @@
 """Views of a user's own images for `fit` in a notebook, made as a run makes them of a dataset."""
 
 import itertools
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from raysl.components import Classes
 from raysl.config.arguments import run_config
 from raysl.config.background import parse_color
 from raysl.config.load import apply_overrides
+from raysl.config.places import data_setting
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
@@ -138,7 +138,7 @@ def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) ->
             raise ConfigError(
                 "labels: images in a folder have those of their sub-folders; give a list of paths instead"
             )
-        return make_source(apply_overrides(config, [f"data={json.dumps(os.fspath(images))}"]).data).required("train")
+        return make_source(apply_overrides(config, [data_setting(os.fspath(images))]).data).required("train")
     if _is_one_image(images):
         raise ConfigError("images: this is one image; give a list of images, [image, ...], or a batch [N, 3, H, W]")
     try:

@@ -10,12 +10,12 @@ import numpy as np
 
 from raysl.components import resolve
 from raysl.config.background import Color
+from raysl.config.places import ENDINGS, IMAGES
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
 from raysl.data.source import Split
-from raysl.data.sources.listing import ENDINGS, IMAGES
 from raysl.storage.folder import Folder
 
 PART_ROWS = 2048

@@ -10,12 +10,12 @@ import numpy as np
 from pyarrow import fs
 from typing_extensions import override
 
+from raysl.config.places import EXTENSIONS
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import LABELS, Source, Split
 from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import (
-    EXTENSIONS,
     UNREADABLE,
     File,
     is_image,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
+from raysl.config.places import EXTENSIONS
 from raysl.errors import ConfigError
 from raysl.redact import visible
 from raysl.storage.addresses import stat_uri, storage_errors
@@ -205,21 +206,6 @@ def _repeats(files: Sequence[File]) -> list[tuple[File, File]]:
     return [(files[position], files[int(originals[position])]) for position in again.tolist()]
 
 
-ENDINGS = {
-    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
-    "MPO": ("jpg", "jpeg", "mpo"),
-    "PNG": ("png",),
-    "WEBP": ("webp",),
-    "GIF": ("gif",),
-    "BMP": ("bmp", "dib"),
-    "TIFF": ("tif", "tiff"),
-    "PPM": ("ppm", "pgm", "pbm", "pnm"),
-    "JPEG2000": ("jp2", "j2k", "jpx"),
-}
-"""File endings of the formats that raysl reads, by Pillow's names of the formats."""
-
-IMAGES = tuple(dict.fromkeys(ending for endings in ENDINGS.values() for ending in endings))
-EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)
 UNREADABLE = tuple(f".{ending}" for ending in ("heic", "heif", "avif", "jxl", "svg", "psd", "tga", "dng", "cr2", "nef"))
 """Endings of images in formats that raysl does not read."""
 

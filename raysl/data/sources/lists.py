@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from pyarrow import fs
 
+from raysl.config.places import IMAGES
 from raysl.data.sources.class_names import LABELS, check_numbers, parse_labels
-from raysl.data.sources.listing import IMAGES, is_image
+from raysl.data.sources.listing import is_image
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, stat_uri, storage_errors
 from raysl.storage.reads import read_file

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
+from raysl.config.places import IMAGES
 from raysl.data.sources.class_names import read_member_label
-from raysl.data.sources.listing import IMAGES, printable
+from raysl.data.sources.listing import printable
 from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError

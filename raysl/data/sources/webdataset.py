@@ -10,11 +10,11 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.component import ASKS_TRUST
+from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, class_names
-from raysl.data.sources.listing import IMAGES
 from raysl.data.sources.part_names import choose_files, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, read_index, summarize_shards
 from raysl.data.sources.shard_summaries import Summary
