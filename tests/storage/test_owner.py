@@ -29,7 +29,8 @@ from raysl.storage.notes import Unconditional, create_new
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
 from tests.processes import has_ended, wait_until
 
-FAST = OwnerTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=0.3)
+FAST = OwnerTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=1.0)
+WRITING = threading.Lock()
 ME = rf"process {os.getpid()} on "
 SINCE = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
 
@@ -281,7 +282,8 @@ class Storage(Exclusive):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         if mode == "create":
             self.create(path)
-        super().pipe_file(path, value, "overwrite" if self.ignores_mode else mode, **options)
+        with WRITING:  # an object is written whole, unlike a file that two open
+            super().pipe_file(path, value, "overwrite" if self.ignores_mode else mode, **options)
         if self.loses_answers:
             raise FileExistsError(path)
 
