@@ -27,6 +27,7 @@ MOVED = {
     "raysl.nn.view_passes": "raysl.nn.views",
     "raysl.nn.whiten": "raysl.nn.moments",
     "raysl.resources": "raysl.cluster.resources",
+    "raysl.sweeps.logged": "raysl.runs.logged",
     "raysl.train.callbacks.iteration_timer": "raysl.train.callbacks.numbers",
     "raysl.train.callbacks.learning_rates": "raysl.train.callbacks.numbers",
     "raysl.train.callbacks.memory_stats": "raysl.train.callbacks.numbers",

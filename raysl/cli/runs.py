@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,6 +40,13 @@ def run_runs(
         typer.Option(metavar="KEY", help="Sort by this number or setting, the smallest first.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+    as_page: Annotated[
+        bool, typer.Option("--page", help="Write runs.html into the storage: a table, and curves side by side.")
+    ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show that page at an address of this machine, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes a free one.")] = 8264,
 ) -> None:
     """List the runs under a storage: their state, where they are, and their numbers. The last changed come first.
 
@@ -50,8 +58,13 @@ def run_runs(
 
     if best is not None and least is not None:
         raise ConfigError("--best and --least exclude each other; give one")
-    runs = find_runs(storage, where or [])
+    if as_json + as_page + serve > 1:
+        raise ConfigError("--json, --page and --serve exclude each other; give one")
     columns = [key.strip() for key in show.split(",") if key.strip()]
+    if as_page or serve:
+        _page(storage, where or [], columns, best, least, port if serve else None)
+        return
+    runs = find_runs(storage, where or [])
     if key := best or least:
         columns = [key, *(column for column in columns if column != key)]
         runs = [*_sorted([run for run in runs if _is_number(value_of(run, key))], key, best is not None)]
@@ -62,6 +75,26 @@ def run_runs(
     else:
         for line in _table(runs, columns):
             typer.echo(line)
+
+
+def _page(
+    storage: str, where: list[str], show: list[str], best: str | None, least: str | None, port: int | None
+) -> None:
+    """Write the page, or serve it on a port."""
+    from raysl.leaderboard.entry import Objective
+    from raysl.leaderboard.of_runs import RunsPage
+    from raysl.leaderboard.serve import RunsServer
+
+    key = best or least
+    pages = RunsPage(storage, where, show, Objective(key, "max" if best else "min") if key else None)
+    if port is None:
+        typer.echo(f"page        {pages.write()}")
+        return
+    pages.board()  # a storage that is not there is told before anything is served
+    with RunsServer(pages, port) as server:
+        typer.echo(f"page        {server.url}    Ctrl-C ends")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _sorted(runs: list["RunSummary"], key: str, is_largest_first: bool) -> list["RunSummary"]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
 State = Literal["running", "stopped", "done"]
+Kind = Literal["sweep", "runs"]
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,13 @@ class SweepFacts:
         path: URI of the sweep's folder, without credentials.
         command: what starts it again; empty where that is not known.
         space: what varies, as YAML.
-        search: random, grid, optuna, population.
-        scheduler: what stops trials early, or none.
+        search: random, grid, optuna, population; without a sweep it says nothing.
+        scheduler: what stops trials early, or none; without a sweep it says nothing.
         trials: runs that it comes to in all, where that is known.
         state: "done" where nothing is left to run; a stopped one goes on when it is started again, and one that was
             killed still has "running".
         written: seconds since 1970.
+        kind: "sweep", or "runs": all runs under a storage, whatever started them.
     """
 
     name: str
@@ -107,3 +109,4 @@ class SweepFacts:
     trials: int | None = None
     state: State = "running"
     written: float = 0.0
+    kind: Kind = "sweep"

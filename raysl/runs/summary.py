@@ -21,7 +21,7 @@ FRESH_S = 120.0
 """Age of the beat in a bucket up to which a run counts as running."""
 TAIL_BYTES = 16_384
 LONGEST_LINE = 2_000
-REPORT_FILE = "report.json"
+REPORT_FILE, PAGE_FILE = "report.json", "report.html"
 _ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
@@ -44,6 +44,7 @@ class RunSummary:
         metrics: the last value of every number that it has logged in its last lines, and those of its report as
             `knn/top1`.
         settings: its settings, a plain tree.
+        has_report: whether it has a `report.html`.
     """
 
     name: str
@@ -57,6 +58,7 @@ class RunSummary:
     updated: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    has_report: bool = False
 
     @property
     def method(self) -> str:
@@ -119,6 +121,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
         updated=max(times) / 1e9 if times else None,
         metrics=metrics | _measured(folder, versions),
         settings=settings,
+        has_report=PAGE_FILE in versions,
     )
 
 

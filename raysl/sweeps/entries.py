@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from raysl.leaderboard.entry import Entry, Status
 from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.storage.folder import Folder
-from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record
-
-NO_CURVES = ("lr", "images_per_s", "step_s", "data_wait", "memory_gb")
-"""Logged numbers that are not learning curves."""
 
 
 def make_entries(records: Sequence[Record], folder: Folder) -> list[Entry]:
@@ -32,7 +28,7 @@ def make_entry(record: Record, index: int, folder: Folder) -> Entry:
         index: of the trial in the order of drawing.
         folder: of the sweep.
     """
-    trial, verdict, logged = record.trial, record.verdict, record.logged
+    trial, verdict = record.trial, record.verdict
     until = math.inf if verdict is None else verdict.epoch
     note = record.note if record.note is not None and verdict is None else Note("paused", 0)
     return Entry(
@@ -47,7 +43,7 @@ def make_entry(record: Record, index: int, folder: Folder) -> Entry:
         metrics={name: value for name, value in record.metrics.items() if not math.isnan(value)},
         intervals=note.intervals,
         units=note.units,
-        course=_curves(logged, until),
+        course={name: thinned(curve, MOST_POINTS) for name, curve in record.logged.curves(until).items()},
         costs={} if record.last is None else record.last.costs,
         draws=record.draws,
         reason=verdict.reason if verdict is not None else record.failure or note.reason,
@@ -67,11 +63,3 @@ def _status(record: Record) -> Status:
     if record.failure is not None:
         return "failed"
     return "finished" if record.has_ended and record.trial.until is None else "waiting"
-
-
-def _curves(logged: Logged, until: float) -> dict[str, list[tuple[float, float]]]:
-    """Return learning curves by name, of at most `MOST_POINTS`, and the seconds of training."""
-    curves = {name: logged.curve(name, until) for name in logged.epochs if name not in NO_CURVES}
-    if seconds := logged.seconds(until):
-        curves["seconds"] = seconds
-    return {name: thinned(curve, MOST_POINTS) for name, curve in curves.items()}

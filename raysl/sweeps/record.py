@@ -16,10 +16,10 @@ from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
 from raysl.redact import redact_uri
 from raysl.report.stored import plain as jsonable
+from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import check_types, kinds_of, read_record
 from raysl.sweeps.judging import Course, Verdict
-from raysl.sweeps.logged import Logged
 from raysl.sweeps.trial import Trial
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE

@@ -13,11 +13,11 @@ from raysl.config.load import load_config
 from raysl.errors import RunFailed
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import MOST_POINTS
+from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder
 from raysl.sweeps import run_trial
 from raysl.sweeps.entries import make_entry
 from raysl.sweeps.judging import Verdict
-from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record, look
 from raysl.sweeps.run_trial import failed_note
 from raysl.sweeps.trial import ALONE, Trial

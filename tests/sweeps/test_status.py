@@ -10,12 +10,12 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
 from raysl.runs.folder import RunFolder
+from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder
 from raysl.sweeps import estimate
 from raysl.sweeps.estimate import mean_seconds
 from raysl.sweeps.listing import outdated, summary, trial_lines
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.status import status_of, watch

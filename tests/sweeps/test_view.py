@@ -10,11 +10,11 @@ from rich.console import Console
 from raysl.config.load import load_config
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_nodes
+from raysl.runs.logged import Logged
 from raysl.sweeps import view
 from raysl.sweeps.estimate import whole_seconds
 from raysl.sweeps.judging import Verdict
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.stage import Stage

@@ -47,16 +47,17 @@ def spelled(value: Any) -> str:
     return shown(value) or UNSET
 
 
-def axes(rows: Sequence[Choice], space: str = "") -> list[Axis]:
+def axes(rows: Sequence[Choice], space: str = "", with_config: bool = True) -> list[Axis]:
     """Return the settings in which rows differ, the configuration first.
 
     Args:
         rows: of the leaderboard.
         space: what varies, as YAML: what is drawn log-uniformly has a logarithmic axis.
+        with_config: whether the configuration counts as one.
     """
     logarithmic = _drawn_by_logarithm(space)
     settings = []
-    for key in ("config", *varied(rows)):
+    for key in (*["config"] * with_config, *varied(rows)):
         values = [value for row in rows if (value := value_of(row, key)) is not None]
         if len({spelled(value) for value in values}) + (len(values) < len(rows)) < 2 or not values:
             continue

@@ -18,6 +18,8 @@ from raysl.report.verdict import Gain
 STATUSES: dict[Status, str] = {"finished": "✓", "stopped": "■", "running": "▶", "failed": "✕", "waiting": "·"}
 """Marks of what a run does, in the order in which they are counted."""
 
+RUNS_LIVE = "Runs go on. This page shows them as they are, and loads itself again."
+"""What the page over a storage says while it is served."""
 LIVE: dict[State, str] = {
     "running": "The sweep runs. This page is written while it does, and loads itself again.",
     "stopped": "The sweep was stopped before its end. The command that started it runs the trials that are left.",
@@ -39,6 +41,8 @@ def head(board: Leaderboard, reload_s: float) -> str:
     """
     facts = board.facts
     pieces = [f"search <b>{escape(facts.search)}</b>", f"scheduler <b>{escape(facts.scheduler)}</b>"]
+    if facts.kind == "runs":
+        pieces = []
     pieces += [f"ranked by <b>{escape(objective_title(facts.objectives[0]))}</b>"]
     pieces += [f"beside <b>{escape(objective_title(objective))}</b>" for objective in facts.objectives[1:]]
     pieces += _times(board)
@@ -50,7 +54,8 @@ def head(board: Leaderboard, reload_s: float) -> str:
         if facts.state == "running"
         else ""
     )
-    live = f'<p class="note" id="live"{reload}>{LIVE[facts.state]}</p>' if facts.state in LIVE else ""
+    words = RUNS_LIVE if facts.kind == "runs" else LIVE.get(facts.state, "")
+    live = f'<p class="note" id="live"{reload}>{words}</p>' if facts.state in LIVE else ""
     return (
         f"<header><h1>{escape(facts.name)}</h1>{facts_line(pieces)}</header>"
         f"{live}{_bar(board)}{_best(board)}{command}{space}"
@@ -62,13 +67,13 @@ def _bar(board: Leaderboard) -> str:
     counts = Counter(entry.status for entry in board.entries)
     total = max(board.facts.trials or 0, len(board.entries))
     if not total:
-        return '<p class="quiet">No trial has begun.</p>'
+        return f'<p class="quiet">No {"run" if board.facts.kind == "runs" else "trial"} has begun.</p>'
     counts["waiting"] += total - len(board.entries)
     shares = [(status, counts[status]) for status in STATUSES if counts[status]]
     parts = "".join(f'<div class="{status}" style="flex-grow:{num}"></div>' for status, num in shares)
     words = "".join(f'<li><i class="mark {status}">{STATUSES[status]}</i>{num} {status}</li>' for status, num in shares)
     label = ", ".join(f"{num} {status}" for status, num in shares)
-    title = f"{total} trial{'s' * (total != 1)}"
+    title = f"{total} {'run' if board.facts.kind == 'runs' else 'trial'}{'s' * (total != 1)}"
     bar = f'<div class="progress" role="img" aria-label="{label}">{parts}</div>'
     return f'<div id="progress">{bar}<ul class="legend"><li><b>{title}</b></li>{words}</ul></div>'
 

@@ -55,7 +55,7 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
     """
     extras = extras or Extras()
     rows, facts = board.choices, board.facts
-    scales = axes(rows, facts.space)
+    scales = axes(rows, facts.space, with_config=facts.kind == "sweep")
     learned = extras.explain(rows, scales, facts.objectives[0].metric)
     parts = [
         table_section(board),
@@ -78,7 +78,12 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
         *(part for part in parts if part),
         '<div id="tip" role="status" hidden></div>',
     ]
-    return document(f"{facts.name}: leaderboard", "\n".join(filter(None, body)), _read("page.css"), script())
+    return document(
+        f"{facts.name}: {'runs' if facts.kind == 'runs' else 'leaderboard'}",
+        "\n".join(filter(None, body)),
+        _read("page.css"),
+        script(),
+    )
 
 
 def script() -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from html import escape
+from urllib.parse import quote
 
 from raysl.leaderboard.best import best_runs
 from raysl.leaderboard.choice import Choice, Number
@@ -14,7 +15,7 @@ from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import short_name
 from raysl.leaderboard.references import Reference, references
 from raysl.report.tables import Cell, link
-from raysl.storage.addresses import cut
+from raysl.storage.addresses import split_query
 
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
 MORE = "number more"
@@ -42,7 +43,8 @@ def table_section(board: Leaderboard) -> str:
         + "</tr>"
         for index, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
     )
-    tools = _filters(board.choices, any(kind == MORE for kind, _ in heads))
+    configs = {row.config for row in board.choices if row.config} if board.facts.kind == "sweep" else set()
+    tools = _filters(board.choices, sorted(configs), any(kind == MORE for kind, _ in heads))
     tall = " tall" if len(board.choices) > MAX_PLAIN else ""
     return (
         f'<section id="results"><h2>Results</h2>{tools}<div class="wide{tall}" tabindex="0" '
@@ -66,10 +68,9 @@ def _sorted(by: str) -> str:
     return f' data-by="{escape(by)}"' if by else ""
 
 
-def _filters(rows: Sequence[Choice], has_more: bool) -> str:
+def _filters(rows: Sequence[Choice], configs: list[str], has_more: bool) -> str:
     """What the script shows: a text, and the configuration and status of rows where there are several."""
     fields = '<label>Filter <input type="search" id="filter" placeholder="words of a row" autocomplete="off"></label>'
-    configs = sorted({row.config for row in rows if row.config})
     statuses = [status for status in STATUSES if any(run.status == status for row in rows for run in row.runs)]
     for name, values in (("config", configs), ("status", statuses)):
         if len(values) > 1:
@@ -169,13 +170,17 @@ def _name(row: Choice, path: str) -> Column:
             f"<code>{runs}</code>" if len(row.runs) == 1 else f"{escape(short_name(row.runs[0]))}: {runs}",
         )
     config = escape(row.config).replace("/", "/<wbr>")
+    if row.config == row.runs[0].trial and len(row.runs) == 1:
+        target = link(_report(row.runs[0], path)) if row.runs[0].path and row.status == "finished" else ""
+        return "name", row.config, f'<b><a href="{escape(target)}">{config}</a></b>' if target else f"<b>{config}</b>"
     return "name", row.config, f'<b>{config}</b><div class="spread">{runs}</div>'
 
 
 def _report(run: Entry, path: str) -> str:
-    """The page of a run: beside that of the sweep, or where it is."""
-    folder, name = cut(run.path)
-    return f"{name}/report.html" if folder == path else f"{run.path}/report.html"
+    """The page of a run: below that of the leaderboard, or where it is."""
+    (base, query), (above, query_above) = split_query(run.path), split_query(path)
+    is_below = base.startswith(f"{above}/") and query == query_above
+    return f"{quote(base.removeprefix(f'{above}/')) if is_below else run.path}/report.html"
 
 
 def _number(number: Number | None, unit: str, is_main: bool = False) -> Column:

@@ -11,6 +11,8 @@ Curve = list[tuple[float, float]]
 
 PLACES = ("step", "epoch")
 """Fields that say where a line belongs."""
+NO_CURVES = ("lr", "images_per_s", "step_s", "data_wait", "memory_gb")
+"""Logged numbers that are not learning curves."""
 
 
 class Logged:
@@ -49,6 +51,12 @@ class Logged:
         end = bisect_right(epochs, until)
         pairs = zip(epochs[:end], self.values.get(name, array("d"))[:end], strict=True)
         return [(epoch, value) for epoch, value in pairs if math.isfinite(value)]
+
+    def curves(self, until: float = math.inf) -> dict[str, Curve]:
+        """Return learning curves by name, and the seconds of training as `seconds`, up to an epoch."""
+        curves = {name: self.curve(name, until) for name in self.epochs if name not in NO_CURVES}
+        seconds = self.seconds(until)
+        return {**curves, "seconds": seconds} if seconds else curves
 
     def seconds(self, until: float = math.inf) -> Curve:
         """Return epochs and the seconds of training until then, from the logged seconds a step."""
