@@ -1,6 +1,8 @@
 """Messages about settings: all of them at once, each with what to type."""
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,9 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.process.screen import warnings_named
 from raysl.runs.prepare import prepare
+from raysl.sweeps.checks import check_trials
 from raysl.sweeps.load import from_tree, load_starts
+from raysl.sweeps.schema import SweepConfig
 
 
 def test_pythons_none_is_null_where_null_may_be() -> None:
@@ -64,3 +68,25 @@ def test_repeated_warnings_name_their_configuration_and_are_shown_once_of_each(
         for _ in range(2):
             logging.getLogger("raysl").warning("%s is odd", "a")
     assert caplog.messages == ["a is odd"]
+
+
+def test_a_mistake_that_configurations_share_is_told_once(tmp_path: Path) -> None:
+    names = ["digits/simclr", "digits/byol", "digits/moco", "digits/swav"]
+    sweep = SweepConfig(configs=names, settings=["trian.epochs=3", "method.queue_size=x"], scheduler="none")
+    with pytest.raises(ConfigError) as told:
+        load_starts(sweep)
+    lines = str(told.value).splitlines()
+    assert [line for line in lines if "trian" in line] == [
+        "digits/simclr, digits/byol, digits/moco and 1 more: trian.epochs: no such setting; did you mean train.epochs?"
+    ]
+    assert sum("'x' is not of type int" in line for line in lines) == 1
+    assert any(line.startswith("digits/moco: method.queue_size: 'x'") for line in lines)
+    sweep = SweepConfig(configs=names[:2], space={"optim.lr": {"choice": [-1, 0.1]}}, scheduler="none")
+    starts = {name: replace(start, storage=str(tmp_path)) for name, start in load_starts(sweep).items()}
+    with pytest.raises(ConfigError, match=r"^digits/simclr, digits/byol: optim\.lr: -1\.0 is out of range[^\n]*$"):
+        check_trials(starts, sweep)
+
+
+def test_the_first_configuration_of_a_sweep_is_the_first_of_several_or_the_only_one() -> None:
+    assert SweepConfig(config="digits/moco").first_config == "digits/moco"
+    assert SweepConfig(configs=["digits/byol", "digits/moco"]).first_config == "digits/byol"

@@ -30,7 +30,7 @@ def show_config(arguments: Arguments = None) -> None:
     sweep, rest = load_file(*split_sweep(arguments or []))
     typer.echo(annotate(sweep), nl=False)
     if rest:
-        load_run([[*sweep.configs, sweep.config][0], *sweep.settings, *rest], low_resource=False)
+        load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False)
         typer.echo(f"# beside them, of its runs: {' '.join(rest)}")
 
 

@@ -68,8 +68,7 @@ def _load(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
         rest = [word for word in rest if word.partition("=")[0] in ("name", "storage", "seed")]
     else:
         starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
-    first = [*space.configs, space.config][0]
-    base = load_run([first, *space.settings, f"name={default_name(name)}", *rest], low_resource)
+    base = load_run([space.first_config, *space.settings, f"name={default_name(name)}", *rest], low_resource)
     return SweepRun.of(base, space, starts)
 
 

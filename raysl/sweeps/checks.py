@@ -1,8 +1,7 @@
 """What can be refused before a sweep starts anything."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,17 +10,17 @@ from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.dump import show, to_dict
-from raysl.config.files import NoSuchConfig
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems, StorageError
+from raysl.errors import ConfigError, Problems
 from raysl.leaderboard.entry import Objective
-from raysl.process.screen import only_errors, warnings_named
+from raysl.process.screen import only_errors
 from raysl.runs.prepare import prepare
 from raysl.sweeps.distributions import LISTS
+from raysl.sweeps.problems import ProblemsByName, with_names
 from raysl.sweeps.schema import COSTS, SweepConfig
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
-from raysl.sweeps.trial import ALONE, setting
+from raysl.sweeps.trial import setting
 from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")
@@ -40,30 +39,27 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
     """Refuse what could not be tried, and numbers that nothing would report.
 
     Raises:
-        ConfigError: with the configuration in front where there are several.
+        ConfigError: with a line for each mistake, which names the configurations where there are several.
     """
     space = Space.of(sweep.space)
     _check_conditions(bases, space)
-    lacking: list[ConfigError] = []
-    problems = Problems()
+    lacking: dict[str, MetricMissing] = {}
+    problems = ProblemsByName()
     for name, base in bases.items():
-        try:
-            with named(name):
+        with problems.catching(name):
+            try:
                 _check_values(base, space)
                 if sweep.scheduler == "population":
                     _check_shapes(base, space)
                 _check_metrics(base, sweep, space)
-        except MetricMissing as error:
-            lacking.append(error)
-        except StorageError:
-            raise
-        except ConfigError as error:
-            problems.errors.append(error)
+            except MetricMissing as error:
+                lacking[name] = error
     problems.check()
-    if lacking and len(lacking) == len(bases):
-        raise lacking[0]
-    for missing in lacking:
-        log.warning("%s; what departs from it comes last", missing)
+    lines = [with_names([name], str(error)) for name, error in lacking.items()]
+    if lines and len(lines) == len(bases):
+        raise MetricMissing(lines[0])
+    for line in lines:
+        log.warning("%s; what departs from it comes last", line)
 
 
 def warn_about_space(sweep: SweepConfig, epochs: int) -> None:
@@ -117,19 +113,6 @@ def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
             f"space.{key}.when: {show(when)} never holds, so {key} is never drawn{has}; change the "
             "condition, or take the entry out"
         )
-
-
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """Put the name of a configuration before each line of its error and of its warnings; equal warnings are one."""
-    try:
-        with warnings_named("" if name == ALONE else name):
-            yield
-    except ConfigError as error:
-        if name == ALONE:
-            raise
-        kind = ConfigError if isinstance(error, NoSuchConfig) else type(error)
-        raise kind("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
 
 
 def _check_values(base: RunConfig, space: Space) -> None:

@@ -17,10 +17,10 @@ from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError, Problems
-from raysl.process.screen import warnings_named
 from raysl.redact import redact_tree, redact_uri
 from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
+from raysl.sweeps.problems import ProblemsByName
 from raysl.sweeps.schema import SweepConfig, SweepFile, is_measured
 from raysl.sweeps.space import Space, is_component
 
@@ -92,18 +92,14 @@ def load_starts(
         load: from a name and overrides, in one list, to settings; default: `load_config`.
 
     Raises:
-        ConfigError: if one of them does not load, with a line for each; the name of the configuration is in front.
+        ConfigError: if one of them does not load, with a line for each mistake, which names the configurations.
     """
     load = load or (lambda words: load_config(words[0], words[1:]))
-    starts, errors = {}, []
+    starts, problems = {}, ProblemsByName()
     for name in sweep.configs:
-        try:
-            with warnings_named(name):
-                starts[name] = load([name, *sweep.settings, *overrides])
-        except ConfigError as error:
-            errors += [f"{name}: {line}" for line in str(error).splitlines()]
-    if errors:
-        raise ConfigError("\n".join(errors))
+        with problems.catching(name):
+            starts[name] = load([name, *sweep.settings, *overrides])
+    problems.check()
     return starts
 
 
@@ -122,13 +118,11 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     if twice := [name for name, loaded in checkpoints.items() if uris.count(loaded.uri) > 1]:
         raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
     words = [word for word in overrides if word.partition("=")[0] not in ("name", "storage")]
-    starts = {}
+    starts, problems = {}, ProblemsByName()
     for name, loaded in checkpoints.items():
-        try:
-            with warnings_named(redact_uri(name)):
-                starts[name] = apply_overrides(loaded.config, words)
-        except ConfigError as error:
-            raise ConfigError(f"{redact_uri(name)}: {error}") from error
+        with problems.catching(redact_uri(name)):
+            starts[name] = apply_overrides(loaded.config, words)
+    problems.check()
     return starts
 
 

@@ -84,6 +84,11 @@ class SweepConfig:
     when: {method.name: moco} for one that is there for some choices alone."""
 
     @property
+    def first_config(self) -> str:
+        """Name or file of the first configuration that trials depart from."""
+        return self.configs[0] if self.configs else self.config
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
         """What ranks, the first one first.
 

@@ -13,7 +13,8 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
 from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting
-from raysl.sweeps.checks import check_reported, named
+from raysl.sweeps.checks import check_reported
+from raysl.sweeps.problems import ProblemsByName
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.run_trial import failed_note
 from raysl.sweeps.stage import Stage
@@ -113,12 +114,13 @@ class SweepStart:
         have = cluster_resources()
         sweep = self.plan.sweep
         num = sweep.concurrent or min(most_trials(base.train, have) for base in self.plan.bases.values())
-        bases, bundles = {}, []
+        bases, bundles, problems = {}, [], ProblemsByName()
         for name, base in self.plan.bases.items():
-            with named(name):
+            with problems.catching(name):
                 share = worker_shape(base.train, have.shared(num))
-            bundles.append([*run_bundles(base.train, share, have.shared(num)), {"CPU": TRIAL_CPUS}])
-            bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
+                bundles.append([*run_bundles(base.train, share, have.shared(num)), {"CPU": TRIAL_CPUS}])
+                bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
+        problems.check()
         wait_for_nodes(bundles[0], "the first trial")  # room for one is enough: the others start as nodes come
         is_greedy = any(base.train.threads is None and base.train.device != "cuda" for base in bases.values())
         if num > 1 and is_greedy and have.gpus == 0:
