@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from raysl import cli
+from raysl.cli.arguments import show_json
 from raysl.config.files import config_names
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
@@ -175,6 +176,11 @@ def test_every_listed_name_has_its_class_and_a_line(run: Run, kind: str, monkeyp
     assert all(row["name"] and row["class"] and row["doc"] and "not available" not in row["doc"] for row in rows)
     _, table, _ = run("list", kind)
     assert [line.split()[0] for line in table.splitlines()] == [row["name"] for row in rows]
+
+
+def test_json_has_null_for_numbers_that_it_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json([{"loss": float("nan"), "step_s": [float("inf"), 0.5]}])
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == [{"loss": None, "step_s": [None, 0.5]}]
 
 
 def test_the_page_of_views_is_written_and_its_path_printed(run: Run, tmp_path: Path) -> None:

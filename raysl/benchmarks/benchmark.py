@@ -275,7 +275,7 @@ class Benchmark(ABC):
         Args:
             config: its settings.
             num_rows: number of training images.
-            width: number of features of each.
+            width: number of features of each, at all of its `stages` together.
             num_classes: number of classes.
         """
         return None

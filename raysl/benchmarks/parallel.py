@@ -35,12 +35,11 @@ def run_jobs(
     if cores == 1 or ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
         return [*results, *(function(shared, *job) for job in rest)]
     reference, task = ray.put(shared), ray.remote(num_cpus=1, scheduling_strategy=ANYWHERE)(function)
-    if cores is None:
-        return [*results, *ray.get([task.remote(reference, *job) for job in rest])]
     tasks: list[Any] = []
+    running: list[Any] = []
     for job in rest:
-        running = ray.wait(tasks, num_returns=len(tasks), timeout=0)[1] if tasks else []
-        if len(running) >= cores:
-            ray.wait(running, num_returns=len(running) - cores + 1)
+        if len(running) == cores:
+            _, running = ray.wait(running)
         tasks.append(task.remote(reference, *job))
+        running.append(tasks[-1])
     return [*results, *ray.get(tasks)]

@@ -112,9 +112,10 @@ class SVM(Benchmark):
     @override
     def outlook(cls, config: Config, num_rows: int, width: int, num_classes: int) -> Outlook:
         """Every fit takes a time in proportion to the size of the features."""
-        num_costs = len(set(config.costs))
+        num_costs, num_stages = len(set(config.costs)), len(cls.stages(config))
         num = num_classes * ((config.folds * num_costs if num_costs > 1 else 0) + 1)
-        what = f"{num:,} fits of support vector machines to {num_rows:,} x {width:,} features"
+        what = f"{num * num_stages:,} fits of support vector machines to {num_rows:,} x {width:,} features"
+        what += f" of {num_stages} stages" if num_stages > 1 else ""
         seconds = num * num_rows * width * SECONDS[config.dual is True]
         return Outlook(what, seconds, config.cores, "fewer svm.costs or svm.folds take less")
 

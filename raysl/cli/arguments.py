@@ -1,5 +1,6 @@
 """Arguments that commands share: CONFIG, key=value, and common options."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -141,6 +142,13 @@ def _missing_images(overrides: list[str]) -> Iterator[str]:
     for key, _, text in (word.partition("=") for word in overrides):
         if key in ("data.path", "data.train", "data.test") and text and "$" not in text and kind_of(text) == "nothing":
             yield f"{key}: nothing is at {text!r}"
+
+
+def show_json(value: object) -> None:
+    """Print a value as JSON, which has no NaN and no infinities: these are null."""
+    from raysl.report.stored import plain
+
+    typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def set_up(verbose: bool) -> None:

@@ -1,6 +1,5 @@
 """`raysl doctor`."""
 
-import json
 import os
 import sys
 from contextlib import redirect_stdout
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, set_up, split_arguments
+from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, set_up, show_json, split_arguments
 from raysl.errors import ConfigError
 
 
@@ -41,7 +40,7 @@ def run_doctor(
     seen = _look(storage)
     lines += seen["problems"]
     if as_json:
-        typer.echo(json.dumps({**facts, **seen, "problems": lines}, indent=1))
+        show_json({**facts, **seen, "problems": lines})
         return
     if env:
         typer.echo(environment_text(facts))

@@ -2,13 +2,12 @@
 
 import difflib
 import inspect
-import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import Arguments, load_run, sort_arguments, split_sweep
+from raysl.cli.arguments import Arguments, load_run, show_json, sort_arguments, split_sweep
 from raysl.cli.locate import is_sweep
 from raysl.components import ALIASES, resolve
 from raysl.errors import ConfigError
@@ -51,14 +50,17 @@ def list_names(
 ) -> None:
     """List the names that a setting can have, each with its class and a description."""
     if kind is None:
-        typer.echo(json.dumps([*_KINDS], indent=2) if as_json else "\n".join(f"raysl list {name}" for name in _KINDS))
+        if as_json:
+            show_json([*_KINDS])
+        else:
+            typer.echo("\n".join(f"raysl list {name}" for name in _KINDS))
         return
     if kind not in _KINDS:
         near = _OTHER_WORDS.get(kind) or difflib.get_close_matches(kind, _KINDS, n=1)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ConfigError(f"no list {kind!r}; {hint}Known: {', '.join(_KINDS)}")
     if as_json:
-        typer.echo(json.dumps(_describe(kind), indent=2))
+        show_json(_describe(kind))
         return
     rows = sorted(_KINDS[kind]())
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]

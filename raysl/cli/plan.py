@@ -1,12 +1,11 @@
 """`raysl plan`."""
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up
+from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up, show_json
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
@@ -62,7 +61,7 @@ def run_plan(
         check_weights(config)
     cost = None if gpu is None else _cost(setup, gpu)
     if cost is not None and as_json:
-        typer.echo(json.dumps(cost.as_dict(), indent=2))
+        show_json(cost.as_dict())
         return
     for line in [*_course(setup), *reads, *([] if cost is None else cost.lines())]:
         typer.echo(line)

@@ -1,6 +1,5 @@
 """`raysl runs`: all runs under a storage."""
 
-import json
 import math
 import time
 from contextlib import suppress
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import set_up
+from raysl.cli.arguments import set_up, show_json
 from raysl.process.screen import duration
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def run_runs(
         columns = [key, *(column for column in columns if column != key)]
         runs = [*_sorted([run for run in runs if _is_number(value_of(run, key))], key, best is not None)]
     if as_json:
-        typer.echo(json.dumps([_plain(as_row(run)) for run in runs], indent=2))
+        show_json([as_row(run) for run in runs])
     elif not runs:
         typer.echo(f"no runs in {storage}" + (" for which that holds" if where or key else ""))
     else:
@@ -109,6 +108,7 @@ def _is_number(value: Any) -> bool:
 
 def _table(runs: list["RunSummary"], columns: list[str]) -> list[str]:
     """Return the lines of the table, numbers to the right."""
+    from raysl.report.summary import aligned
     from raysl.runs.overview import value_of
 
     head = ["run", "state", "method", "step", "epoch", "left", "changed", *columns]
@@ -125,16 +125,10 @@ def _table(runs: list["RunSummary"], columns: list[str]) -> list[str]:
         ]
         for run in runs
     ]
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    lines = []
-    for number, row in enumerate([head, *rows]):
-        cells = [
-            text.ljust(width) if place < 3 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-        if number and (reason := runs[number - 1].reason):
-            lines.append(f"    {_first_line(reason)}")
+    first, *others = aligned([head, *rows], num_names=3)
+    lines = [first]
+    for run, line in zip(runs, others, strict=True):
+        lines += [line, f"    {_first_line(run.reason)}"] if run.reason else [line]
     return lines
 
 
@@ -151,8 +145,3 @@ def _shown(value: Any) -> str:
 def _first_line(text: str) -> str:
     line = text.splitlines()[0]
     return line if len(line) <= 160 else f"{line[:157]}..."
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without numbers that JSON has not."""
-    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}

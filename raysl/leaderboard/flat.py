@@ -6,6 +6,7 @@ from typing import Any
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Objective
 from raysl.nn.collapse import COLLAPSE
+from raysl.report.summary import aligned
 from raysl.report.tables import Cell, Table, as_csv
 
 COSTS = ("seconds", "gpu_hours", "step_s", "memory_gb")
@@ -97,10 +98,7 @@ def text_table(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "no trial yet"
     cells = readable_cells(rows, flat)
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+    return "\n".join(aligned(cells, len(cells[0])))
 
 
 def brief(

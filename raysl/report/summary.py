@@ -19,9 +19,22 @@ def score_table(scores: Sequence[Score]) -> str:
     if not scores:
         return ""
     header, *body = _rows(scores)
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
-    num_names = sum(title in NAMES for title in header)
-    return "\n".join(_line(cells, widths, num_names) for cells in (header, ["-" * width for width in widths], *body))
+    rule = ["-" * max(map(len, column)) for column in zip(header, *body, strict=True)]
+    return "\n".join(aligned([header, rule, *body], sum(title in NAMES for title in header)))
+
+
+def aligned(rows: Sequence[Sequence[str]], num_names: int) -> list[str]:
+    """Return rows of cells as lines, with columns as wide as their widest cell and no trailing spaces.
+
+    >>> aligned([["run", "loss"], ["a", "0.5"]], num_names=1)
+    ['run  loss', 'a     0.5']
+
+    Args:
+        rows: equally many cells in each.
+        num_names: columns that are aligned to the left; those behind them are to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [_line(cells, widths, num_names) for cells in rows]
 
 
 def score_html(scores: Sequence[Score]) -> str:

@@ -131,6 +131,9 @@ def test_what_it_takes_is_told_in_fits_and_minutes_on_the_cores_that_it_may_use(
     assert "on 2 core(s)" in SVM.outlook(SVM.Config(cores=2), 1512, 2048, 10).line("svm", 2, 4.0)
     assert SVM.outlook(SVM.Config(dual=True), 1512, 2048, 10).seconds > 3 * outlook.seconds
     assert SVM.outlook(SVM.Config(), 100, 64, 3).line("svm", 1, 1.0) == ""
+    at_stages = SVM.outlook(SVM.Config(stages=("res3", "res4")), 1512, 2048 + 512 + 1024, 10)
+    assert at_stages.what == "1,020 fits of support vector machines to 1,512 x 3,584 features of 3 stages"
+    assert at_stages.seconds == pytest.approx(outlook.seconds * 3584 / 2048)
 
 
 def test_the_number_of_cores_makes_no_other_result() -> None:

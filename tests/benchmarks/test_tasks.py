@@ -2,18 +2,24 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch import nn
+from typing_extensions import override
 
+from raysl.benchmarks.benchmark import Outlook
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite import tasks
-from raysl.benchmarks.suite.tasks import Tasks
+from raysl.benchmarks.suite.side_by_side import Task
+from raysl.benchmarks.suite.tasks import Tasks, outlooks
 from raysl.benchmarks.suite.workplace import Workplace
+from raysl.benchmarks.svm import SVM
 from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.data.source import Split
+from raysl.nn.backbones.resnet import ResNet
 from raysl.storage.folder import Folder
 from tests.benchmarks.test_fitting import folder_of, images_of
 
@@ -53,6 +59,27 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
         return [name for split, name in asked if split.num_samples == 18]
 
     return of
+
+
+def test_what_a_benchmark_takes_is_reckoned_with_the_features_of_all_its_stages() -> None:
+    network = ResNet(ResNet.Config(depth=18, width=4))
+    widths = []
+
+    class Asked(SVM):
+        @classmethod
+        @override
+        def outlook(cls, config: SVM.Config, num_rows: int, width: int, num_classes: int) -> Outlook:
+            widths.append(width)
+            return Outlook(f"{num_rows} rows", 50.0, None, "less")
+
+    for stages in ((), ("res3", "res4")):
+        config = SVM.Config(stages=stages)
+        context: Any = SimpleNamespace(network=network, images={"train": SimpleNamespace(num_samples=7)}, num_classes=2)
+        stored: Any = object()
+        task = Task("svm", Asked, config, context, SVM.stages(config), stored, stored)
+        assert list(outlooks([task], 1.0)) == ["svm: 7 rows, about 50 s on 1 core(s); less"]
+    extra = network.stage_widths["res3"] + network.stage_widths["res4"]
+    assert widths == [network.feature_dim, network.feature_dim + extra]
 
 
 def test_features_of_the_same_images_in_other_sizes_have_a_folder_each(folders: Folders, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, Needs
 from raysl.benchmarks.dense.method import HeldOutTargets
 from raysl.benchmarks.dense.sources import TargetSource
-from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run
+from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run, start_of
 from raysl.benchmarks.training_runs.trained import held_out_results
 from raysl.config.ranges import Count, Interpolation, Within
 from raysl.config.schema import (
@@ -125,9 +125,7 @@ class TargetBenchmark(TrainingBenchmark):
             raise ConfigError(f"training and test images have other classes: {', '.join(others[:5])}")
         workers = limit_workers(config.workers or measured.train.workers, config.batch_size)
         epoch_len = max(1, images["train"].num_samples // config.batch_size)
-        is_trained = context.side == "trained"
-        weights = context.checkpoint.uri if is_trained else None
-        backbone = measured.backbone if is_trained else measured.backbone.at_random()
+        weights, backbone = start_of(context)
         run = RunConfig(
             name=config.name,
             storage=context.folder.uri,

@@ -12,7 +12,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.folder import Folder, outlast
-from raysl.storage.records import Damaged, kinds_of, read_record
+from raysl.storage.records import Damaged, from_record, read_record
 
 FORMAT = 1
 ABOUT_FILE = "_about.json"
@@ -214,7 +214,7 @@ def _name(number: int, kind: str = "part") -> str:
 
 def _parsed(content: bytes) -> About | None:
     try:
-        tree = read_record(content, "a store of features", kinds_of(About))
+        tree = read_record(content, "a store of features", {"format": int})
+        return from_record(About, tree, "a store of features") if tree.pop("format") == FORMAT else None
     except Damaged:
         return None
-    return About(**{field.name: tree[field.name] for field in fields(About)}) if tree.get("format") == FORMAT else None

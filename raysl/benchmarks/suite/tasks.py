@@ -166,7 +166,8 @@ def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
         if first.train is None or not isinstance(network, Backbone):
             continue
         rows = first.context.images["train"].num_samples
-        outlook = first.kind.outlook(first.config, rows, network.feature_dim, first.context.num_classes)
+        width = sum(network.stage_widths.get(stage, network.feature_dim) for stage in first.stages)
+        outlook = first.kind.outlook(first.config, rows, width, first.context.num_classes)
         if outlook is not None and (line := outlook.line(key, len(own), cores)):
             yield line
 

@@ -25,7 +25,15 @@ from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
-from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change, limit_workers
+from raysl.config.schema import (
+    BackboneConfig,
+    BenchmarkConfig,
+    DataConfig,
+    RunConfig,
+    TrainConfig,
+    is_may_change,
+    limit_workers,
+)
 from raysl.config.sizes import backbone_size_overrides
 from raysl.data.split import Split
 from raysl.errors import ConfigError
@@ -166,9 +174,7 @@ def training_run(
     """
     measured, data = context.checkpoint.config, data or context.data
     batch_size = min(config.batch_size, num_train or context.images["train"].num_samples)
-    is_trained = context.side == "trained"
-    weights = context.checkpoint.uri if is_trained else None
-    backbone = measured.backbone if is_trained else measured.backbone.at_random()
+    weights, backbone = start_of(context)
     callback = HeldOutScores.Config(data=context.data, every=config.eval_every)
     run = RunConfig(
         name=config.name,
@@ -204,6 +210,12 @@ def training_run(
     if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
         run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
     return named_run(context, run, config, context.images)
+
+
+def start_of(context: Context) -> tuple[str | None, BackboneConfig]:
+    """Return the weights that a training on a context's network begins with, None for random ones, and its settings."""
+    backbone = context.checkpoint.config.backbone
+    return (context.checkpoint.uri, backbone) if context.side == "trained" else (None, backbone.at_random())
 
 
 def named_run(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> RunConfig:
