@@ -5,6 +5,7 @@ from pathlib import Path
 from raysl.config.dump import write_inline
 from raysl.translation.convert import convert_config
 from raysl.translation.translated import Line, Translation
+from tests.marked import replaced
 
 FOLDER = Path(__file__).parent
 DOCS = FOLDER.parents[1] / "docs"
@@ -55,10 +56,5 @@ def filled(page: str) -> str:
     """A page with its tables."""
     text = (DOCS / page).read_text()
     for name in PAGES[page]:
-        begin, end = marks(name)
-        before, mark, rest = text.partition(begin)
-        _, last, after = rest.partition(end)
-        assert mark, name
-        assert last, name
-        text = f"{before}{begin}\n{table(name)}\n{end}{after}"
+        text = replaced(text, *marks(name), f"\n{table(name)}\n")
     return text

@@ -168,7 +168,8 @@ def read_manifest(system: fs.FileSystem, folder: str) -> Json:
             for split in manifest["splits"].values():
                 check_types(split, path, {"files": list[dict[str, Any]]}, _SPLIT_KINDS)
             for file in files_of(manifest):
-                check_types(file, path, {"name": str, "bytes": int}, _FILE_KINDS)
+                footer = {"footer_sha256": str} if "footer_bytes" in file else {}
+                check_types(file, path, {"name": str, "bytes": int, **footer}, _FILE_KINDS)
         except FileNotFoundError as error:
             raise ConfigError(f"{folder} holds no finished ingest: {MANIFEST_FILE} is missing") from error
         except Damaged as error:
