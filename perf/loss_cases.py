@@ -318,7 +318,7 @@ CASES = {
 
 
 def has_lightly() -> bool:
-    """Whether the peer is installed; it comes with `raysl[dev]`."""
+    """Whether the peer is installed; it comes with the extra `dev`."""
     return find_spec("lightly") is not None
 
 

@@ -84,7 +84,7 @@ def contender_names(only: str | None = None) -> str:
     for name, (library, is_installed) in PEERS.items():
         if not is_installed():
             if name in (only or ""):
-                raise ConfigError(f"--only {only}: {library} is not installed; run `pip install 'raysl[peers]'`")
+                raise ConfigError(f"--only {only}: {library} is not installed; run `pip install -e '.[peers]'`")
             known = known.replace(name, "")
     return only or known
 

@@ -123,7 +123,9 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError("search=optuna needs Optuna; pip install 'raysl[sweep]', or set search=random") from error
+        raise ConfigError(
+            "search=optuna needs Optuna: pip install -e '.[sweep]' in raysl's folder, or set search=random"
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

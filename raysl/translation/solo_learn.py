@@ -230,7 +230,7 @@ def _tracking(out: Translation) -> None:
         if theirs.given(f"wandb.{key}")
     ]
     words += ["callbacks.wandb.mode=offline"] if theirs.any("wandb.offline") is True else []
-    out.maps("wandb", {}, f"add {shlex.join(words)} to `raysl pretrain`, with the client of raysl[wandb]")
+    out.maps("wandb", {}, f"add {shlex.join(words)} to `raysl pretrain`, with the client of the extra `wandb`")
 
 
 def _number(theirs: Theirs, key: str) -> float:

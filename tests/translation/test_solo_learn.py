@@ -66,7 +66,7 @@ def test_weights_and_biases_are_named_where_the_file_asks_for_them() -> None:
     done = convert_config([FILE], ["+wandb={enabled: true, project: mine, entity: me, offline: true}"])
     words = "callbacks.wandb.project=mine callbacks.wandb.entity=me callbacks.wandb.mode=offline"
     (note,) = [line.note for line in done.lines if line.key == "wandb"]
-    assert note == f"add 'callbacks=[wandb]' {words} to `raysl pretrain`, with the client of raysl[wandb]"
+    assert note == f"add 'callbacks=[wandb]' {words} to `raysl pretrain`, with the client of the extra `wandb`"
     assert "add 'callbacks=[wandb]'" in done.text()
     assert "callbacks=" not in convert_config([FILE], ["+wandb={enabled: false}"]).text()
 

@@ -26,7 +26,7 @@ def tools() -> Any:
         import pycocotools.cocoeval
         import pycocotools.mask
     except ImportError as error:
-        raise ConfigError("layout=coco needs pycocotools; install it with: pip install 'raysl[detection]'") from error
+        raise ConfigError("layout=coco needs pycocotools: pip install -e '.[detection]' in raysl's folder") from error
     return pycocotools
 
 

@@ -44,7 +44,9 @@ class Tracking(Callback):
     def __init__(self, config: CallbackConfig) -> None:
         super().__init__(config)
         if importlib.util.find_spec(self.package) is None:
-            raise ConfigError(f"the callback {self.extra} needs {self.package}: pip install 'raysl[{self.extra}]'")
+            raise ConfigError(
+                f"the callback {self.extra} needs {self.package}: pip install -e '.[{self.extra}]' in raysl's folder"
+            )
         self._sender: Sender | None = None
 
     @abstractmethod

@@ -24,8 +24,8 @@ from tests.train.callbacks.test_pictures import summaries
 from tests.train.problem import StopAt, problem
 
 Lines = list[tuple[int, dict[str, float]]]
-needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install 'raysl[wandb]'")
-needs_mlflow = pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="pip install 'raysl[mlflow]'")
+needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install -e '.[wandb]'")
+needs_mlflow = pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="pip install -e '.[mlflow]'")
 
 
 class _Kept(Tracking):
@@ -149,7 +149,7 @@ def test_secrets_of_uris_do_not_reach_the_tracker(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_package_is_named_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(ConfigError, match=rf"{name} needs {name}: pip install 'raysl\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"{name} needs {name}: pip install -e '\.\[{name}\]'"):
         configured(load_config("quickstart", [f"callbacks=[{name}]"]))
 
 
