@@ -10,7 +10,13 @@ from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import RunReport
 from raysl.report.figure_sections import anchor, figures_of, figures_section
 from raysl.report.html import document, facts_line
-from raysl.report.picture_sections import curves_section, map_section, neighbours_section, views_section
+from raysl.report.picture_sections import (
+    curves_section,
+    map_section,
+    nearest_class_notes,
+    neighbours_section,
+    views_section,
+)
 from raysl.report.record_sections import environment_section, settings_section, times_section, use_section
 from raysl.report.score_sections import benchmarks_section, results_section
 from raysl.report.stored import report_json
@@ -53,7 +59,7 @@ def page(report: RunReport) -> str:
     """Return the page as HTML text: the same report gives the same text."""
     figures = figures_of(report)
     parts = [
-        results_section(report.scores, report.notes),
+        results_section(report.scores, [*report.notes, *nearest_class_notes(report)]),
         curves_section(report),
         map_section(report),
         views_section(report),

@@ -27,6 +27,7 @@ from raysl.report.projection import (
     embedding_map,
     has_collapsed,
     project,
+    share_beside_own_class,
 )
 from raysl.report.summary import readable
 
@@ -94,6 +95,24 @@ def map_section(report: RunReport) -> str:
         f'{heading}{marks_of}<div class="pair"><figure>{embedding_map(points, labels, sample.class_names)}</figure>'
         f'<figure>{images}</figure></div><p class="quiet">{caption}</p></section>'
     )
+
+
+def nearest_class_notes(report: RunReport) -> list[str]:
+    """Return how often neighbours on the map are of one class, where no benchmark has measured an accuracy."""
+    sample = report.embeddings
+    if sample is None or any(score.unit == "%" for score in report.scores):
+        return []
+    rows = chosen(sample.features)
+    rows = rows[sample.labels[rows] >= 0]
+    if len(np.unique(sample.labels[rows])) < 2 or has_collapsed(sample.features[rows]):
+        return []
+    share, by_chance = share_beside_own_class(sample.features[rows], sample.labels[rows])
+    kind = "held-out" if sample.is_held_out else "training"
+    caveat = "" if sample.is_held_out else "; training has seen these images, so that new ones may have less"
+    return [
+        f"Of {len(rows):,} {kind} images {100 * share:.1f} % have the class of the image nearest to them, by cosine "
+        f"and among themselves; chance gives {100 * by_chance:.1f} %{caveat}."
+    ]
 
 
 def _class_title(label: int, class_names: Sequence[str]) -> str:

@@ -350,6 +350,28 @@ def test_training_images_are_called_so() -> None:
     assert "unlabelled" not in text
 
 
+def test_where_no_accuracy_was_measured_the_classes_of_neighbours_are_counted() -> None:
+    sample = example().embeddings
+    assert sample is not None
+    told = "have the class of the image nearest to them"
+    assert told not in Outline(page(example())).text
+    labels = sample.labels.copy()
+    labels[:2] = 1 - labels[:2]
+    seen = replace(sample, labels=labels, is_held_out=False)
+    lengths = np.linalg.norm(seen.features, axis=1)
+    num_same = 0
+    for one in range(40):
+        cosines = {n: seen.features[n] @ seen.features[one] / lengths[n] for n in range(40) if n != one}
+        num_same += labels[max(cosines, key=cosines.__getitem__)] == labels[one]
+    share = 100 * num_same / 40
+    assert 0 < share < 100
+    text = Outline(page(example(scores=[], embeddings=seen))).text
+    assert f"Of 40 training images {share:.1f} % {told}, by cosine and among themselves; chance gives 50.0 %" in text
+    assert "training has seen these images" in text
+    alone = replace(sample, labels=np.zeros(40, np.int64))
+    assert told not in Outline(page(example(scores=[], embeddings=alone))).text
+
+
 def test_a_loss_that_is_not_finite_is_marked() -> None:
     history = [{"step": step, "loss": float("nan") if step == 7 else 1.0} for step in range(20)]
     full = page(example(history=history, embeddings=None))
