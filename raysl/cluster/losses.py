@@ -219,6 +219,8 @@ def describe_message(text: str, known: Iterable[int] = ()) -> str | None:
     """
     if node := re.search(r"node with node id: \w+ and address: (\S+)", text):
         return f"lost node {node[1]}: nothing answers there"
+    if "failed due to oom" in text and (shortage := out_of_memory(text)):
+        return f"lost a data task or another process of Ray: {shortage}; its work is done again"
     process = re.search(r"Worker IP address: (\S+).*Worker PID: (\d+)", text, re.DOTALL)
     if process is None or int(process[2]) in known:
         return None

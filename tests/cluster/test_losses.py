@@ -93,6 +93,14 @@ def test_a_process_beside_the_workers_is_told_of_once() -> None:
     assert describe_message(text, known=[28353]) is None
 
 
+def test_a_task_that_is_ended_for_lack_of_memory_and_tried_again_is_one_line() -> None:
+    assert describe_message(_said("task_out_of_memory")) == (
+        "lost a data task or another process of Ray: out of memory on 192.0.2.2, where 21.62 of 23.54 GB were in use: "
+        "Ray ended the data task of 0.37 GB; lower data.prefetch or data.buffer_gb, or take nodes with more memory; "
+        "its work is done again"
+    )
+
+
 def test_a_dead_node_is_told_of_with_its_address() -> None:
     text = (
         "The node with node id: 5e41 and address: 10.0.0.2 and node name: 10.0.0.2 has been marked dead because the "
