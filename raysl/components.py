@@ -43,6 +43,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "npid": "raysl.methods.npid:NPID",
         "npid_plus": "raysl.methods.npid_plus:NPIDPlus",
         "pirl": "raysl.methods.pirl:PIRL",
+        "pmsn": "raysl.methods.pmsn:PMSN",
         "ressl": "raysl.methods.ressl:ReSSL",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",

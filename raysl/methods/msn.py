@@ -121,7 +121,7 @@ class MSN(Method):
         cross_entropy = -(q[:, None] * log_p).sum(dim=-1).mean()
         mean = dist.all_gather(log_p.exp().mean(dim=1)).mean(dim=0)  # [K], over all anchors of all ranks
         entropy = -(mean * mean.clamp_min(torch.finfo(mean.dtype).tiny).log()).sum()
-        loss = cross_entropy + config.entropy_weight * (math.log(config.prototypes) - entropy)
+        loss = cross_entropy + config.entropy_weight * self._away_from_prior(mean, entropy)
         metrics = {
             "anchor_top1": 100 * (log_p.argmax(dim=-1) == q.argmax(dim=-1)[:, None]).float().mean(),
             "mean_entropy": entropy.detach(),
@@ -142,6 +142,10 @@ class MSN(Method):
     def export(self) -> Backbone:
         """Return the teacher, which the paper evaluates."""
         return cast(Backbone, self.teacher.module)
+
+    def _away_from_prior(self, mean: Tensor, entropy: Tensor) -> Tensor:
+        """Return the divergence of the mean prediction [K], whose entropy is given, from the even distribution."""
+        return math.log(self.config.prototypes) - entropy
 
     def _anchors(self, batch: Batch) -> Tensor:
         """Return embeddings of the anchors [B, A, D], of length 1: masked anchors, then small ones, in one pass per

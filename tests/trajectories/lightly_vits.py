@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 import torch
-from lightly.loss import DINOLoss, IBOTPatchLoss, MSNLoss
+from lightly.loss import DINOLoss, IBOTPatchLoss, MSNLoss, PMSNLoss
 from lightly.models import utils
 from lightly.models.modules.masked_autoencoder_timm import MAEDecoderTIMM
 from lightly.models.modules.masked_vision_transformer_timm import MaskedVisionTransformerTIMM
@@ -142,6 +142,10 @@ class SimMIM(Peer):
 class MSN(Peer):
     """One masked anchor a target, without small views."""
 
+    def criterion_of(self) -> MSNLoss:
+        """The loss with the run's settings."""
+        return MSNLoss(self.config.temperature, self.config.sinkhorn_iters, self.config.entropy_weight)
+
     def __init__(self, course: Course) -> None:
         ours: Any = course.begun
         self.config = course.config
@@ -150,7 +154,7 @@ class MSN(Peer):
         self.prototypes = nn.Parameter(ours.prototypes.detach().clone())
         for module in (self.teacher, self.teacher_projector):
             utils.deactivate_requires_grad(module)
-        self.criterion = MSNLoss(self.config.temperature, self.config.sinkhorn_iters, self.config.entropy_weight)
+        self.criterion = self.criterion_of()
 
     def trained(self) -> list[nn.Parameter]:
         """Student and prototypes."""
@@ -185,6 +189,22 @@ class MSN(Peer):
             *same("teacher_projector", method.teacher_projector.module, self.teacher_projector.layers),
             ("prototypes", method.prototypes, self.prototypes),
         ]
+
+
+class PMSN(MSN):
+    """Lightly diverges from the mean prediction to its prior, the paper from the prior to the mean prediction."""
+
+    def criterion_of(self) -> MSNLoss:
+        """Lightly's, with the two sides of the divergence exchanged."""
+        exponent = self.config.prior_exponent
+
+        class Exchanged(PMSNLoss):
+            def regularization_loss(self, mean_anchor_probs: Tensor) -> Tensor:
+                """Of the prior, against the mean prediction as target."""
+                prior = torch.arange(1, len(mean_anchor_probs) + 1, dtype=torch.float64) ** -exponent
+                return F.kl_div((prior / prior.sum()).log(), mean_anchor_probs, reduction="sum")
+
+        return Exchanged(self.config.temperature, self.config.sinkhorn_iters, self.config.entropy_weight, exponent)
 
 
 class IBOT(Peer):
@@ -259,6 +279,8 @@ VIT_PEERS = {
     "mae-plain": (MAE, ("method.is_normalised=false",)),
     "simmim": (SimMIM, ()),
     "msn": (MSN, ("method.views.num_local=0",)),
+    "pmsn": (PMSN, ("method.views.num_local=0",)),
+    "pmsn-balanced": (PMSN, ("method.views.num_local=0", "method.sinkhorn_iters=3", "method.prior_exponent=1")),
     "ibot": (
         IBOT,
         (
