@@ -20,6 +20,11 @@ SMALL_HEAD = "num_prototypes=512", "hidden_dim=64"
 LESS = {
     "data2vec": ("method.num_layers=2",),
     "barlow_twins": ("method.dim=64",),
+    "directclr": ("method.dim=16",),
+    "emp_ssl": ("method.hidden_dim=64", "method.output_dim=32"),
+    "frossl": ("method.hidden_dim=64", "method.output_dim=32"),
+    "mmcr": ("method.hidden_dim=64", "method.output_dim=32"),
+    "nnbyol": ("method.queue_size=512", "method.hidden_dim=64"),
     "dino": tuple(f"method.head.{size}" for size in SMALL_HEAD),
     "dino_v2": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
     "ibot": tuple(f"method.head.{size}" for size in SMALL_HEAD),

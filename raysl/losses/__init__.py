@@ -39,6 +39,7 @@ from raysl.losses.non_contrastive import (
 from raysl.losses.normality import characteristic_sums, epps_pulley
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
+from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm
 
 __all__ = [
     "UNKNOWN",
@@ -51,20 +52,24 @@ __all__ = [
     "byol",
     "characteristic_sums",
     "cluster_cross_entropy",
+    "coding_rate",
     "contrastive_accuracy",
     "dcl",
     "dino",
     "epps_pulley",
+    "frossl",
     "ibot",
     "info_nce",
     "koleo",
     "masked_patch_l1",
     "masked_patch_mse",
     "masked_prediction",
+    "mmcr",
     "nce",
     "nce_log_norm",
     "negative_cosine",
     "nt_xent",
+    "nuclear_norm",
     "off_diagonal_squares",
     "one_hot",
     "patchify",

@@ -6,6 +6,7 @@ are no negatives.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from raysl.transforms.recipes import AsymmetricCrops
 class BYOL(Method):
     """Predicts a slow copy's projection of the other view."""
 
-    logged = ("agreement", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...]] = ("agreement", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

@@ -69,7 +69,7 @@ class NNCLR(Method):
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
         z_first, z_second = self._project(first), self._project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
-        nn_first, nn_second = self._neighbors(z_first), self._neighbors(z_second)  # [B, D], without gradients
+        nn_first, nn_second = self.queue.nearest(z_first), self.queue.nearest(z_second)  # [B, D], without gradients
         one_way, top1 = self._contrast(nn_first, p_second)
         other_way, other_top1 = self._contrast(nn_second, p_first)
         z = at_least_fp32(z_first.detach())
@@ -83,14 +83,6 @@ class NNCLR(Method):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Put the first views of all ranks into the support set."""
         self.queue.push(dist.all_gather(carry["z"]))
-
-    @torch.no_grad()
-    def _neighbors(self, z: Tensor) -> Tensor:
-        """Return eq. 4: the nearest row of the support set for each embedding, [B, D], all of length 1."""
-        with torch.autocast(z.device.type, enabled=False):
-            z = at_least_fp32(z)
-            nearest = (z @ self.queue.keys.to(z.dtype).T).argmax(dim=1)  # [B], of Q
-            return self.queue.keys.index_select(0, nearest)
 
     def _contrast(self, neighbors: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """Return eq. 3, mean over this rank's neighbours, which must pick their image's prediction among all of the

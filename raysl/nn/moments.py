@@ -101,6 +101,23 @@ def covariances(z: Tensor) -> list[Tensor]:
     return [products(view, view, same_loss=True) / (num_rows - 1) for view in rows.unbind(dim=1)]
 
 
+def unit_columns(z: Tensor, eps: float = 1e-12) -> Tensor:
+    """Return this rank's rows with each dimension of each view at length 1 over the rows of all ranks.
+
+    >>> unit_columns(torch.tensor([[[3.0]], [[4.0]]]))
+    tensor([[[0.6000]],
+    <BLANKLINE>
+            [[0.8000]]])
+
+    Args:
+        z: embeddings of V views of this rank's images [B, V, D].
+        eps: the least length that is divided by.
+    """
+    z = at_least_fp32(z)
+    squares = dist.all_sum(z.square().sum(dim=0))  # [V, D]
+    return z * squares.clamp_min(eps**2).rsqrt()
+
+
 def _is_less_to_gather(first: Tensor, second: Tensor) -> bool:
     """Return whether ranks hold one row for each image of a step, which are together less than two sums [D, E]: one on
     its way to the rank that adds it up, and one on its way back."""

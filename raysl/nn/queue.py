@@ -67,6 +67,14 @@ class Queue(nn.Module):
         self.pointer.copy_((self.pointer + num_rows) % length)
         self.num_filled.copy_((self.num_filled + num_rows).clamp(max=length))
 
+    @torch.no_grad()
+    def nearest(self, z: Tensor) -> Tensor:
+        """Return the row of `keys` with the largest cosine for each embedding, [B, D], of length 1 (NNCLR, Dwibedi et
+        al. 2021, arXiv 2104.14548, eq. 4)."""
+        with torch.autocast(z.device.type, enabled=False):
+            z = at_least_fp32(z)
+            return self.keys.index_select(0, (z @ self.keys.to(z.dtype).T).argmax(dim=1))
+
     def is_filled(self) -> Tensor:
         """Return which of `keys` were pushed, bool [length]; the others are still random."""
         return torch.arange(len(self.keys), device=self.keys.device) < self.num_filled

@@ -69,7 +69,7 @@ def test_what_can_never_come_is_refused_and_a_wait_ends_by_ctrl_c_or_its_limit(
     process.send_signal(signal.SIGINT)
     begun = time.monotonic()
     output = finish(process, code=130)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20, "it goes on waiting, though 4 s are usual"
     next_step = f"the same command starts it again ({tmp_path}/stopped)"
     assert output.splitlines()[-1] == f"raysl: interrupted; nothing was saved yet; {next_step}"
     assert from_zero.num_nodes() == 0

@@ -83,6 +83,84 @@ class LeJEPA(Plain):
         return len(x) * total
 
 
+class NNBYOL(Plain):
+    """Dwibedi et al. 2021, eq. 4, in Grill et al. 2020, eq. 1 and 2."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Each prediction goes to the neighbour of the target's projection of the other view."""
+        views = two(batch)
+        p = [self.net.predictor(self.embed(view)) for view in views]
+        targets = [self.net.teacher(view) for view in views]
+        self.newest = units(targets[0])
+        terms = []
+        for one, other in ((0, 1), (1, 0)):
+            for image, row in enumerate(targets[other]):
+                cosines = torch.stack([row @ key for key in self.net.queue.keys])
+                neighbour = unit(self.net.queue.keys[cosines.argmax()])
+                terms.append((unit(p[one][image]) - neighbour).square().sum())
+        return 2 * mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The target follows, and its first views enter the support set."""
+        share = cosine_course(step, self.config.momentum, self.config.final_momentum)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), share)
+        push(self.net.queue, self.newest)
+
+
+class DirectCLR(Plain):
+    """Jing et al. 2021, section 6: each view picks the other among all views of the batch but itself."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of the first dimensions."""
+        z = units(self.net.backbone(all_views(batch))[:, : self.config.dim])
+        terms = []
+        for place, row in enumerate(z):
+            partner = place + 1 if place % 2 == 0 else place - 1
+            scores = {other: row @ key / self.config.temperature for other, key in enumerate(z) if other != place}
+            terms.append(torch.stack(list(scores.values())).logsumexp(dim=0) - scores[partner])
+        return mean(terms)
+
+
+class MMCR(Plain):
+    """Yerxa et al. 2023, eq. 2 without its second term."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Minus the nuclear norm of the means of views."""
+        num, views = batch.views["global"].shape[:2]
+        z = units(self.embed(all_views(batch))).view(num, views, -1)
+        return -torch.linalg.matrix_norm(torch.stack([mean(rows) for rows in z]), ord="nuc")
+
+
+class FroSSL(Plain):
+    """Skean et al. 2023, eq. 6."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Even spectra, and views near their mean."""
+        z = [units(self.embed(view).T).T for view in batch.views["global"].unbind(1)]  # columns of length 1
+        centre, total = mean(z), torch.zeros((), dtype=z[0].dtype)
+        for view in z:
+            outer = sum(torch.outer(row, row) for row in view)
+            total = total + (outer / outer.trace()).square().sum().log()
+            total = total + self.config.invariance * len(z) * (view - centre).square().sum() / len(view)
+        return total
+
+
+class EMPSSL(Plain):
+    """Tong et al. 2023, eq. 1 to 3."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Patches near their mean, and a large coding rate of each."""
+        num, patches = batch.views["global"].shape[:2]
+        z = units(self.embed(all_views(batch))).view(num, patches, -1)
+        width, rates = z.shape[2], []
+        for patch in z.unbind(1):
+            outer = sum(torch.outer(row, row) for row in patch)
+            scaled = torch.eye(width, dtype=z.dtype) + width / (num * self.config.eps) * outer
+            rates.append(torch.linalg.slogdet(scaled).logabsdet / 2)
+        cosines = mean(unit(row) @ unit(mean(rows)) for rows in z for row in rows)
+        return -mean(rates) - self.config.invariance * cosines
+
+
 class TiCo(Plain):
     """Zhu et al. 2022, algorithm 1; a gradient flows through what the batch adds to the covariance."""
 
@@ -437,6 +515,11 @@ class Colorization(Plain):
 
 CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
+    "nnbyol": (NNBYOL, ()),
+    "directclr": (DirectCLR, ()),
+    "mmcr": (MMCR, ()),
+    "frossl": (FroSSL, ()),
+    "emp_ssl": (EMPSSL, ()),
     "lejepa": (LeJEPA, ("method.num_slices=3", "method.num_points=5")),
     "tico": (TiCo, ()),
     "moco_v3": (MoCoV3, ()),
