@@ -22,7 +22,6 @@ from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
-from raysl.nn.moments import products
 from raysl.nn.views import features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -109,6 +108,7 @@ class EMPSSL(Method):
 
     def _rate(self, z: Tensor) -> Tensor:
         """Return the mean over patches of the coding rate of all ranks' images (eq. 1)."""
-        sums = torch.stack([products(patch, patch, same_loss=True) for patch in z.unbind(dim=1)])  # [V, E, E]
-        num_rows = dist.planned_num() or dist.all_sum(z.new_full((), len(z)))
-        return coding_rate(sums, num_rows, self.config.eps).mean()
+        everyone = dist.all_gather(z, same_loss=True)  # [N, V, E]: one exchange, and less than V matrices [E, E]
+        with torch.autocast(z.device.type, enabled=False):
+            sums = torch.einsum("nve,nvf->vef", everyone, everyone)  # [V, E, E]
+        return coding_rate(sums, len(everyone), self.config.eps).mean()

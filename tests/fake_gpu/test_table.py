@@ -3,6 +3,7 @@
 from raysl.components import resolve
 from tests.fake_gpu import breaks
 from tests.fake_gpu.table import MARKS, OF_VIEWS, PAGE, VIEWS
+from tests.fake_gpu.test_methods import SOLVE
 from tests.marked import between, rows_of
 from tests.methods.properties import METHODS
 
@@ -16,7 +17,8 @@ def cells_of(marks: tuple[str, str]) -> dict[str, list[str]]:
 def test_the_page_has_a_row_for_each_method_without_waits() -> None:
     cells = cells_of(MARKS)
     assert [name for name in METHODS if name not in cells] == [], "python -m tests.fake_gpu.table writes it"
-    assert {name: cells[name][-2:] for name in METHODS} == {name: ["0", "0"] for name in METHODS}
+    waits = {name: cells[name][-2:] for name in METHODS if cells[name][-2:] != ["0", "0"]}
+    assert waits.keys() == SOLVE
     assert set(VIEWS.values()) <= cells_of(OF_VIEWS).keys()
 
 
