@@ -180,6 +180,10 @@ class CourseConfig:
     """Parts into which each worker's rows of a batch are divided, to be processed one after another before an update in
     the memory of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all
     workers."""
+    warm_heads: Length | None = None
+    """How long a backbone that begins with weights waits while projector, predictor, prototypes or decoder learn: 1ep.
+    Neither its weights nor its running statistics change, and the learning rate takes its course. Default: not at
+    all."""
     clip_grad: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest norm of the gradient; default: no clipping."""
     clip_grad_over: Literal["model", "part", "tensor"] = "model"

@@ -28,6 +28,7 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.expected import check_expected_names, course_warning
+from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
@@ -121,14 +122,17 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
     with problems.catching():
         check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     with problems.catching():
+        check_warm_heads(config)
+    with problems.catching():
         recipe = check_views(setup, classes)
     with problems.catching():
         online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
     problems.check()
     if derived := describe_scaling(config):
         log.info(derived)
-    if warning := course_warning(plan):
-        log.warning(warning)
+    for warning in (course_warning(plan), warm_heads_warning(plan, setup.config.train.warm_heads)):
+        if warning:
+            log.warning(warning)
     _warn_of_sizes(config, classes, recipe)
     loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
     if warning := Reads.of(loader.order).warning(loader.row_bytes, config.data):

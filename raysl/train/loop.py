@@ -25,6 +25,7 @@ from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
 from raysl.train.reporter import LocalReporter, Reporter
 from raysl.train.state import TrainState
+from raysl.train.warm_heads import WarmHeads
 
 
 def fit(
@@ -72,6 +73,7 @@ def fit(
     finite = FiniteCheck(state.device, lambda step: _tell_non_finite(run, callbacks, step), run.agreement)
     is_shown = isinstance(reporter, LocalReporter) and reporter.show_progress and dist.is_main()
     lines = EpochLines(plan, state.step) if is_shown else None
+    warm = WarmHeads(method, state.config.train.warm_heads)
     for callback in callbacks:
         callback.on_train_start(run)
     if state.step == 0:
@@ -89,10 +91,11 @@ def fit(
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
         is_logged = run.is_log_due(plan.step(step.index + 1))
-        with dist.planned_rows(plan.shares(step)), collapse.logging(is_logged):
+        with dist.planned_rows(plan.shares(step)), collapse.logging(is_logged), warm.holding(step):
             out = backward_in_parts(model, batch, plan, step, state.scaler)
             finite.add(out.loss, step)
             method.after_backward(step)
+            warm.drop_gradients(step)
             _update(run, callbacks, step)
             state.synchronise()
             method.after_update(step, batch, out.carry)

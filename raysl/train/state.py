@@ -32,6 +32,7 @@ from raysl.schedule import Step
 from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
 from raysl.storage.records import check_types
+from raysl.train.warm_heads import check_heads
 
 
 @dataclass
@@ -73,7 +74,7 @@ class TrainState:
 
         Raises:
             ConfigError: if those weights cannot be read or downloaded or do not fit the backbone, or `backbone.freeze`
-                names an unknown stage or leaves nothing to train.
+                names an unknown stage or leaves nothing to train, or `train.warm_heads` is set and there are no heads.
         """
         config = setup.config
         classes = classes or Classes.of(config)
@@ -90,6 +91,8 @@ class TrainState:
                 f"backbone.freeze={list(config.backbone.freeze)} leaves nothing to train: method={config.method.name} "
                 "has no weights beside the backbone's; freeze fewer stages"
             )
+        if config.train.warm_heads is not None:
+            check_heads(method)
         origin = None if weights is None else weights.fill_method(method)
         device = torch.device(device)
         place(method, config.train, device)
