@@ -39,6 +39,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "lejepa": "raysl.methods.lejepa:LeJEPA",
         "mae": "raysl.methods.mae:MAE",
+        "maskfeat": "raysl.methods.maskfeat:MaskFeat",
         "mmcr": "raysl.methods.mmcr:MMCR",
         "moco": "raysl.methods.moco:MoCo",
         "moco_v3": "raysl.methods.moco_v3:MoCoV3",

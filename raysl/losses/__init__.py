@@ -26,6 +26,7 @@ from raysl.losses.contrastive import (
     self_normalised_nce,
     sup_con,
 )
+from raysl.losses.gradients import hog, hog_patches
 from raysl.losses.non_contrastive import (
     BarlowTwinsLoss,
     VICRegLoss,
@@ -58,6 +59,8 @@ __all__ = [
     "dino",
     "epps_pulley",
     "frossl",
+    "hog",
+    "hog_patches",
     "ibot",
     "info_nce",
     "koleo",

@@ -1,5 +1,6 @@
 """Methods on patches, written again from their papers in plain loops over images and patches."""
 
+import math
 from typing import Any
 
 import torch
@@ -53,6 +54,49 @@ def normalised(rows: Tensor) -> Tensor:
     """Each row less its mean, over its deviation."""
     parts = [(row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt() for row in rows]
     return torch.stack(parts)
+
+
+class MaskFeat(Plain):
+    """Wei et al. 2022, sections 3.1 and 3.2."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of hidden patches' histograms."""
+        images, masks = batch.views["global"].flatten(0, 1), batch.extras["global.mask"].flatten(0, 1)
+        backbone, size, cell = self.net.backbone, self.net.backbone.patch_size, self.config.cell_size
+        tokens = backbone.tokens(images, masks)[:, backbone.num_prefix_tokens :]
+        terms = []
+        for image in range(len(images)):
+            across, down = sobel(images[image])
+            for row, column in masks[image].nonzero().tolist():
+                told = []
+                for channel in range(3):
+                    counts = torch.zeros(self.config.num_bins, size // cell, size // cell, dtype=torch.float64)
+                    for y in range(size):
+                        for x in range(size):
+                            gx, gy = (
+                                part[channel, row * size + y, column * size + x].item() for part in (across, down)
+                            )
+                            turns = math.atan2(gx, gy) / math.pi % 1
+                            number = min(int(turns * self.config.num_bins), self.config.num_bins - 1)
+                            counts[number, y // cell, x // cell] += math.hypot(gx, gy)
+                    told.append(counts / counts.square().sum(dim=0).sqrt().clamp(min=1e-12))
+                said = self.net.head(tokens[image, row * masks.shape[2] + column])
+                terms.append((said - torch.stack(told).flatten()).square().mean())
+        return mean(terms)
+
+
+def sobel(image: Tensor) -> tuple[Tensor, Tensor]:
+    """Differences across and down [C, H, W] of an image, mirrored at its borders without repeating them."""
+    side = image.shape[-1]
+    places = [1, *range(side), side - 2]
+    wide = image[:, places][:, :, places]
+    across = sum(
+        weight * (wide[:, i : i + side, :side] - wide[:, i : i + side, 2:]) for i, weight in enumerate((1, 2, 1))
+    )
+    down = sum(
+        weight * (wide[:, :side, j : j + side] - wide[:, 2:, j : j + side]) for j, weight in enumerate((1, 2, 1))
+    )
+    return torch.as_tensor(across), torch.as_tensor(down)
 
 
 class IJEPA(Plain):
@@ -173,6 +217,7 @@ def koleo(h: Tensor) -> Tensor:
 VITS = {
     "data2vec": (Data2Vec, ()),
     "ijepa": (IJEPA, ()),
+    "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
 }
 """As `CONVNETS`."""
