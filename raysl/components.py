@@ -60,6 +60,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "swav": "raysl.methods.swav:SwAV",
         "swav_momentum": "raysl.methods.swav_momentum:SwAVMomentum",
         "tico": "raysl.methods.tico:TiCo",
+        "vibcreg": "raysl.methods.vibcreg:VIbCReg",
         "vicreg": "raysl.methods.vicreg:VICReg",
         "wmse": "raysl.methods.wmse:WMSE",
     },

@@ -33,6 +33,7 @@ LESS = {
     "nnclr": ("method.queue_size=512",),
     "ressl": ("method.queue_size=512", "method.hidden_dim=64"),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
+    "vibcreg": ("method.dim=64",),
     "vicreg": ("method.dim=64",),
     "wmse": ("method.output_dim=2", "method.sub_batch=4"),
 }

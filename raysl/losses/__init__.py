@@ -35,6 +35,7 @@ from raysl.losses.non_contrastive import (
     koleo,
     negative_cosine,
     off_diagonal_squares,
+    vibcreg,
     vicreg,
 )
 from raysl.losses.normality import characteristic_sums, epps_pulley
@@ -83,5 +84,6 @@ __all__ = [
     "sup_con",
     "swapped_prediction",
     "top_share",
+    "vibcreg",
     "vicreg",
 ]

@@ -141,6 +141,34 @@ def vicreg(
         return VICRegLoss(loss, agreement, hinges, squares)
 
 
+def vibcreg(
+    z: Tensor,
+    covariances: Sequence[Tensor],
+    invariance: float = 25.0,
+    variance: float = 25.0,
+    covariance: float = 200.0,
+    target_std: float = 1.0,
+    eps: float = 1e-4,
+) -> VICRegLoss:
+    """`vicreg` with correlations in place of covariances (VIbCReg, Lee and Aune 2021, arXiv 2109.00783, section 3).
+
+    Arguments and errors are those of `vicreg`, but for `covariance`: the weight of the mean squared correlation of all
+    pairs of dimensions, 0 for each with itself, summed over views.
+
+    >>> z = torch.tensor([[[2.0], [2.0]], [[-2.0], [-2.0]]])
+    >>> vibcreg(z, covariances=[torch.tensor([[8.0]])] * 2).loss
+    tensor(0.)
+    """
+    out = vicreg(z, covariances, invariance, variance, 0.0, target_std, eps)
+    with torch.autocast(z.device.type, enabled=False):
+        squares = []
+        for matrix in map(at_least_fp32, covariances):
+            scale = matrix.diagonal().clamp_min(torch.finfo(matrix.dtype).tiny).rsqrt()
+            squares.append(off_diagonal_squares(matrix * scale[:, None] * scale) / len(matrix) ** 2)
+        term = torch.stack(squares).sum()
+        return VICRegLoss(out.loss + covariance * term, out.invariance, out.variance, term)
+
+
 def off_diagonal_squares(matrix: Tensor) -> Tensor:
     """Return the sum of squares of a square matrix [D, D] without its diagonal (Barlow Twins, arXiv 2103.03230, second
     sum of eq. 1; VICReg, arXiv 2105.04906, sum of eq. 4).

@@ -4,15 +4,16 @@ Bardes, Ponce and LeCun 2022, arXiv 2105.04906. Embeddings of two views of an im
 must vary over the batch, and no two dimensions together, which prevents collapse.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torch import nn
+from torch import Tensor, nn
 
 from raysl.config.ranges import Amount, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.losses import at_least_fp32, vicreg
+from raysl.losses import VICRegLoss, at_least_fp32, vicreg
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
@@ -72,8 +73,7 @@ class VICReg(Method):
         config, views = self.config, batch.views["global"]  # [B, 2, C, H, W]
         network = nn.Sequential(self.backbone, self.expander)
         z = at_least_fp32(features_of_views(network, views, config.batch_norm))  # [B, 2, D]
-        weights = config.invariance, config.variance, config.covariance
-        out = vicreg(z, covariances(z), *weights, config.target_std, config.eps)
+        out = self._loss(z, covariances(z))
         metrics = {
             "invariance": out.invariance.detach(),
             "variance": out.variance.detach(),
@@ -81,3 +81,9 @@ class VICReg(Method):
             **batch_collapse(z[:, 0]),
         }
         return StepOutput(out.loss, metrics)
+
+    def _loss(self, z: Tensor, covariances: Sequence[Tensor]) -> VICRegLoss:
+        """Return eq. 6 for embeddings [B, 2, D] and the covariances of both views, [D, D] each."""
+        config = self.config
+        weights = config.invariance, config.variance, config.covariance
+        return vicreg(z, covariances, *weights, config.target_std, config.eps)

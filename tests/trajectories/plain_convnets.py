@@ -161,6 +161,24 @@ class EMPSSL(Plain):
         return -mean(rates) - self.config.invariance * cosines
 
 
+class VIbCReg(Plain):
+    """Lee and Aune 2021, section 3, behind Huang et al. 2019, algorithm 1, which tests of its own look at."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Agreement, deviations and correlations, of one view after another."""
+        config, z = self.config, [self.net.expander(self.net.backbone(view)) for view in two(batch)]
+        total = config.invariance * (z[0] - z[1]).square().mean()
+        for view in z:
+            num, width = view.shape
+            rows = view - mean(view)
+            deviations = (rows.square().sum(dim=0) / (num - 1) + config.eps).sqrt()
+            total = total + config.variance * (config.target_std - deviations).clamp(min=0).mean()
+            columns = units(rows.T)
+            pairs = [columns[j] @ columns[k] for j in range(width) for k in range(width) if j != k]
+            total = total + config.covariance * torch.stack(pairs).square().sum() / width**2
+        return total
+
+
 class TiCo(Plain):
     """Zhu et al. 2022, algorithm 1; a gradient flows through what the batch adds to the covariance."""
 
@@ -518,6 +536,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnbyol": (NNBYOL, ()),
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),
+    "vibcreg": (VIbCReg, ("method.dim=8", "method.num_groups=2")),
     "frossl": (FroSSL, ()),
     "emp_ssl": (EMPSSL, ()),
     "lejepa": (LeJEPA, ("method.num_slices=3", "method.num_points=5")),
