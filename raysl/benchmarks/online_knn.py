@@ -1,6 +1,5 @@
 """The kNN accuracy on held-out images, measured during training."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -10,19 +9,15 @@ from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.data.source import Split
-from raysl.data.sources.sample import sample_rows, unit_parts, unit_share
-from raysl.data.sources.subset import Subset
-from raysl.data.stream.blocks import PlainRows
 from raysl.data.stream.loader import Loader, LocalBatches, ReadBlocks
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
+from raysl.train.batches import plain_blocks
 from raysl.train.callbacks.callback import Callback, Run
 
 MOST_TRAIN, MOST_TEST = 5000, 1000
 ROWS = 256
 """Images that the network gets at a time."""
-MOST_READ = 1024
-"""Images of a block, unless their storage has smaller units."""
 
 
 class OnlineKNN(Callback):
@@ -73,18 +68,10 @@ class OnlineKNN(Callback):
     @torch.no_grad()
     def _features(self, backbone: Backbone, most: int, device: torch.device, is_held_out: bool) -> FeatureSet:
         features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
+        split = self.test if is_held_out else self.loader.split
         labels = [torch.empty(0, dtype=torch.int64, device=device)]
-        for batch in self.read(self._blocks(most, is_held_out)):
+        for batch in self.read(plain_blocks(split, most, ROWS, is_held_out)):
             images = torch.split(batch.views["image"][:, 0], ROWS)
             features += [backbone(part.to(device)).float() for part in images]
             labels.append(batch.label.to(device))
         return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))
-
-    def _blocks(self, most: int, is_held_out: bool) -> Iterator[PlainRows]:
-        """Yield this rank's blocks of the images to measure."""
-        split = self.test if is_held_out else self.loader.split
-        rows = sample_rows(split, most)
-        images = Subset(split, rows)
-        share = unit_share(images, dist.rank(), dist.world())
-        for part in unit_parts(images, share, ROWS, MOST_READ):
-            yield PlainRows(rows[part.start : part.stop].tolist(), is_held_out)

@@ -211,6 +211,11 @@ class CourseConfig:
     """Number of newest checkpoints to keep in the run's folder."""
     online_knn_every: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often the kNN accuracy on held-out images is measured during training; default: never."""
+    online_probe: Every | None = field(default=None, metadata=MAY_CHANGE)
+    """How often a linear classifier that is trained along, without effect on the network, is measured on held-out
+    images: 1ep. Its loss and accuracy on training images are logged with the others. Default: there is none."""
+    online_probe_lr: Annotated[float, Within(0, 1000, above=True)] = field(default=1e-3, metadata=MAY_CHANGE)
+    """Learning rate of that classifier, by Adam."""
     eval_every: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often a method's pretext task (RotNet's rotations, Jigsaw's permutations) is evaluated on held-out images
     during training; default: never."""

@@ -57,6 +57,11 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
             f"{method_class.__name__} looks at all images between epochs, which train.parallel=fsdp cannot do with "
             "shares of a network; set train.parallel=zero1 or ddp"
         )
+    if train.online_probe is not None:
+        raise ConfigError(
+            "train.online_probe looks at the network after each step, which train.parallel=fsdp cannot do with shares "
+            "of it; set train.online_probe=null, or train.parallel=zero1 or ddp"
+        )
     if train.eval_every is not None:
         raise ConfigError(
             "train.eval_every tries the method outside of its steps, which train.parallel=fsdp cannot do with shares "

@@ -35,6 +35,9 @@ KNOWN = {
     "loss": Quantity("Loss"),
     "lr": Quantity("Learning rate", is_smooth=True),
     "knn_top1": Quantity("Online kNN top-1", "%", is_smooth=True),
+    "probe_top1": Quantity("Online probe top-1", "%", is_smooth=True),
+    "probe_train_top1": Quantity("Online probe top-1, training images", "%"),
+    "probe_loss": Quantity("Loss of the online probe"),
     "contrastive_top1": Quantity("Contrastive top-1", "%"),
     "embedding_std": Quantity("Spread of the embeddings", from_zero=True),
     "images_per_s": Quantity("Throughput", "images/s", from_zero=True),
@@ -42,7 +45,7 @@ KNOWN = {
     "step_s": Quantity("Step time", "s", from_zero=True),
     "memory_gb": Quantity("Memory", "GB", from_zero=True),
 }
-LEARNED, SPENT = ("loss", "knn_top1"), ("lr", "images_per_s", "data_wait", "step_s", "memory_gb")
+LEARNED, SPENT = ("loss", "knn_top1", "probe_top1"), ("lr", "images_per_s", "data_wait", "step_s", "memory_gb")
 """What is drawn first, and last."""
 SPENT_GROUPS = ("lr/", "weight_decay/", "timer/", "memory/")
 """Beginnings of the names of numbers that are drawn behind all others."""

@@ -27,6 +27,7 @@ from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
+from raysl.train.callbacks.online_probe import check_probe
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
@@ -125,11 +126,15 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
         check_warm_heads(config)
     with problems.catching():
         recipe = check_views(setup, classes)
+        if config.train.online_probe is not None:
+            check_probe(train, recipe)
     with problems.catching():
         online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
     problems.check()
     if derived := describe_scaling(config):
         log.info(derived)
+    if config.train.online_probe is not None and test is None:
+        log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
     for warning in (course_warning(plan), warm_heads_warning(plan, setup.config.train.warm_heads)):
         if warning:
             log.warning(warning)
@@ -141,7 +146,7 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
         setup=setup,
         classes=classes,
         loader=loader,
-        test=test if online_knn is not None or has_held_out else None,
+        test=test if online_knn is not None or has_held_out or config.train.online_probe is not None else None,
         online_knn=online_knn,
         has_held_out=has_held_out,
         callbacks=callbacks,

@@ -46,6 +46,7 @@ from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup
+from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
@@ -305,6 +306,10 @@ def _callbacks(run: Prepared, folder: RunFolder, disk: Disk, batches: LocalBatch
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
     if knn_every is not None and run.online_knn is not None and run.test is not None:
         callbacks.append(run.online_knn(run.loader, run.test, run.setup.data.num_classes, knn_every, batches.chosen))
+    if (probe_every := run.config.train.online_probe) is not None:
+        held_out = None if run.test is None else (run.test, batches.chosen)
+        lr = run.config.train.online_probe_lr
+        callbacks.append(OnlineProbe(run.setup.data.num_classes, probe_every, lr, held_out))
     if eval_every is not None and run.has_held_out and run.test is not None:
         callbacks.append(HeldOut(run.loader, run.test, eval_every))
     return callbacks

@@ -14,8 +14,9 @@ from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.data.order import Order
 from raysl.data.source import Split
-from raysl.data.sources.sample import unit_share
+from raysl.data.sources.sample import sample_rows, unit_parts, unit_share
 from raysl.data.sources.subset import Subset, sample_of
+from raysl.data.stream.blocks import PlainRows
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
@@ -24,6 +25,8 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 log = logging.getLogger("raysl")
 
+MOST_READ = 1024
+"""Images of a block of a sample, unless their storage has smaller units."""
 WAY = "raysl.views(config, images) makes batches of your images"
 
 
@@ -38,6 +41,22 @@ class BatchStream(Protocol):
         """Yield this rank's share of the training images without augmentation, in dataset order, as one view "image".
 
         Ranks may share the work of making them: all ranks call it and iterate to its end."""
+
+
+def plain_blocks(split: Split, most: int, rows: int, is_held_out: bool) -> Iterator[PlainRows]:
+    """Yield this rank's blocks of a sample of a split: at even distances, or of a few whole units of a dataset that is
+    read in units.
+
+    Args:
+        split: the images.
+        most: number of images over all ranks.
+        rows: images of a block, unless their storage has larger units.
+        is_held_out: whether the split is the held-out one.
+    """
+    chosen = sample_rows(split, most)
+    images = Subset(split, chosen)
+    for part in unit_parts(images, unit_share(images, dist.rank(), dist.world()), rows, MOST_READ):
+        yield PlainRows(chosen[part.start : part.stop].tolist(), is_held_out)
 
 
 class ListBatches(BatchStream):

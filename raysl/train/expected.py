@@ -9,6 +9,7 @@ from raysl.methods.method import Method
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import warmup
 from raysl.train.callbacks.held_out import PREFIX
+from raysl.train.callbacks.online_probe import HELD_OUT, TRAINED
 
 LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", "memory_gb", "corrupt_images")
 """Numbers that every run logs; the last one only if there are such images."""
@@ -37,9 +38,10 @@ def check_expected_names(
     by_method = method_class.logged_by(config.method)
     logged = {*LOGGED, *(by_method or ()), *(["knn_top1"] if has_online_knn else [])}
     logged |= {PREFIX + name for name in evaluated}
+    logged |= {*TRAINED, HELD_OUT} if config.train.online_probe is not None else set()
     known = logged.union(measured)
     for name in config.train.expect:
-        is_open = by_method is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
+        is_open = by_method is None and not ("/" in name or name.startswith((PREFIX, "probe_")) or name == "knn_top1")
         is_open |= bool(config.callbacks)  # they do not declare what they log
         if name not in known and not is_open:
             near = difflib.get_close_matches(name, known, n=1)

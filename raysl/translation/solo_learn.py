@@ -165,7 +165,7 @@ def _optimizer(out: Translation, batch: int) -> None:
             out.same("optimizer.exclude_bias_n_norm_wd", optim__exclude_norm_and_bias=is_unscaled or is_excluded)
     else:
         out.same("optimizer.exclude_bias_n_norm_wd", optim__exclude_norm_and_bias=is_excluded)
-    note = "no classifier is trained along; train.online_knn_every=1ep measures, or raysl benchmark --watch RUN linear"
+    note = "train.online_probe=1ep trains one along, by Adam; train.online_probe_lr is its rate"
     if theirs.given("optimizer.classifier_lr"):
         out.lacks("optimizer.classifier_lr", note)
 

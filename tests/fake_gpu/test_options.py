@@ -40,9 +40,10 @@ OPTIONS = {
     "ema": ["train.ema=0.99"],
     "ema of every second step": ["train.ema=0.99", "train.ema_every=2", "train.ema_buffers=average"],
     "online kNN": ["train.online_knn_every=1ep"],
+    "online probe": ["train.online_probe=1ep"],
     "everything": ["optim=lars", "train.clip_grad=1.0", "train.accumulate=2", "train.recompute=all", "train.ema=0.9"],
 }
-WAITING = {"embedding", "function", "histograms", "view_images", "memory_stats", "online kNN"}
+WAITING = {"embedding", "function", "histograms", "view_images", "memory_stats", "online kNN", "online probe"}
 """What reads from the GPU where it is due."""
 OF_THE_FIRST = {"view_images"}
 """What is due in the first step too."""

@@ -24,6 +24,7 @@ from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.logs import MetricsLog
+from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.watch import CollapseWatch
 from raysl.train.state import TrainState
@@ -115,12 +116,16 @@ def trained_run(run: Prepared, callbacks: Sequence[Callback] = (), is_saved: boo
 def _measuring(run: Prepared) -> list[Callback]:
     """Return the measurements of a run on held-out images, as a worker makes them."""
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
-    if knn_every is None and eval_every is None:
+    probe_every = run.config.train.online_probe
+    if knn_every is None and eval_every is None and probe_every is None:
         return []
     test = make_source(run.config.data).required("test")
     made: list[Callback] = []
     if knn_every is not None:
         made.append(OnlineKNN(run.loader, test, run.setup.data.num_classes, knn_every))
+    if probe_every is not None:
+        blocks = LocalBatches(replace(run.loader, held_out=test)).chosen
+        made.append(OnlineProbe(run.setup.data.num_classes, probe_every, 1e-3, (test, blocks)))
     if eval_every is not None:
         made.append(HeldOut(run.loader, test, eval_every))
     return made

@@ -35,6 +35,7 @@ from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import Prepared, prepare
 from raysl.runs.worker import _callbacks, max_corrupt
+from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
 from raysl.train.files import METRICS_FILE, STARTUP_FILE
@@ -79,6 +80,19 @@ def knn_every(run: Second) -> list[str]:
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
+def probes(run: Second) -> list[OnlineProbe]:
+    callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
+    return [callback for callback in callbacks if isinstance(callback, OnlineProbe)]
+
+
+def probe_every(run: Second) -> list[str]:
+    return [str(probe.every) for probe in probes(run)]
+
+
+def probe_rates(run: Second) -> list[float]:
+    return [probe.lr for probe in probes(run)]
+
+
 CROPS = {field.name for field in dataclasses.fields(Crops)}
 DIGITS = [f"method.views.{name}={value}" for name, value in PRESETS["digits"].items() if name in CROPS]
 """The numbers that the preset of the quickstart gives."""
@@ -120,6 +134,8 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     "train.checkpoint_every": (["train.checkpoint_every=9st"], lambda run: str(run.plan.checkpoint_every), "9st"),
     "train.keep_checkpoints": (["train.keep_checkpoints=9"], lambda run: run.config.train.keep_checkpoints, 9),
     "train.online_knn_every": (["train.online_knn_every=2ep"], knn_every, ["2ep"]),
+    "train.online_probe": (["train.online_probe=2ep"], probe_every, ["2ep"]),
+    "train.online_probe_lr": (["train.online_probe=1ep", "train.online_probe_lr=0.5"], probe_rates, [0.5]),
     "train.eval_every": (["train.eval_every=2ep"], lambda run: str(run.config.train.eval_every), "2ep"),
     "train.max_failures": (["train.max_failures=8"], lambda run: run.config.train.max_failures, 8),
     "train.hang_timeout": (["train.hang_timeout=60"], lambda run: run.config.train.hang_timeout, 60.0),
