@@ -20,6 +20,7 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "aim": "raysl.methods.aim:AIM",
         "barlow_twins": "raysl.methods.barlow_twins:BarlowTwins",
         "byol": "raysl.methods.byol:BYOL",
         "clusterfit": "raysl.methods.clusterfit:ClusterFit",

@@ -10,7 +10,7 @@ from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomRe
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip, RandomRotation90, VerticalFlip
-from raysl.transforms.masking import BlockMask, RandomMask, UnitMask
+from raysl.transforms.masking import BlockMask, PrefixMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
@@ -40,6 +40,7 @@ __all__ = [
     "MixupOrCutMix",
     "MultiBlockMask",
     "Posterize",
+    "PrefixMask",
     "RandAugment",
     "RandomCrop",
     "RandomErasing",

@@ -183,6 +183,29 @@ class UnitMask(Mask):
         return math.ceil(num_squares * self.ratio - 1e-9)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrefixMask(Mask):
+    """Mask what follows a prefix of each image's patches, row by row (AIM, El-Nouby et al. 2024).
+
+    The length of the prefix is drawn evenly from 1 to the number of patches less 1.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> PrefixMask().draw(random, (32, 32)).flatten(1)
+    tensor([[False, False, False,  True],
+            [False, False,  True,  True]])
+    """
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
+        height, width = patch_grid(size, self.patch_size)
+        if height * width < 2:
+            raise ValueError(
+                f"images of {size[0]}x{size[1]} pixels are one patch of {self.patch_size}; give two or more"
+            )
+        lengths = random.integers(1, height * width)
+        mask = np.arange(height * width) >= lengths[:, None]
+        return torch.from_numpy(mask.reshape(-1, height, width))
+
+
 def patch_grid(size: tuple[int, int], patch_size: int) -> tuple[int, int]:
     """Return the number of patches down and across an image of this height and width.
 

@@ -27,6 +27,8 @@ from raysl.schedule import Step
 from tests.trajectories.ours import Course, Peer
 
 NOT_BESIDE = {
+    "aim": "lightly's example predicts each patch from its own token, and the prefix too; the paper predicts the next "
+    "patch, and those behind the prefix alone",
     "nnclr": "lightly contrasts neighbours and predictions as SimCLR does, with the other rows of either view as "
     "negatives; the paper's eq. 3 has predictions of the other view alone",
     "tico": "lightly lets no gradient flow through what the batch adds to the covariance; the paper's algorithm 1 does",

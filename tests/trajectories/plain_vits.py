@@ -85,6 +85,51 @@ class MaskFeat(Plain):
         return mean(terms)
 
 
+class AIM(Plain):
+    """El-Nouby et al. 2024, sections 3.1 and 3.2."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of the next patch, a patch at a time."""
+        images, masks = batch.views["global"].flatten(0, 1), batch.extras["global.mask"].flatten(0, 1).flatten(1)
+        backbone, head, size = self.net.backbone, self.net.head, self.net.backbone.patch_size
+        across = images.shape[-1] // size
+        terms = []
+        for image, mask in zip(images, masks, strict=True):
+            x = backbone._embed(image[None])[0]
+            length = int((~mask).sum())
+            for block in backbone.blocks:
+                x = self._block(block, x, length)
+            tokens = backbone.norm(x)[backbone.num_prefix_tokens :]
+            own = []
+            for place in range(length, len(mask)):
+                row, column = place // across * size, place % across * size
+                pixels = image[:, row : row + size, column : column + size].permute(1, 2, 0).flatten()
+                if self.config.is_normalised:
+                    centred = pixels - pixels.mean()
+                    pixels = centred / (centred.square().sum() / (len(pixels) - 1) + 1e-6).sqrt()
+                y = head.embed(tokens[place - 1] + head.positions[0, place - 1])
+                for block in head.blocks:
+                    y = y + block.fc2(block.act(block.fc1(block.norm(y))))
+                own.append((head.pixels(head.norm(y)) - pixels).square().mean())
+            terms.append(mean(own))
+        return mean(terms)
+
+    def _block(self, block: Any, x: Tensor, length: int) -> Tensor:
+        """A token attends to those up to itself, and to a prefix of patches."""
+        num_prefix, width = self.net.backbone.num_prefix_tokens, x.shape[1] // block.attn.heads
+        q, k, v = block.attn.qkv(block.norm1(x)).chunk(3, dim=1)
+        rows = []
+        for token in range(len(x)):
+            end = max(token + 1, num_prefix + length)
+            heads = []
+            for at in range(0, x.shape[1], width):
+                scores = k[:end, at : at + width] @ q[token, at : at + width] / math.sqrt(width)
+                heads.append(log_softmax(scores).exp() @ v[:end, at : at + width])
+            rows.append(torch.cat(heads))
+        x = x + block.attn.proj(torch.stack(rows))
+        return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
+
+
 def sobel(image: Tensor) -> tuple[Tensor, Tensor]:
     """Differences across and down [C, H, W] of an image, mirrored at its borders without repeating them."""
     side = image.shape[-1]
@@ -215,6 +260,8 @@ def koleo(h: Tensor) -> Tensor:
 
 
 VITS = {
+    "aim": (AIM, ()),
+    "aim-plain": (AIM, ("method.is_normalised=false",)),
     "data2vec": (Data2Vec, ()),
     "ijepa": (IJEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),

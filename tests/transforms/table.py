@@ -57,6 +57,10 @@ TRANSFORMS = {
         "test_masking.py::test_a_random_mask_has_an_exact_share",
         "test_masking.py::test_a_random_mask_takes_each_patch_and_each_pair_as_often",
     ),
+    "PrefixMask": (
+        "test_masking.py::test_a_prefix_mask_hides_what_follows_a_prefix_of_any_length_as_often",
+        "test_masking.py::test_a_mask_does_not_depend_on_its_batch",
+    ),
     "UnitMask": (
         "test_masking.py::test_a_unit_mask_takes_whole_squares_of_patches_each_as_often",
         "test_masking.py::test_simmims_mask_hides_30_of_49_squares_as_the_authors_code_does",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.transforms.masking import BlockMask, Mask, RandomMask, UnitMask
+from raysl.transforms.masking import BlockMask, Mask, PrefixMask, RandomMask, UnitMask
 from raysl.transforms.random import SampleRandom
 
 NUM = 20_000
@@ -107,6 +107,15 @@ def test_a_random_mask_takes_each_patch_and_each_pair_as_often() -> None:
     assert (together - pairs).abs().max() < 5 * 0.5 / NUM**0.5
 
 
+def test_a_prefix_mask_hides_what_follows_a_prefix_of_any_length_as_often() -> None:
+    found = masks(PrefixMask(patch_size=8), NUM, (32, 16)).flatten(1)  # [NUM, 8]
+    lengths = (~found).sum(dim=1)
+    assert torch.equal(found, torch.arange(8) >= lengths[:, None])
+    shares = torch.bincount(lengths, minlength=9).double() / NUM
+    assert shares[[0, 8]].tolist() == [0, 0]
+    assert (shares[1:8] - 1 / 7).abs().max() < 5 * (6 / 49 / NUM) ** 0.5
+
+
 def test_a_unit_mask_takes_whole_squares_of_patches_each_as_often() -> None:
     found = masks(UnitMask(patch_size=8, unit_size=16, ratio=0.55), NUM, (64, 32))  # 2 x 4 squares, of which 5
     squares = found.view(NUM, 4, 2, 2, 2).transpose(2, 3)  # [NUM, 4, 2, patches down, across]
@@ -119,7 +128,7 @@ def test_simmims_mask_hides_30_of_49_squares_as_the_authors_code_does() -> None:
     assert set(masks(UnitMask(), 20).sum(dim=(1, 2)).tolist()) == {30 * 4}
 
 
-@pytest.mark.parametrize("transform", [BlockMask(ratios=((0.3, 0.2),)), RandomMask(), UnitMask()])
+@pytest.mark.parametrize("transform", [BlockMask(ratios=((0.3, 0.2),)), RandomMask(), PrefixMask(), UnitMask()])
 def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
     together = masks(transform, 30)
     assert not torch.equal(together[0], together[1])
@@ -137,6 +146,7 @@ def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
         (lambda: RandomMask(ratio=75), "ratio=75"),
         (lambda: UnitMask(ratio=75), "ratio=75"),
         (lambda: UnitMask(unit_size=24), "unit_size=24 is not a multiple of patch_size=16"),
+        (lambda: masks(PrefixMask(), 1, (16, 16)), "images of 16x16 pixels are one patch of 16"),
         (lambda: masks(RandomMask(), 1, (224, 100)), "does not divide images of 224x100"),
         (lambda: masks(BlockMask(patch_size=15), 1), "patch_size=15"),
     ],

@@ -25,11 +25,14 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
-        """Attend to all tokens, or to those where `is_key`, bool [B, T], is true, at least one per row."""
+        """Attend to all tokens, or to those where `is_key` is true, at least one per row: bool [B, T], for all tokens
+        of an image, or [B, T, T], a row for each token."""
         batch, num_tokens, width = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
-        mask = None if is_key is None else is_key[:, None, None, :]  # [B, 1, 1, T]
+        mask = None
+        if is_key is not None:
+            mask = is_key[:, None] if is_key.ndim == 3 else is_key[:, None, None, :]  # [B, 1, 1 or T, T]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [B, heads, T, d]
         return self.proj(out.transpose(1, 2).reshape(batch, num_tokens, width))  # type: ignore[no-any-return]
 
@@ -113,6 +116,6 @@ class Block(nn.Module):
         self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
     def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
-        """Return the block's output; no other token attends to those where `is_key`, bool [B, T], is false."""
+        """Return the block's output; tokens attend to those where `is_key`, bool [B, T] or [B, T, T], is true."""
         x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]

@@ -246,6 +246,22 @@ class TokenBackbone(Backbone):
             ValueError: if patches do not cover the images exactly.
         """
 
+    def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
+        """Return all output tokens, each of what comes before it and of the patches of a prefix
+        [B, num_prefix_tokens + h*w, token_dim].
+
+        A token attends to itself, to those before it, and to the patches of the prefix.
+
+        Args:
+            images: normalised images [B, 3, h * patch_size, w * patch_size].
+            is_prefix: bool [B, h*w], true for patches that all tokens see.
+
+        Raises:
+            TypeError: if the network has no such attention.
+            ValueError: if patches do not cover the images exactly.
+        """
+        raise TypeError(f"{type(self).__name__} has no causal attention; take backbone=vit, or write `causal_tokens`")
+
     def grid(self, images: Tensor) -> tuple[int, int]:
         """Return the number of patches down and across images [B, 3, H, W].
 

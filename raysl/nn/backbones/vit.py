@@ -181,6 +181,14 @@ class ViT(TokenBackbone):
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
         return self._encode(torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1), is_key)
 
+    def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
+        """Return all tokens after the final layer norm, each of those before it, see `TokenBackbone`."""
+        x = self._embed(images)
+        num_tokens = x.shape[1]
+        is_before = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=x.device).tril()
+        is_seen = F.pad(is_prefix, (self.num_prefix_tokens, 0), value=True)  # [B, T]
+        return self._encode(x, is_before | is_seen[:, None, :])
+
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
 

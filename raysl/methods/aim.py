@@ -1,0 +1,129 @@
+"""AIM: Scalable Pre-training of Large Autoregressive Image Models.
+
+El-Nouby, Klein, Zhai, Bautista, Toshev, Shankar, Susskind and Joulin 2024, arXiv 2401.08541. A ViT reads an image's
+patches row by row and predicts the pixels of the next one. The first patches, as many as a draw says, are a prefix that
+all tokens see, so that the network also learns attention in both directions, with which it is used later.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from torch import Tensor, nn
+
+from raysl.config.ranges import Width, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import masked_patch_mse, patchify
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import grid_side, patch_side, token_backbone
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.backbones.init import init_linear
+from raysl.nn.backbones.positions import sincos_positions
+from raysl.nn.collapse import COLLAPSE, batch_collapse
+from raysl.plan.setup import Setup
+from raysl.schedule import Step
+from raysl.transforms.masking import PrefixMask
+from raysl.transforms.recipes import Crops
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+class AIM(Method):
+    """Predicts the pixels of each patch from the patches before it."""
+
+    logged = COLLAPSE
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's settings."""
+
+        name: str = "aim"
+        head_width: Width = 2048
+        """Channels of the head's blocks (section 5.2, "MLP head")."""
+        head_depth: Annotated[int, Within(0, 1000)] = 12
+        """Blocks of the head (section 5.2)."""
+        is_normalised: bool = True
+        """Predict pixels minus their patch's mean, divided by its standard deviation (section 3.1, "pixel targets")."""
+        views: Crops = field(
+            default_factory=lambda: Crops(num=1, min_scale=0.4, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0)
+        )
+        """One crop, mirrored with probability 1/2, without colours (appendix)."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, token_backbone(backbone))
+        self.head = Head(self.config, self.backbone)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches, patches that do not cover a view or are only one, and widths without
+        positions."""
+        if grid_side(setup, "AIM") < 2:
+            raise ConfigError(
+                f"a view of {setup.method.views.size} pixels is one patch, and AIM predicts each patch from those "
+                "before it; take a smaller backbone.patch_size, or larger views"
+            )
+        width = setup.backbone.stages.get("norm", 0)
+        if width % 4:
+            raise ConfigError(
+                f"the backbone's tokens have {width} channels, and positions in front of AIM's head need a multiple of "
+                f"4; try backbone.width={width // 4 * 4 + 4}"
+            )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """Return the views of `Config.views`, each with the mask of what follows its prefix."""
+        views: Crops = setup.method.views
+        return views.recipe(PrefixMask(patch_size=patch_side(setup, "AIM")))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Return the squared error of the pixels of patches behind the prefix (section 3.1, eq. 2, and 3.2)."""
+        images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
+        mask = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
+        tokens = self.backbone.causal_tokens(images, ~mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
+        pixels = self.head(tokens)[:, :-1]  # [B*V, L - 1, p*p*C], each of the next patch
+        patches = patchify(images, self.backbone.patch_size)[:, 1:]
+        loss = masked_patch_mse(pixels, patches, mask[:, 1:], self.config.is_normalised)
+        h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
+        return StepOutput(loss, batch_collapse(h))
+
+
+class Head(nn.Module):
+    """From tokens to the pixels of the next patch, each token by itself (section 3.2, "MLP prediction heads").
+
+    Args:
+        config: of the method.
+        backbone: the network whose tokens it gets.
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: AIM.Config, backbone: TokenBackbone) -> None:
+        super().__init__()
+        side, width = config.views.size // backbone.patch_size, config.head_width
+        self.register_buffer("positions", sincos_positions(side, side, backbone.token_dim, num_prefix=0))
+        self.embed = nn.Linear(backbone.token_dim, width, bias=False)
+        self.blocks = nn.Sequential(*(HeadBlock(width) for _ in range(config.head_depth)))
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.pixels = nn.Linear(width, 3 * backbone.patch_size**2, bias=False)
+        init_linear(self)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return predictions [B, L, p*p*3] for tokens of all patches [B, L, D]."""
+        return self.pixels(self.norm(self.blocks(self.embed(tokens + self.positions))))  # type: ignore[no-any-return]
+
+
+class HeadBlock(nn.Module):
+    """A layer norm and an MLP of four times the width without biases, added to its input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.fc1 = nn.Linear(width, 4 * width, bias=False)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map each token separately."""
+        return x + self.fc2(self.act(self.fc1(self.norm(x))))  # type: ignore[no-any-return]
