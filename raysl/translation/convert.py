@@ -36,10 +36,10 @@ def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translati
         listed = solo_learn.augmentations_file(own, path)
         if listed is not None and listed.is_file() and "augmentations" not in own:
             own = {**own, "augmentations": read_list(str(listed))}
-        tree = merged(tree, own)
+        tree = merged(tree, vissl.without_root(own))
     theirs = [word for word in words if re.match(r"\+|config\.", word)]
     for word in theirs:
-        tree = merged(tree, read_dotlist(word.lstrip("+")))
+        tree = merged(tree, vissl.without_root(read_dotlist(word.lstrip("+"))))
     chosen = _flat(parse_overrides([word for word in words if word not in theirs]))
     name = Path(paths[0]).stem
     done = _library(tree, paths[0])(tree, str(chosen.get("name", name)), chosen)
@@ -52,8 +52,7 @@ def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translati
 
 
 def _library(tree: dict[str, Any], path: str) -> Callable[[Mapping[str, Any], str, Mapping[str, Any]], Translation]:
-    inner = tree.get("config")
-    if "LOSS" in tree or (isinstance(inner, dict) and "LOSS" in inner):
+    if "LOSS" in tree:
         return vissl.translate
     if isinstance(tree.get("method"), str) and isinstance(tree.get("optimizer"), dict):
         return solo_learn.translate

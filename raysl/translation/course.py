@@ -55,10 +55,14 @@ class Scaling:
     of: int
     kind: str
 
+    def factor(self, batch: Batch) -> float:
+        """Return the learning rate of the whole batch as a multiple of `base`."""
+        share = batch.size / self.of
+        return math.sqrt(share) if self.kind == "sqrt" else share
+
     def peak(self, batch: Batch) -> float:
         """Return the learning rate of the whole batch."""
-        share = batch.size / self.of
-        return self.base * (math.sqrt(share) if self.kind == "sqrt" else share)
+        return self.base * self.factor(batch)
 
     def start(self, batch: Batch) -> float:
         """Return the learning rate at which VISSL begins a linear warm-up: that of one node's images."""

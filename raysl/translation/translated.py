@@ -110,8 +110,12 @@ class Translation:
         for node, slot in SLOTS.items():
             name = chosen.get(f"{node}.name")
             if name in ALIASES[slot]:
-                fields = {field.name for field in dataclasses.fields(resolve(slot, str(name)).Config)}
-                lost = [key for key in self.settings if key.startswith(f"{node}.") and key.split(".")[1] not in fields]
+                config, beginning = resolve(slot, str(name)).Config, f"{node}."
+                lost = [
+                    key
+                    for key in self.settings
+                    if key.startswith(beginning) and not _knows(config, key.removeprefix(beginning).split("."))
+                ]
                 for key in lost:
                     del self.settings[key]
                 dropped += lost
@@ -202,6 +206,16 @@ def _group(node: dict[str, Any]) -> str:
         else:
             rows.append(f"{inline}\n")
     return "".join(rows)
+
+
+def _knows(config: type[Any], parts: list[str]) -> bool:
+    """Whether a class of settings has a setting, perhaps inside of others such as `views`."""
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    if parts[0] not in fields:
+        return False
+    made = fields[parts[0]].default_factory
+    inner = fields[parts[0]].default if made is dataclasses.MISSING else made()
+    return len(parts) == 1 or not dataclasses.is_dataclass(inner) or _knows(type(inner), parts[1:])
 
 
 def _without(line: Line, replaced: Iterable[str]) -> Line:

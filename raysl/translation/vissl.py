@@ -6,7 +6,7 @@ from typing import Any
 from raysl.errors import ConfigError
 from raysl.translation.course import Batch
 from raysl.translation.solo_views import fields_of_views
-from raysl.translation.theirs import Theirs, location
+from raysl.translation.theirs import Theirs, location, merged
 from raysl.translation.translated import Translation
 from raysl.translation.vissl_data import translate_data
 from raysl.translation.vissl_defaults import DEFAULTS
@@ -64,9 +64,15 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
     return out
 
 
+def without_root(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings below `config:`, where most files of VISSL have them; others stay."""
+    inner = tree.get("config")
+    return dict(inner) if isinstance(inner, Mapping) else dict(tree)
+
+
 def _in_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings as newer versions write them: without `config:` and `TRUNK_PARAMS:`."""
-    settings = dict(tree["config"]) if isinstance(tree.get("config"), Mapping) else dict(tree)
+    """Return the settings as newer versions write them, without `TRUNK_PARAMS:`."""
+    settings = dict(tree)
     if "CRITERION" in settings:
         raise ConfigError("CRITERION: this is the layout of VISSL before its first release; rename it LOSS, as now")
     if not isinstance(settings.get("LOSS"), Mapping) or "name" not in settings["LOSS"]:
@@ -74,7 +80,7 @@ def _in_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
     model = settings.get("MODEL")
     trunk = model.get("TRUNK") if isinstance(model, Mapping) else None
     if isinstance(model, Mapping) and isinstance(trunk, Mapping) and isinstance(trunk.get("TRUNK_PARAMS"), Mapping):
-        flat = {key: value for key, value in trunk.items() if key != "TRUNK_PARAMS"} | dict(trunk["TRUNK_PARAMS"])
+        flat = merged(trunk["TRUNK_PARAMS"], {key: value for key, value in trunk.items() if key != "TRUNK_PARAMS"})
         settings["MODEL"] = {**model, "TRUNK": flat}
     return settings
 

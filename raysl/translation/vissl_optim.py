@@ -1,6 +1,5 @@
 """VISSL's OPTIMIZER as raysl's `optim`."""
 
-import math
 from typing import Any
 
 from raysl.errors import ConfigError
@@ -41,7 +40,7 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
         out.maps(f"{LR}.{key}", settings, _course_note(key, node, done.notes, batch, scaling))
     unused = [key for key in ("values", "milestones", "start_value", "end_value", "value") if key not in keys]
     out.drops(" ".join(f"{LR}.{key}" for key in unused))
-    _head(out, batch)
+    _head(out, batch, 1.0 if scaling is None else scaling.factor(batch))
 
 
 def _by_key(settings: dict[str, Any], keys: list[str]) -> dict[str, dict[str, Any]]:
@@ -172,6 +171,8 @@ def _scaling(out: Translation, group: str) -> Scaling | None:
     )
     if done.of < 1:
         raise ConfigError(f"{auto}.base_lr_batch_size: {done.of} is no number of images")
+    if done.kind not in ("linear", "sqrt"):
+        raise ConfigError(f"{auto}.scaling_type: {done.kind!r} is neither linear nor sqrt, which VISSL knows")
     if group == LR:
         out.drops(f"{auto}.auto_scale", "raysl scales by optim.lr_scaling")
         out.same(f"{auto}.base_value", optim__lr=done.base)
@@ -180,16 +181,15 @@ def _scaling(out: Translation, group: str) -> Scaling | None:
     return done
 
 
-def _head(out: Translation, batch: Batch) -> None:
-    """Learning rate and weight decay of what is not the trunk."""
+def _head(out: Translation, batch: Batch, factor: float) -> None:
+    """Learning rate and weight decay of what is not the trunk, whose own rate raysl multiplies by a factor."""
     theirs, head = out.theirs, "OPTIMIZER.head_optimizer_params"
     if theirs.any(f"{head}.use_different_lr"):
         node = {**_defaults(theirs, LR), **theirs.group(HEAD)}
         scaling = _scaling(out, HEAD)
         peak = course(node, theirs.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
-        share = out.settings["optim.lr"] / _peak(out, batch)
         note = "the head follows the course of the trunk; raysl has no course for it alone"
-        out.maps(HEAD, {"optim.head_lr": round(peak * share, 12)}, note)
+        out.maps(HEAD, {"optim.head_lr": round(peak / factor, 12)}, note)
     else:
         out.drops(f"{head}.use_different_lr {HEAD}")
     if theirs.any(f"{head}.use_different_wd"):
@@ -197,10 +197,3 @@ def _head(out: Translation, batch: Batch) -> None:
         out.drops(f"{head}.use_different_wd")
     else:
         out.drops(f"{head}.use_different_wd {head}.weight_decay")
-
-
-def _peak(out: Translation, batch: Batch) -> float:
-    """Return the learning rate that the settings make of a batch."""
-    scale: float = batch.size / out.settings.get("optim.lr_batch_size", 256)
-    kind: str = out.settings["optim.lr_scaling"]
-    return float(out.settings["optim.lr"]) * {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale)}[kind]

@@ -189,12 +189,44 @@ def test_settings_of_raysl_hold_over_the_file() -> None:
     assert done.config().train.workers == 4
 
 
+def test_another_method_leaves_out_what_it_and_its_views_do_not_know() -> None:
+    config = translated("simclr", "method=byol", "data={name: image_folder, path: .}").config()
+    assert (config.method.name, config.method.views.num) == ("byol", 2)
+
+
+def test_files_and_overrides_may_have_the_root_or_not(tmp_path: Path) -> None:
+    (tmp_path / "over.yaml").write_text("OPTIMIZER: {num_epochs: 7}\n")
+    (tmp_path / "rooted.yaml").write_text("config: {SEED_VALUE: 5}\n")
+    paths = [str(FOLDER / "simclr.yaml"), str(tmp_path / "over.yaml"), str(tmp_path / "rooted.yaml")]
+    done = convert_config(paths, ["+OPTIMIZER.weight_decay=0.5", "data={name: image_folder, path: .}"])
+    config = done.config()
+    assert (config.train.epochs, config.seed, config.optim.weight_decay) == (7, 5, 0.5)
+
+
+def test_settings_of_an_older_trunk_are_laid_over_one_by_one() -> None:
+    older = "config.MODEL.TRUNK.TRUNK_PARAMS={RESNETS: {WIDTH_MULTIPLIER: 2}}"
+    config = translated(
+        "simclr", older, "config.MODEL.TRUNK.RESNETS.DEPTH=101", "data={name: image_folder, path: .}"
+    ).config()
+    assert (config.backbone.depth, config.backbone.width) == (101, 128)
+
+
+def test_a_rate_of_the_head_needs_no_rate_of_the_trunk() -> None:
+    lr = "config.OPTIMIZER.param_schedulers"
+    words = ["config.OPTIMIZER.head_optimizer_params.use_different_lr=true", f"{lr}.lr.auto_lr_scaling.base_value=0"]
+    done = translated(
+        "simclr", *words, f"{lr}.lr_head.name=constant", f"{lr}.lr_head.value=0.5", "data={name: image_folder, path: .}"
+    )
+    assert done.settings["optim.head_lr"] == pytest.approx(0.5 / 16)
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [
         ("config.LOSS.name=my_loss", "LOSS.name: 'my_loss' is none of simclr_info_nce_loss"),
         ("config.MODEL.TRUNK.NAME=efficientnet", "add backbone=NAME"),
         ("config.OPTIMIZER.num_epochs=many", "OPTIMIZER.num_epochs: 'many' is not a whole number"),
+        ("config.OPTIMIZER.param_schedulers.lr.auto_lr_scaling.scaling_type=cube", "'cube' is neither linear nor sqrt"),
         ("config.OPTIMIZER.param_schedulers.lr.name=cyclic", "no counterpart of 'cyclic'"),
         ("config.DATA.TRAIN.TRANSFORMS=[3]", "DATA.TRAIN.TRANSFORMS"),
         ("config.LOSS.simclr_info_nce_loss.temperature=-1", "raysl refuses what became of"),
