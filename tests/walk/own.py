@@ -31,6 +31,7 @@ OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
         "my_overrides.yaml": FILE,
     },
     "command-line.md": {"runs/other": RESNET},
+    "continue.md": {"mae_pretrain_vit_base.pth": FILE, "dinov2_vitb14_pretrain.pth": FILE},
     "data.md": {"images": "arrays"},
     "leaderboards.md": {"runs/first_sweep": SWEEP},
     "notebook.md": {"photos": IMAGES},
