@@ -8,14 +8,17 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
+from raysl.benchmarks.spectrum import Lidar, Spectrum, effective_rank
 from raysl.data.source import Split
+from raysl.data.sources.sample import sample_rows, unit_share
+from raysl.data.sources.subset import Subset
 from raysl.data.stream.loader import Loader, LocalBatches, ReadBlocks
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
 from raysl.train.batches import plain_blocks
 from raysl.train.callbacks.callback import Callback, Run
 
-MOST_TRAIN, MOST_TEST = 5000, 1000
+MOST_TRAIN, MOST_TEST, MOST_VIEWED = 5000, 1000, 1000
 ROWS = 256
 """Images that the network gets at a time."""
 
@@ -27,21 +30,34 @@ class OnlineKNN(Callback):
     whole units of a dataset that is read in units. Ranks share the work. The first number, at step 0, is that of the
     network before training.
 
+    On request logs two numbers that need no labels: `rankme`, the RankMe of the training images' features (Garrido et
+    al. 2023, arXiv 2210.02885), and `lidar`, the LiDAR of the first group of the method's views of at most 1,000
+    training images (Thilak et al. 2023, arXiv 2312.04000), if there are two views or more and they are no tiles. Both
+    count directions that features use: RankMe is at most their width, LiDAR that or the number of images less one.
+
     Args:
         loader: of the run's training images.
         test: held-out images.
         num_classes: classes of the labels.
         every: how often, rounded to whole epochs.
         read: makes a batch of each block of images. Default: this process does.
+        has_ranks: whether RankMe and LiDAR are logged too.
     """
 
     def __init__(
-        self, loader: Loader, test: Split, num_classes: int, every: Duration, read: ReadBlocks | None = None
+        self,
+        loader: Loader,
+        test: Split,
+        num_classes: int,
+        every: Duration,
+        read: ReadBlocks | None = None,
+        has_ranks: bool = False,
     ) -> None:
         self.loader = replace(loader, held_out=test)
         self.test = test
         self.num_classes = num_classes
         self.every = every
+        self.has_ranks = has_ranks
         self.read = read or LocalBatches(self.loader).chosen
 
     @override
@@ -61,9 +77,30 @@ class OnlineKNN(Callback):
         backbone.eval()
         train = self._features(backbone, MOST_TRAIN, run.state.device, is_held_out=False)
         test = self._features(backbone, MOST_TEST, run.state.device, is_held_out=True)
+        ranks = self._ranks(backbone, train, run.state.device) if self.has_ranks else {}
         backbone.train(was_training)
         metrics = by_name(KNN(KNN.Config(backend="torch")).run(train, test, self.num_classes, seed=0).metrics)
-        run.log({"knn_top1": metrics["top1"].value})
+        run.log({"knn_top1": metrics["top1"].value, **ranks})
+
+    @torch.no_grad()
+    def _ranks(self, backbone: Backbone, train: FeatureSet, device: torch.device) -> dict[str, float]:
+        """Return RankMe of features, and LiDAR of views."""
+        found = {"rankme": effective_rank(Spectrum([train.features]).singular_values())}
+        views = next(iter(self.loader.recipe.groups.values()))
+        if sum(view.num_images for view in views) < 2 or any(view.tiles is not None for view in views):
+            return found
+        images = Subset(self.loader.split, sample_rows(self.loader.split, MOST_VIEWED))
+        share = unit_share(images, dist.rank(), dist.world())
+        features = []
+        for batch in self.loader.seen_batches(images, share.start, share.stop, device):
+            seen = next(iter(batch.views.values()))  # [B, V, C, H, W]
+            parts = torch.split(seen.flatten(0, 1), ROWS)
+            features.append(torch.cat([backbone(part).float() for part in parts]).view(*seen.shape[:2], -1))
+        num_views = sum(view.num_images for view in views)
+        empty = torch.empty(0, num_views, backbone.feature_dim, device=device)  # a rank may be left without images
+        lidar = Lidar(backbone.feature_dim)
+        lidar.add(dist.all_gather(torch.cat([empty, *features])))
+        return found | {"lidar": lidar.rank()}
 
     @torch.no_grad()
     def _features(self, backbone: Backbone, most: int, device: torch.device, is_held_out: bool) -> FeatureSet:

@@ -211,6 +211,8 @@ class CourseConfig:
     """Number of newest checkpoints to keep in the run's folder."""
     online_knn_every: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often the kNN accuracy on held-out images is measured during training; default: never."""
+    online_rank: bool = field(default=False, metadata=MAY_CHANGE)
+    """Whether RankMe and LiDAR, which need no labels, are logged where the online kNN is measured."""
     online_probe: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often a linear classifier that is trained along, without effect on the network, is measured on held-out
     images: 1ep. Its loss and accuracy on training images are logged with the others. Default: there is none."""

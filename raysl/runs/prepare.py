@@ -35,9 +35,9 @@ from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 log = logging.getLogger("raysl")
 
 
-OnlineKNN = Callable[[Loader, Split, int, Duration, ReadBlocks], Callback]
-"""Makes a callback from a loader of training images, held-out images, number of classes, how often to measure, and what
-reads the images."""
+OnlineKNN = Callable[[Loader, Split, int, Duration, ReadBlocks, bool], Callback]
+"""Makes a callback from a loader of training images, held-out images, number of classes, how often to measure, what
+reads the images, and whether ranks of the features are measured too."""
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,8 @@ def _callbacks(run: Prepared, folder: RunFolder, disk: Disk, batches: LocalBatch
     callbacks: list[Callback] = [stop]
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
     if knn_every is not None and run.online_knn is not None and run.test is not None:
-        callbacks.append(run.online_knn(run.loader, run.test, run.setup.data.num_classes, knn_every, batches.chosen))
+        num_classes, has_ranks = run.setup.data.num_classes, run.config.train.online_rank
+        callbacks.append(run.online_knn(run.loader, run.test, num_classes, knn_every, batches.chosen, has_ranks))
     if (probe_every := run.config.train.online_probe) is not None:
         held_out = None if run.test is None else (run.test, batches.chosen)
         lr = run.config.train.online_probe_lr

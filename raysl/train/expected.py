@@ -38,6 +38,7 @@ def check_expected_names(
     by_method = method_class.logged_by(config.method)
     logged = {*LOGGED, *(by_method or ()), *(["knn_top1"] if has_online_knn else [])}
     logged |= {PREFIX + name for name in evaluated}
+    logged |= {"rankme", "lidar"} if has_online_knn and config.train.online_rank else set()
     logged |= {*TRAINED, HELD_OUT} if config.train.online_probe is not None else set()
     known = logged.union(measured)
     for name in config.train.expect:

@@ -1,10 +1,12 @@
 """The kNN that is measured while training goes on."""
 
 import pytest
+import torch
 
 from raysl.benchmarks.online_knn import OnlineKNN
 from raysl.config.load import load_config
 from raysl.data.order import Order
+from raysl.data.source import make_source
 from raysl.data.sources.digits import Digits
 from raysl.data.stream.loader import Loader
 from raysl.plan.plan import TrainPlan
@@ -13,6 +15,7 @@ from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import evaluation_recipe
+from tests.methods.properties import small
 from tests.rank_processes import RunRanks
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
@@ -34,6 +37,46 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     online.on_epoch_end(run, Step(8, 8, 8))
     assert run.line == untrained
     return untrained
+
+
+def ranks_of(num: int) -> dict[str, float]:
+    """What the callback logs of SimCLR's untrained network on so many digits."""
+    run = small("simclr", f"data.limit={num}", "train.batch_size=6", "data.lanes=3", "data.drop_last=true")
+    state = TrainState.create(run.setup, classes=run.classes)
+    seen = Run(state, run.setup.plan)
+    test = make_source(run.config.data).required("test")
+    OnlineKNN(run.loader, test, 10, Duration.parse("1ep"), has_ranks=True).on_train_start(seen)
+    return dict(seen.line)
+
+
+def test_ranks_are_those_of_all_features_and_of_two_views_of_each_image() -> None:
+    run = small("simclr", "data.limit=40", "train.batch_size=6", "data.lanes=3", "data.drop_last=true")
+    backbone = TrainState.create(run.setup, classes=run.classes).method.export().eval()
+    cpu = torch.device("cpu")
+    with torch.no_grad():
+        (plain,) = run.loader.plain_batches(run.loader.split, 0, 40, cpu)
+        h = backbone(plain.views["image"][:, 0]).double()
+        (seen,) = run.loader.seen_batches(run.loader.split, 0, 40, cpu)
+        z = torch.stack([backbone(seen.views["global"][:, view]) for view in (0, 1)], dim=1).double()  # [B, 2, D]
+    shares = torch.linalg.svdvals(h)
+    shares = shares / shares.sum() + 1e-7
+    mean = z.mean(dim=1)
+    within = sum(torch.outer(d, d) for row, m in zip(z, mean, strict=True) for d in row - m) / 80
+    between = sum(torch.outer(d, d) for d in mean - mean.mean(dim=0)) / 40
+    values, vectors = torch.linalg.eigh(within + 1e-4 * torch.eye(z.shape[2], dtype=torch.float64))
+    root = vectors @ torch.diag(values.rsqrt()) @ vectors.T
+    spread = torch.linalg.eigvalsh(root @ between @ root).clamp_min(0)
+    spread = spread / spread.sum() + 1e-7
+    found = ranks_of(40)
+    assert found["rankme"] == pytest.approx(float((-(shares * shares.log()).sum()).exp()), rel=1e-4)
+    assert found["lidar"] == pytest.approx(float((-(spread * spread.log()).sum()).exp()), rel=1e-3)
+
+
+def test_ranks_are_the_same_on_any_number_of_workers(run_ranks: RunRanks) -> None:
+    expected = ranks_of(9)
+    assert set(expected) == {"knn_top1", "rankme", "lidar"}
+    for found in run_ranks(3, ranks_of, 9):
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
 def measured_each(*sizes: tuple[int, int]) -> list[float]:

@@ -80,6 +80,11 @@ def knn_every(run: Second) -> list[str]:
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
+def knn_ranks(run: Second) -> list[bool]:
+    callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
+    return [callback.has_ranks for callback in callbacks if isinstance(callback, OnlineKNN)]
+
+
 def probes(run: Second) -> list[OnlineProbe]:
     callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
     return [callback for callback in callbacks if isinstance(callback, OnlineProbe)]
@@ -134,6 +139,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     "train.checkpoint_every": (["train.checkpoint_every=9st"], lambda run: str(run.plan.checkpoint_every), "9st"),
     "train.keep_checkpoints": (["train.keep_checkpoints=9"], lambda run: run.config.train.keep_checkpoints, 9),
     "train.online_knn_every": (["train.online_knn_every=2ep"], knn_every, ["2ep"]),
+    "train.online_rank": (["train.online_rank=true", "train.online_knn_every=1ep"], knn_ranks, [True]),
     "train.online_probe": (["train.online_probe=2ep"], probe_every, ["2ep"]),
     "train.online_probe_lr": (["train.online_probe=1ep", "train.online_probe_lr=0.5"], probe_rates, [0.5]),
     "train.eval_every": (["train.eval_every=2ep"], lambda run: str(run.config.train.eval_every), "2ep"),
