@@ -25,6 +25,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "byol": "raysl.methods.byol:BYOL",
         "clusterfit": "raysl.methods.clusterfit:ClusterFit",
         "colorization": "raysl.methods.colorization:Colorization",
+        "cross_mae": "raysl.methods.cross_mae:CrossMAE",
         "data2vec": "raysl.methods.data2vec:Data2Vec",
         "dcl": "raysl.methods.dcl:DCL",
         "deepcluster": "raysl.methods.deepcluster:DeepCluster",

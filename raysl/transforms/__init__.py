@@ -10,7 +10,7 @@ from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomRe
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip, RandomRotation90, VerticalFlip
-from raysl.transforms.masking import BlockMask, PrefixMask, RandomMask, UnitMask
+from raysl.transforms.masking import BlockMask, PartMask, PrefixMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
@@ -39,6 +39,7 @@ __all__ = [
     "Mixup",
     "MixupOrCutMix",
     "MultiBlockMask",
+    "PartMask",
     "Posterize",
     "PrefixMask",
     "RandAugment",

@@ -151,6 +151,36 @@ class RandomMask(Mask):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartMask(RandomMask):
+    """`RandomMask`, with a part of the masked patches that are predicted (CrossMAE, Fu et al. 2024).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> extras = PartMask(ratio=0.75, predicted=0.25).extras(random, (64, 64))
+    >>> {name: mask.sum(dim=(1, 2)).tolist() for name, mask in extras.items()}
+    {'mask': [12, 12], 'predicted': [4, 4]}
+    """
+
+    predicted: float = 0.25
+    """Predicted share of all patches, in [0, `ratio`], rounded to the nearest number of patches."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.predicted <= self.ratio:
+            raise ValueError(f"predicted={self.predicted} is outside [0, ratio={self.ratio}]; give a smaller share")
+
+    def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """Return "mask" and "predicted", bool [B, H / patch_size, W / patch_size]."""
+        height, width = patch_grid(size, self.patch_size)
+        order = random.permutation(height * width).reshape(-1, height, width)
+        masked, predicted = self.num_masked(height * width), self.num_predicted(height * width)
+        return {"mask": torch.from_numpy(order < masked), "predicted": torch.from_numpy(order < predicted)}
+
+    def num_predicted(self, num_patches: int) -> int:
+        """Return the number of predicted patches out of `num_patches`."""
+        return round(num_patches * self.predicted)
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnitMask(Mask):
     """Mask squares of several patches, the same number of squares in every image (SimMIM, Xie et al. 2022).
 

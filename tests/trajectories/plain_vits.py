@@ -130,6 +130,49 @@ class AIM(Plain):
         return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
 
 
+class CrossMAE(Plain):
+    """Fu et al. 2024, sections 3.2 to 3.4."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of predicted patches, a patch at a time."""
+        images = batch.views["global"].flatten(0, 1)
+        masks, told = (batch.extras[f"global.{name}"].flatten(0, 1).flatten(1) for name in ("mask", "predicted"))
+        backbone, size = self.net.backbone, self.net.backbone.patch_size
+        num_prefix, across = backbone.num_prefix_tokens, images.shape[-1] // size
+        terms = []
+        for image, mask, predicted in zip(images, masks, told, strict=True):
+            kept = [*range(num_prefix), *(num_prefix + int(place) for place in (~mask).nonzero())]
+            x = backbone._embed(image[None])[:, kept]
+            maps = [x[0]]
+            for block in backbone.blocks:
+                x = block(x)
+                maps.append(x[0])
+            maps[-1] = backbone.norm(maps[-1])
+            for place in predicted.nonzero().flatten().tolist():
+                row, column = place // across * size, place % across * size
+                pixels = image[:, row : row + size, column : column + size].permute(1, 2, 0).flatten()
+                centred = pixels - pixels.mean()
+                pixels = centred / (centred.square().sum() / (len(pixels) - 1) + 1e-6).sqrt()
+                terms.append((self._predicted(maps, place) - pixels).square().mean())
+        return mean(terms)
+
+    def _predicted(self, maps: list[Tensor], place: int) -> Tensor:
+        """A patch looks at a mixture of maps in each block, with each head by itself."""
+        decoder = self.net.decoder
+        y = decoder.mask_token + decoder.positions[0, place]
+        for weights, norm, block in zip(decoder.mixture, decoder.norms, decoder.blocks, strict=True):
+            others = block.kv(norm(sum(weight * tokens for weight, tokens in zip(weights, maps, strict=True))))
+            q, (k, v) = block.q(block.norm1(y)), others.chunk(2, dim=1)
+            width = len(y) // block.heads
+            heads = []
+            for at in range(0, len(y), width):
+                scores = k[:, at : at + width] @ q[at : at + width] / math.sqrt(width)
+                heads.append(log_softmax(scores).exp() @ v[:, at : at + width])
+            y = y + block.proj(torch.cat(heads))
+            y = y + block.mlp(block.norm2(y))
+        return decoder.pixels(decoder.norm(y))  # type: ignore[no-any-return]
+
+
 def sobel(image: Tensor) -> tuple[Tensor, Tensor]:
     """Differences across and down [C, H, W] of an image, mirrored at its borders without repeating them."""
     side = image.shape[-1]
@@ -262,6 +305,7 @@ def koleo(h: Tensor) -> Tensor:
 VITS = {
     "aim": (AIM, ()),
     "aim-plain": (AIM, ("method.is_normalised=false",)),
+    "cross_mae": (CrossMAE, ()),
     "data2vec": (Data2Vec, ()),
     "ijepa": (IJEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),

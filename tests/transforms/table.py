@@ -57,6 +57,10 @@ TRANSFORMS = {
         "test_masking.py::test_a_random_mask_has_an_exact_share",
         "test_masking.py::test_a_random_mask_takes_each_patch_and_each_pair_as_often",
     ),
+    "PartMask": (
+        "test_masking.py::test_a_part_of_the_masked_patches_is_predicted_each_as_often",
+        "test_masking.py::test_a_random_mask_takes_each_patch_and_each_pair_as_often",
+    ),
     "PrefixMask": (
         "test_masking.py::test_a_prefix_mask_hides_what_follows_a_prefix_of_any_length_as_often",
         "test_masking.py::test_a_mask_does_not_depend_on_its_batch",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.transforms.masking import BlockMask, Mask, PrefixMask, RandomMask, UnitMask
+from raysl.transforms.masking import BlockMask, Mask, PartMask, PrefixMask, RandomMask, UnitMask
 from raysl.transforms.random import SampleRandom
 
 NUM = 20_000
@@ -107,6 +107,16 @@ def test_a_random_mask_takes_each_patch_and_each_pair_as_often() -> None:
     assert (together - pairs).abs().max() < 5 * 0.5 / NUM**0.5
 
 
+def test_a_part_of_the_masked_patches_is_predicted_each_as_often() -> None:
+    random = SampleRandom(0, 0, np.arange(NUM), 0).at(1)
+    extras = PartMask(patch_size=8, ratio=0.5, predicted=0.25).extras(random, (32, 16))
+    mask, predicted = extras["mask"], extras["predicted"]
+    assert torch.equal(mask, masks(RandomMask(patch_size=8, ratio=0.5), NUM, (32, 16)))
+    assert not (predicted & ~mask).any()
+    assert set(predicted.sum(dim=(1, 2)).tolist()) == {2}
+    assert (predicted.double().mean(dim=0) - 0.25).abs().max() < 5 * 0.5 / NUM**0.5
+
+
 def test_a_prefix_mask_hides_what_follows_a_prefix_of_any_length_as_often() -> None:
     found = masks(PrefixMask(patch_size=8), NUM, (32, 16)).flatten(1)  # [NUM, 8]
     lengths = (~found).sum(dim=1)
@@ -128,7 +138,9 @@ def test_simmims_mask_hides_30_of_49_squares_as_the_authors_code_does() -> None:
     assert set(masks(UnitMask(), 20).sum(dim=(1, 2)).tolist()) == {30 * 4}
 
 
-@pytest.mark.parametrize("transform", [BlockMask(ratios=((0.3, 0.2),)), RandomMask(), PrefixMask(), UnitMask()])
+@pytest.mark.parametrize(
+    "transform", [BlockMask(ratios=((0.3, 0.2),)), RandomMask(), PartMask(), PrefixMask(), UnitMask()]
+)
 def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
     together = masks(transform, 30)
     assert not torch.equal(together[0], together[1])
@@ -146,6 +158,7 @@ def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
         (lambda: RandomMask(ratio=75), "ratio=75"),
         (lambda: UnitMask(ratio=75), "ratio=75"),
         (lambda: UnitMask(unit_size=24), "unit_size=24 is not a multiple of patch_size=16"),
+        (lambda: PartMask(ratio=0.5, predicted=0.6), r"predicted=0.6 is outside \[0, ratio=0.5\]"),
         (lambda: masks(PrefixMask(), 1, (16, 16)), "images of 16x16 pixels are one patch of 16"),
         (lambda: masks(RandomMask(), 1, (224, 100)), "does not divide images of 224x100"),
         (lambda: masks(BlockMask(patch_size=15), 1), "patch_size=15"),

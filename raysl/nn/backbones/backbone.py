@@ -246,6 +246,21 @@ class TokenBackbone(Backbone):
             ValueError: if patches do not cover the images exactly.
         """
 
+    def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
+        """Return the tokens of some patches at all depths, each [B, num_prefix_tokens + K, token_dim].
+
+        They are the input of the first block and the output of each block, the last one's as `visible_tokens` returns
+        it.
+
+        Args:
+            images, keep: as in `visible_tokens`.
+
+        Raises:
+            TypeError: if the network has no such outputs.
+            ValueError: if patches do not cover the images exactly.
+        """
+        raise TypeError(f"{type(self).__name__} has no maps of its blocks; take backbone=vit, or write `visible_maps`")
+
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
         """Return all output tokens, each of what comes before it and of the patches of a prefix
         [B, num_prefix_tokens + h*w, token_dim].

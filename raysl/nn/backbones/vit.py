@@ -175,11 +175,15 @@ class ViT(TokenBackbone):
 
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Return tokens of some patches after the final layer norm [B, num_prefix_tokens + K, D]."""
-        x = self._embed(images)
-        patches = x[:, self.num_prefix_tokens :]
-        visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
-        return self._encode(torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1), is_key)
+        return self._encode(self._embed_visible(images, keep), is_key)
+
+    def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
+        """Return tokens of some patches in front of the blocks and behind each of them, see `TokenBackbone`."""
+        maps = [self._embed_visible(images, keep)]
+        for block in self.blocks:
+            maps.append(block(maps[-1]))
+        return [*maps[:-1], self.norm(maps[-1])]
 
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
         """Return all tokens after the final layer norm, each of those before it, see `TokenBackbone`."""
@@ -234,6 +238,13 @@ class ViT(TokenBackbone):
         positions = resize_positions(self.pos_embed[:, 1:], self.native_grid, grid, self.config.position_resize)
         patches = patches + positions
         return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
+
+    def _embed_visible(self, images: Tensor, keep: Tensor) -> Tensor:
+        """Return the input tokens of some patches [B, num_prefix_tokens + K, D]."""
+        x = self._embed(images)
+        patches = x[:, self.num_prefix_tokens :]
+        visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
+        return torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1)
 
     def _replace_masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         if self.mask_token is None:
