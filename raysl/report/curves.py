@@ -38,6 +38,8 @@ KNOWN = {
     "probe_top1": Quantity("Online probe top-1", "%", is_smooth=True),
     "probe_train_top1": Quantity("Online probe top-1, training images", "%"),
     "probe_loss": Quantity("Loss of the online probe"),
+    "rankme": Quantity("RankMe", is_smooth=True),
+    "lidar": Quantity("LiDAR", is_smooth=True),
     "contrastive_top1": Quantity("Contrastive top-1", "%"),
     "embedding_std": Quantity("Spread of the embeddings", from_zero=True),
     "images_per_s": Quantity("Throughput", "images/s", from_zero=True),
