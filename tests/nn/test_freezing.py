@@ -146,7 +146,12 @@ def test_an_optimizer_has_what_is_not_frozen(method: str, stage: str) -> None:
     assert state.method.backbone.frozen_modules
 
 
-@pytest.mark.parametrize("method", METHODS)
+def test_a_method_without_weights_of_its_own_has_nothing_to_train_beside_a_frozen_network() -> None:
+    with pytest.raises(ConfigError, match="method=directclr has no weights beside the backbone's; freeze fewer stages"):
+        exact_steps("directclr", *WORDS, "backbone.freeze=all")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "directclr"])
 def test_every_method_trains_what_it_has_beside_a_frozen_network(method: str) -> None:
     run = exact_steps(method, *WORDS, "backbone.freeze=all")
     moved = [key for key, value in run["begun"].items() if not torch.equal(value, run["ended"][key])]
