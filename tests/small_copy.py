@@ -18,6 +18,7 @@ ROWS = 4
 """Images in the batch."""
 SMALL_HEAD = "num_prototypes=512", "hidden_dim=64"
 LESS = {
+    "aim": ("method.head_depth=1", "method.head_width=64"),
     "data2vec": ("method.num_layers=2",),
     "barlow_twins": ("method.dim=64",),
     "directclr": ("method.dim=16",),
