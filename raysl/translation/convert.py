@@ -8,13 +8,11 @@ from typing import Any
 
 from raysl.config.dump import leaves
 from raysl.config.files import read_dotlist
-from raysl.config.layers import parse_overrides
+from raysl.config.layers import merge, parse_overrides
 from raysl.errors import ConfigError
 from raysl.translation import solo_learn, vissl
-from raysl.translation.theirs import merged, read_list, read_tree
+from raysl.translation.theirs import read_list, read_tree
 from raysl.translation.translated import Translation
-
-NODES = ("method", "backbone", "data", "optim")
 
 
 def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translation:
@@ -36,11 +34,12 @@ def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translati
         listed = solo_learn.augmentations_file(own, path)
         if listed is not None and listed.is_file() and "augmentations" not in own:
             own = {**own, "augmentations": read_list(str(listed))}
-        tree = merged(tree, vissl.without_root(own))
+        tree = merge(tree, vissl.without_root(own))
     theirs = [word for word in words if re.match(r"\+|config\.", word)]
     for word in theirs:
-        tree = merged(tree, vissl.without_root(read_dotlist(word.lstrip("+"))))
-    chosen = _flat(parse_overrides([word for word in words if word not in theirs]))
+        tree = merge(tree, vissl.without_root(read_dotlist(word.lstrip("+"))))
+    ours = parse_overrides([word for word in words if word not in theirs])
+    chosen = {".".join(keys): value for keys, value in leaves(ours)}
     name = Path(paths[0]).stem
     done = _library(tree, paths[0])(tree, str(chosen.get("name", name)), chosen)
     done.command = shlex.join(["raysl", "convert-config", *paths, *words])
@@ -60,9 +59,3 @@ def _library(tree: dict[str, Any], path: str) -> Callable[[Mapping[str, Any], st
         f"{path} is of neither VISSL (config: with LOSS and OPTIMIZER) nor solo-learn (method: and optimizer:); of "
         "lightly's scripts docs/coming-from-lightly-or-solo-learn.md has the settings"
     )
-
-
-def _flat(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted settings; `backbone=vit` is `backbone.name=vit`."""
-    named = {key: {"name": value} if key in NODES and isinstance(value, str) else value for key, value in tree.items()}
-    return {".".join(keys): value for keys, value in leaves(named)}

@@ -100,7 +100,7 @@ def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | N
     if name == "composite":
         done = _composite(node, epochs, batch, scaling)
     else:
-        done = _single(node, epochs, None if scaling is None else scaling.peak(batch))
+        done = _single(node, None if scaling is None else scaling.peak(batch))
     if node.get("update_interval", "epoch") == "step" and done.settings.get("optim.schedule") != "steps":
         done.settings["optim.update_every"] = "step"
     by_epoch = node.get("update_interval", "epoch") == "epoch" and done.settings.get("optim.schedule") != "constant"
@@ -109,7 +109,7 @@ def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | N
     return done
 
 
-def _single(node: dict[str, Any], epochs: int, scaled: float | None) -> Course:
+def _single(node: dict[str, Any], scaled: float | None) -> Course:
     name = node.get("name")
     if name in ("multistep", "step"):
         return _steps(node, scaled)
@@ -194,7 +194,7 @@ def _composite(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling
             if part.get("name") == "linear":
                 part |= {"start_value": scaling.start(batch), "end_value": scaling.peak(batch)}
         if batch.nodes == 1 and parts and parts[0].get("name") == "linear":
-            rest = _single(parts[1], epochs, scaling.peak(batch)) if len(parts) == 2 else None
+            rest = _single(parts[1], scaling.peak(batch)) if len(parts) == 2 else None
             if rest is not None:
                 note = "on one node VISSL drops the warm-up, which raysl would keep; so there is none here"
                 return Course(rest.peak, rest.settings, (*rest.notes, note))
@@ -207,7 +207,7 @@ def _composite(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling
 def _after_warmup(
     parts: list[dict[str, Any]], lengths: list[float], modes: list[str], epochs: int, scaled: float | None
 ) -> Course:
-    rest = _single(parts[1], epochs, scaled)
+    rest = _single(parts[1], scaled)
     start, end = _value(parts[0], "start_value"), _value(parts[0], "end_value")
     notes = list(rest.notes)
     if modes[0] == "fixed":

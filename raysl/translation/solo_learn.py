@@ -150,7 +150,7 @@ def _optimizer(out: Translation, batch: int) -> None:
     out.maps("optimizer.name", {"optim.name": known[name]}, note)
     out.maps("optimizer.lr", {"optim.lr": theirs.number("optimizer.lr"), "optim.lr_scaling": "linear"})
     out.settings["optim.lr_batch_size"] = 256
-    out.same("optimizer.weight_decay", optim__weight_decay=_number(theirs, "optimizer.weight_decay"))
+    out.same("optimizer.weight_decay", optim__weight_decay=theirs.number("optimizer.weight_decay"))
     if name in ("sgd", "lars"):
         out.same(f"{kwargs}.momentum", optim__momentum=theirs.number(f"{kwargs}.momentum"))
     else:
@@ -173,12 +173,12 @@ def _optimizer(out: Translation, batch: int) -> None:
 def _schedule(out: Translation, batch: int) -> None:
     theirs, name = out.theirs, out.theirs.text("scheduler.name")
     peak = theirs.number("optimizer.lr") * batch / 256
-    final = round(_number(theirs, "scheduler.min_lr") / peak, 10) if peak else 0.0
+    final = round(theirs.number("scheduler.min_lr") / peak, 10) if peak else 0.0
     warm = theirs.number("scheduler.warmup_epochs")
     if name == "warmup_cosine":
         out.maps("scheduler.name", {"optim.schedule": "cosine"})
         out.maps("scheduler.warmup_epochs", {"optim.warmup": f"{warm:g}ep"})
-        start = round(_number(theirs, "scheduler.warmup_start_lr") / peak, 10) if peak else 0.0
+        start = round(theirs.number("scheduler.warmup_start_lr") / peak, 10) if peak else 0.0
         out.maps("scheduler.warmup_start_lr", {"optim.warmup_start": start}, "a share of the peak here")
         out.maps("scheduler.min_lr", {"optim.final_lr": final}, "a share of the peak here" if final else "")
     elif name == "cosine":
@@ -231,12 +231,3 @@ def _tracking(out: Translation) -> None:
     ]
     words += ["callbacks.wandb.mode=offline"] if theirs.any("wandb.offline") is True else []
     out.maps("wandb", {}, f"add {shlex.join(words)} to `raysl pretrain`, with the client of the extra `wandb`")
-
-
-def _number(theirs: Theirs, key: str) -> float:
-    """Return a number; solo-learn's files write 1e-4, which plain YAML reads as a text."""
-    value = theirs.any(key)
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key}: {str(value)[:80]!r} is not a number") from error

@@ -33,13 +33,9 @@ def _predictor(out: Translation) -> None:
 
 
 def _simclr(out: Translation) -> None:
+    """SimCLR, and SupCon, which has the same settings and name here."""
     fields = {"temperature": "temperature", "proj_hidden_dim": "hidden_dim", "proj_output_dim": "output_dim"}
-    _maps(out, "simclr", fields, {"method.projector_norm": False, "method.output_norm": "none"})
-
-
-def _supcon(out: Translation) -> None:
-    fields = {"temperature": "temperature", "proj_hidden_dim": "hidden_dim", "proj_output_dim": "output_dim"}
-    _maps(out, "supcon", fields, {"method.projector_norm": False, "method.output_norm": "none"})
+    _maps(out, out.theirs.text("method"), fields, {"method.projector_norm": False, "method.output_norm": "none"})
 
 
 def _moco(out: Translation) -> None:
@@ -102,7 +98,7 @@ def _swav(out: Translation) -> None:
 
 METHODS: dict[str, Callable[[Translation], None]] = {
     "simclr": _simclr,
-    "supcon": _supcon,
+    "supcon": _simclr,
     "mocov2plus": _moco,
     "mocov3": _mocov3,
     "byol": _byol,

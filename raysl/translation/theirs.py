@@ -7,6 +7,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from raysl.config.fields import find
 from raysl.config.files import read
 from raysl.config.stored import check_text
 from raysl.errors import ConfigError
@@ -51,19 +52,6 @@ def _read(path: str) -> Any:
         raise ConfigError(f"{path} is not UTF-8; give a YAML file") from error
     check_text(text, path)
     return read(text, path)
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one tree over another; lists and scalars are replaced.
-
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
-    {'a': {'b': 3, 'c': 2}}
-    """
-    tree = dict(below)
-    for key, value in above.items():
-        inner = tree.get(key)
-        tree[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return tree
 
 
 def leaves(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -128,10 +116,7 @@ class Theirs:
         return dict(self._of(key, (dict,), "a group of settings") if self.any(key) is not None else {})
 
     def _find(self, key: str) -> Any:
-        value: Any = self.tree
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
+        return find(self.tree, tuple(key.split(".")))
 
     def _of(self, key: str, kinds: tuple[type, ...], what: str) -> Any:
         value = self.any(key)

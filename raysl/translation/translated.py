@@ -10,6 +10,8 @@ from raysl.components import ALIASES, resolve
 from raysl.config.build import from_dict
 from raysl.config.docs import describe
 from raysl.config.dump import escape, write_inline
+from raysl.config.fields import put
+from raysl.config.layers import COMPONENTS
 from raysl.config.schema import RunConfig
 from raysl.translation.theirs import Theirs, leaves
 
@@ -19,8 +21,6 @@ HEADINGS: dict[Kind, str] = {
     "missing": "No counterpart",
     "not needed": "Nothing to set in raysl",
 }
-SLOTS = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
-"""Kinds of components, by their node."""
 NODES = ("method", "backbone", "optim")
 """Parts of the settings whose defaults are listed."""
 IDLE = {
@@ -107,7 +107,7 @@ class Translation:
     def choose(self, chosen: Mapping[str, Any]) -> None:
         """Let settings that the user gives hold; of a part that they replace, what the new one lacks is left out."""
         dropped: list[str] = []
-        for node, slot in SLOTS.items():
+        for node, slot in COMPONENTS.items():
             name = chosen.get(f"{node}.name")
             if name in ALIASES[slot]:
                 config, beginning = resolve(slot, str(name)).Config, f"{node}."
@@ -147,11 +147,7 @@ class Translation:
         """Return raysl's settings as a tree."""
         tree: dict[str, Any] = {}
         for key, value in sorted(self.settings.items(), key=lambda item: _place(item[0])):
-            node = tree
-            *parents, last = key.split(".")
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[last] = value
+            tree = put(tree, tuple(key.split(".")), value)
         return tree
 
     def config(self) -> RunConfig:
@@ -181,17 +177,7 @@ class Translation:
             body += _section(heading, [_told(line) for line in chosen], kind == "not needed")
         body += _section("At raysl's default, since the file says nothing of it", self.defaults(), True)
         body += _section("The same in other words", self.commands, False)
-        return "".join(f"{line}\n" for line in body) + self._yaml()
-
-    def _yaml(self) -> str:
-        """Write the settings, a group of them to a line each and lists in one line."""
-        rows = []
-        for key, node in escape(self.tree()).items():
-            if not isinstance(node, dict):
-                rows.append(f"{key}: {write_inline(node)}\n")
-                continue
-            rows.append(f"{key}:\n{textwrap.indent(_group(node), '  ')}")
-        return "".join(rows)
+        return "".join(f"{line}\n" for line in body) + _group(escape(self.tree()))
 
 
 def _group(node: dict[str, Any]) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from raysl.config.layers import merge
 from raysl.errors import ConfigError
 from raysl.translation.course import Batch
 from raysl.translation.solo_views import fields_of_views
-from raysl.translation.theirs import Theirs, location, merged
+from raysl.translation.theirs import Theirs, location
 from raysl.translation.translated import Translation
 from raysl.translation.vissl_data import translate_data
 from raysl.translation.vissl_defaults import DEFAULTS
@@ -80,7 +81,7 @@ def _in_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
     model = settings.get("MODEL")
     trunk = model.get("TRUNK") if isinstance(model, Mapping) else None
     if isinstance(model, Mapping) and isinstance(trunk, Mapping) and isinstance(trunk.get("TRUNK_PARAMS"), Mapping):
-        flat = merged(trunk["TRUNK_PARAMS"], {key: value for key, value in trunk.items() if key != "TRUNK_PARAMS"})
+        flat = merge(trunk["TRUNK_PARAMS"], {key: value for key, value in trunk.items() if key != "TRUNK_PARAMS"})
         settings["MODEL"] = {**model, "TRUNK": flat}
     return settings
 

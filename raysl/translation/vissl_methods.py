@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raysl.errors import ConfigError
-from raysl.translation.theirs import checked
+from raysl.translation.theirs import checked, pair
 from raysl.translation.translated import Translation
 
 HEAD = "MODEL.HEAD.PARAMS"
@@ -42,12 +42,12 @@ def _layers(out: Translation) -> tuple[list[int], dict[str, Any]]:
     widths: list[int] = []
     flags: dict[str, Any] = {}
     for entry in out.theirs.items(HEAD):
-        pair = checked(entry, (list,), HEAD, "a list of pairs")
-        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], dict):
-            raise ConfigError(f"{HEAD}: {str(pair)[:80]} is no pair of a name and its settings")
-        dims = [checked(dim, (int,), HEAD, "a width") for dim in _list(pair[1].get("dims", []))]
+        name, node = pair(entry, HEAD)
+        checked(name, (str,), HEAD, "the name of a head")
+        checked(node, (dict,), HEAD, "a group of settings")
+        dims = [checked(dim, (int,), HEAD, "a width") for dim in _list(node.get("dims", []))]
         widths += dims if not widths else dims[1:]
-        flags |= {key: value for key, value in pair[1].items() if key not in flags or value}
+        flags |= {key: value for key, value in node.items() if key not in flags or value}
     return widths, flags
 
 
@@ -93,7 +93,9 @@ def _moco(out: Translation, loss: str, batch_size: int) -> None:
 
 def _swav(out: Translation, loss: str, batch_size: int) -> None:
     theirs = out.theirs
-    out.maps("LOSS.name", {"method.name": loss.removeprefix("LOSS.").removesuffix("_loss"), **_random_queue(out, loss)})
+    name = loss.removeprefix("LOSS.").removesuffix("_loss")
+    out.maps("LOSS.name", {"method.name": name, "method.queue_start": "random"})
+    _of_one_swav(out, loss, name)
     _of(out, loss, temperature="temperature", num_iters="sinkhorn_iters", epsilon="epsilon")
     length = theirs.whole(f"{loss}.queue.queue_length")
     whole = length - length % batch_size
@@ -109,17 +111,16 @@ def _swav(out: Translation, loss: str, batch_size: int) -> None:
     _prototypes(out)
 
 
-def _random_queue(out: Translation, loss: str) -> dict[str, Any]:
-    """A queue of VISSL counts with its first random vectors; its other settings only matter to some losses."""
-    more: dict[str, Any] = {"method.queue_start": "random"}
-    if loss.endswith("swav_loss"):
-        more["method.hard_until"] = f"{out.theirs.whole(f'{loss}.temp_hard_assignment_iters')}st"
+def _of_one_swav(out: Translation, loss: str, name: str) -> None:
+    """Translate what one loss of SwAV reads, and say that the other's settings, which a file may have, set nothing."""
+    hard, momentum, eval_from = "temp_hard_assignment_iters", "momentum", "momentum_eval_mode_iter_start"
+    if name == "swav":
+        out.maps(f"{loss}.{hard}", {"method.hard_until": f"{out.theirs.whole(f'{loss}.{hard}')}st"})
+        out.drops(f"{loss}.{momentum} {loss}.{eval_from}")
     else:
-        more["method.momentum"] = out.theirs.number(f"{loss}.momentum")
-        more["method.eval_from"] = f"{out.theirs.whole(f'{loss}.momentum_eval_mode_iter_start')}st"
-    keys = ("temp_hard_assignment_iters", "momentum", "momentum_eval_mode_iter_start")
-    out.drops(" ".join(f"{loss}.{key}" for key in keys))
-    return more
+        out.maps(f"{loss}.{momentum}", {"method.momentum": out.theirs.number(f"{loss}.{momentum}")})
+        out.maps(f"{loss}.{eval_from}", {"method.eval_from": f"{out.theirs.whole(f'{loss}.{eval_from}')}st"})
+        out.drops(f"{loss}.{hard}")
 
 
 def _prototypes(out: Translation) -> None:

@@ -97,3 +97,8 @@ def test_every_method_becomes_settings_that_raysl_takes(method: str) -> None:
 def test_another_method_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(ConfigError, match=r"'all4one' is none of simclr, "):
         convert_config([FILE], ["+method=all4one"])
+
+
+def test_true_is_no_number() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer.weight_decay: 'True' is not a number"):
+        convert_config([FILE], ["+optimizer.weight_decay=true"])

@@ -245,3 +245,17 @@ def test_views_that_the_file_makes_alike_are_alike_where_the_method_has_two_kind
     by_crop = "{name: ImgPilMultiCropRandomApply, transforms: [{name: ImgPilGaussianBlur}], prob: [1.0, 0.1]}"
     views = translated("simclr", *words, f"config.DATA.TRAIN.TRANSFORMS=[{by_crop}]").config().method.views
     assert (views.num, views.blur_p, views.second_blur_p, views.flip) == (1, 1.0, 0.1, 0)
+
+
+def test_settings_of_swav_that_are_used_are_listed_with_what_they_became() -> None:
+    done = translated("swav", "config.LOSS.swav_loss.temp_hard_assignment_iters=300")
+    line = next(line for line in done.lines if line.key == "LOSS.swav_loss.temp_hard_assignment_iters")
+    assert (line.kind, line.words) == ("same", "method.hard_until=300st")
+
+
+def test_settings_of_swav_with_momentum_are_listed_with_what_they_became() -> None:
+    loss = "{queue: {queue_length: 0, start_iter: 0}, momentum: 0.9, momentum_eval_mode_iter_start: 7}"
+    done = translated("swav", "config.LOSS.name=swav_momentum_loss", f"config.LOSS.swav_momentum_loss={loss}")
+    words = {line.key.rpartition(".")[2]: line.words for line in done.lines if line.kind == "same"}
+    assert words["momentum_eval_mode_iter_start"] == "method.eval_from=7st"
+    assert "method.momentum=0.9" in [line.words for line in done.lines]
