@@ -24,14 +24,14 @@ class PMSN(MSN):
 
         name: str = "pmsn"
         prior_exponent: Annotated[float, Within(0, 10)] = 0.25
-        """Exponent tau of the power law: prototype k of 1 to K has a share proportional to k ** -tau (section 5). 0 is
-        the even prior of MSN."""
+        """Exponent tau of the power law: prototype k of 1 to K has a share proportional to k ** -tau. 0 is the
+        even prior of MSN."""
         sinkhorn_iters: Annotated[int, Within(0, 1000)] = 0
         """Rounds of balancing the assignments over the batch. 0, since balanced assignments are even ones, against the
         prior; above 0 as in MSN."""
 
     def _away_from_prior(self, mean: Tensor, entropy: Tensor) -> Tensor:
-        """Return the Kullback-Leibler divergence of the mean prediction from the prior (section 5)."""
+        """Return the Kullback-Leibler divergence of the mean prediction from the prior."""
         k = torch.arange(1, len(mean) + 1, device=mean.device, dtype=mean.dtype)
         log_prior = torch.log_softmax(-self.config.prior_exponent * k.log(), dim=0)  # [K]
         return -entropy - mean @ log_prior
