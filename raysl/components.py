@@ -27,6 +27,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "colorization": "raysl.methods.colorization:Colorization",
         "cross_mae": "raysl.methods.cross_mae:CrossMAE",
         "data2vec": "raysl.methods.data2vec:Data2Vec",
+        "densecl": "raysl.methods.densecl:DenseCL",
         "dcl": "raysl.methods.dcl:DCL",
         "deepcluster": "raysl.methods.deepcluster:DeepCluster",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",

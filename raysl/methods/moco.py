@@ -6,7 +6,7 @@ the query's network slowly, so that keys in the queue stay comparable.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from raysl.transforms.recipes import Crops
 class MoCo(Method):
     """Contrasts a query with a queue of keys from a teacher."""
 
-    logged = ("contrastive_top1", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...]] = ("contrastive_top1", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

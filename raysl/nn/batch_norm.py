@@ -1,6 +1,6 @@
 """Batch normalisation over the images of all ranks, or over images shuffled among them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,7 +182,7 @@ def _run_children(module: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: str) -> Tensor:
+def in_shuffled_order(network: Callable[[Tensor], Tensor], images: Tensor, batch: Batch, slot: str) -> Tensor:
     """Return outputs for this rank's images, each normalised together with images of all ranks (MoCo, arXiv 1911.05722,
     section 3.3, "Shuffling BN").
 
@@ -194,7 +194,7 @@ def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: st
     tensor([0., 1., 2.])
 
     Args:
-        network: a teacher, whose outputs need no gradients.
+        network: a teacher, whose outputs [n, ...] of images [n, ...] need no gradients.
         images: [B, ...] of this rank.
         batch: the step's batch; the order is a function of seed, step and `slot`.
         slot: name of the draw.

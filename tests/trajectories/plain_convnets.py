@@ -107,6 +107,41 @@ class NNBYOL(Plain):
         push(self.net.queue, self.newest)
 
 
+class DenseCL(Plain):
+    """Wang et al. 2021, eq. 1 to 4; keys are normalised over the whole batch."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of images, and of places with the most similar ones."""
+        net, (first, second) = self.net, two(batch)
+        f, f_key = net.backbone.stages(first, [net.stage])[net.stage], None
+        with torch.no_grad():
+            backbone, projector = net.teacher.module
+            f_key = backbone.stages(second, [net.stage])[net.stage]
+            self.keys, k_places = projector(f_key.mean(dim=(2, 3))), net.dense_teacher.module(f_key).flatten(2)
+            self.means = k_places.mean(dim=2)
+        q, q_places = net.projector(f.mean(dim=(2, 3))), net.dense_projector(f).flatten(2)
+        of_images, of_places = [], []
+        for n in range(len(q)):
+            of_images.append(self._picked(q[n], self.keys[n], net.queue.keys))
+            where, there = units(f[n].detach().flatten(1).T), units(f_key[n].flatten(1).T)
+            for place, row in enumerate(where):
+                nearest = torch.stack([row @ other for other in there]).argmax()
+                of_places.append(self._picked(q_places[n, :, place], k_places[n, :, nearest], net.dense_queue.keys))
+        share = self.config.dense_share
+        return (1 - share) * mean(of_images) + share * mean(of_places)
+
+    def _picked(self, query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
+        scores = torch.stack([unit(query) @ row for row in (unit(key), *queue)]) / self.config.temperature
+        return scores.logsumexp(dim=0) - scores[0]
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """Keys enter the queues, and the teachers follow."""
+        push(self.net.queue, units(self.keys))
+        push(self.net.dense_queue, units(self.means))
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), self.config.momentum)
+        follow(self.net.dense_teacher, (self.net.dense_projector,), self.config.momentum)
+
+
 class DirectCLR(Plain):
     """Jing et al. 2021, section 6: each view picks the other among all views of the batch but itself."""
 
@@ -534,6 +569,7 @@ class Colorization(Plain):
 CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
     "nnbyol": (NNBYOL, ()),
+    "densecl": (DenseCL, ("method.queue_size=32",)),
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),
     "vibcreg": (VIbCReg, ("method.dim=8", "method.num_groups=2")),

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from raysl.errors import ConfigError
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.maps import as_map as as_map
 
 
 @dataclass(frozen=True)
@@ -23,22 +24,6 @@ class MapStage:
     name: str
     width: int
     stride: int
-
-
-def as_map(backbone: nn.Module, stage: Tensor, images: Tensor) -> Tensor | None:
-    """Return a stage as a map [B, C, h, w], a ViT's patch tokens at their positions; None if it is neither.
-
-    Args:
-        backbone: that gave the stage.
-        stage: any of its stages, [B, ...].
-        images: that it is of, [B, 3, H, W].
-    """
-    if stage.ndim == 4:
-        return stage
-    if stage.ndim == 3 and isinstance(backbone, TokenBackbone):
-        patches = stage[:, backbone.num_prefix_tokens :]  # [B, h*w, C]
-        return patches.transpose(1, 2).reshape(len(stage), -1, *backbone.grid(images))
-    return None
 
 
 @torch.no_grad()
