@@ -1,18 +1,26 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision import models
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.distill import Distill, hints, soft_labels
+from raysl.nn.backbones.maps import features_and_map
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.state import TrainState
+from tests.methods.properties import Steps, exact_steps
+from tests.rank_processes import RunRanks
+from tests.weights.networks import shaken
+from tests.weights.published import empty_cache, publish
 
 STEP = Step(0, 10, 5)
 SMALL = ("backbone.num_stages=2", "backbone.width=4", "train.batch_size=4")
@@ -156,6 +164,64 @@ def test_features_of_another_kind_of_network_may_be_learned(tmp_path: Path) -> N
     assert all(parameter.grad is not None for parameter in method.head.parameters())
 
 
+def test_tokens_are_the_features_and_those_of_each_place(tmp_path: Path) -> None:
+    uri = saved(tmp_path, "simclr", "backbone.width=6")
+    words = ["method.target=tokens", "method.is_crossed=false", "method.hidden_dims=[7]"]
+    method = made(uri, *words).eval()
+    images = batch_of().views["global"].flatten(0, 1)
+    h, own = features_and_map(method.backbone, images, "res3")
+    h_teacher, theirs = features_and_map(method.teacher, images, "res3")
+    cosine, places = F.cosine_similarity(method.head(h), h_teacher, dim=-1), []
+    for n in range(len(images)):
+        for y in range(own.shape[2]):
+            for x in range(own.shape[3]):
+                student = method.place_head(own[n, :, y, x][None])[0].detach()
+                teacher = theirs[n, :, y, x]
+                near = float(student @ teacher / student.norm() / teacher.norm())
+                gaps = (student - teacher).abs().tolist()
+                smooth = sum(gap**2 / 2 if gap < 1 else gap - 0.5 for gap in gaps) / len(gaps)
+                places.append(0.9 * (1 - near) + 0.1 * smooth)
+    out = method(batch_of(), STEP)
+    assert out.loss.item() == pytest.approx(1 - cosine.mean().item() + sum(places) / len(places), rel=1e-9)
+    assert tuple(out.metrics) == Distill.logged
+    out.loss.backward()
+    assert all(p.grad is not None for name, p in method.named_parameters() if not name.startswith("teacher."))
+
+
+def test_a_published_network_teaches_on_images_as_it_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_cache(tmp_path, monkeypatch)
+    theirs = shaken(models.shufflenet_v2_x0_5()).eval()
+    publish("shufflenet_v2_x0_5", theirs.state_dict(), tmp_path, monkeypatch)
+    words = ["method.target=features", "method.is_crossed=false", "method.teacher_size=32", "data.mean=[0.1,0.2,0.3]"]
+    method = made("torchvision:shufflenet_v2_x0_5", *words)
+    raw = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+    data, known = method.setup.config.data, ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    mean, std = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
+    wanted_mean, wanted_std = (torch.tensor(values)[:, None, None] for values in known)
+    theirs.fc = nn.Identity()
+    large = F.interpolate((raw - wanted_mean) / wanted_std, (32, 32), mode="bilinear", antialias=True)
+    out = method.teacher.eval()(method.images_of_teacher((raw - mean) / std))
+    torch.testing.assert_close(out, theirs.double()(large), rtol=1e-4, atol=1e-5)
+    assert method.head[-1].out_features == 1024
+    assert method(batch_of(), STEP).loss.isfinite()
+
+
+def steps(words: Sequence[str]) -> Steps:
+    return exact_steps("distill", *words)
+
+
+def test_two_ranks_learn_tokens_as_one_process_does(run_ranks: RunRanks) -> None:
+    words = ("method.target=tokens",)
+    alone, *ranks = steps(words), *run_ranks(2, steps, words)
+    for many in ranks:
+        for own, expected in zip(many["grads"], alone["grads"], strict=True):
+            assert own.keys() == expected.keys()
+            for key, grad in expected.items():
+                torch.testing.assert_close(own[key], grad, rtol=1e-7, atol=1e-9)
+
+
 def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
     supervised, simclr = saved(tmp_path / "a"), saved(tmp_path / "b", "simclr")
     other = saved(tmp_path / "c", "supervised", "data.mean=[0.5,0.5,0.5]")
@@ -163,6 +229,10 @@ def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
         (setup_of("null"), "method.teacher is not given"),
         (setup_of("untrained", *LABELS), "untrained knows no classes"),
         (setup_of(str(tmp_path / "none")), "method.teacher: no checkpoint at"),
+        (setup_of("torchvision:resnet18", *LABELS), "method.teacher=torchvision:resnet18 knows no classes"),
+        (setup_of("torchvision:resnet", "method.target=features"), "did you mean 'resnet"),
+        (setup_of("timm:vit_tiny_patch16_224", "method.target=features"), "images of 16x16 pixels do not fit"),
+        (setup_of("untrained", "method.target=tokens"), "set method.is_crossed=false"),
         (setup_of(simclr, *LABELS), "is of method=simclr, which knows no classes"),
         (setup_of(other), r"set data.mean=\[0.5, 0.5, 0.5\]"),
         (setup_of(supervised, "method.views.num=1"), "set method.views.num=2"),
@@ -181,3 +251,4 @@ def test_the_teachers_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     assert Distill.Config(teacher="runs/a").teacher == str(tmp_path / "runs/a")
     assert replace(Distill.Config(teacher="untrained")).teacher == "untrained"
+    assert Distill.Config(teacher="timm:resnet18.a1_in1k").teacher == "timm:resnet18.a1_in1k"
