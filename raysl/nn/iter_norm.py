@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.losses.precision import at_least_fp32
-from raysl.nn.moments import centred
 
 
 class IterNorm(nn.Module):
@@ -56,29 +55,24 @@ class IterNorm(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = at_least_fp32(x)
             rows = x.view(len(x), *self.running_mean.shape)  # [B, G, C]
-            if self.training:
-                rows, num_rows = centred(rows)
-                whitening = self._whitening(rows, num_rows)
-                self._remember(x, rows, whitening)
-            else:
-                rows, whitening = rows - self.running_mean, self.running_whitening
-            out = torch.einsum("bgc,gcd->bgd", rows, whitening).flatten(1)
+            mean, whitening = self._statistics(rows) if self.training else (self.running_mean, self.running_whitening)
+            out = torch.einsum("bgc,gcd->bgd", rows - mean, whitening).flatten(1)
             return out * self.weight + self.bias
 
-    def _whitening(self, rows: Tensor, num_rows: Tensor) -> Tensor:
-        """Return the iterate [G, C, C] for centred rows of all ranks."""
-        size = rows.shape[2]
-        identity = torch.eye(size, dtype=rows.dtype, device=rows.device)
-        sums = dist.all_sum(torch.einsum("bgc,bgd->gcd", rows, rows))
-        covariance = sums / num_rows + self.eps * identity
+    def _statistics(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean [G, C] and the iterate [G, C, C] of the rows [B, G, C] of all ranks, the same on each."""
+        total = dist.all_sum(torch.cat([rows.sum(dim=0).flatten(), rows.new_full((1,), len(rows))]))
+        num_rows = total[-1].detach()
+        mean = (total[:-1] / num_rows).view_as(self.running_mean)
+        rows = rows - mean
+        identity = torch.eye(rows.shape[2], dtype=rows.dtype, device=rows.device)
+        covariance = dist.all_sum(torch.einsum("bgc,bgd->gcd", rows, rows)) / num_rows + self.eps * identity
         trace = covariance.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None]  # [G, 1, 1]
         normal, iterate = covariance / trace, identity.expand_as(covariance)
         for _ in range(self.num_iters):
             iterate = 1.5 * iterate - 0.5 * iterate @ iterate @ iterate @ normal
-        return iterate * trace.rsqrt()
-
-    @torch.no_grad()
-    def _remember(self, x: Tensor, rows: Tensor, whitening: Tensor) -> None:
-        mean = x[0].view_as(self.running_mean) - rows[0]
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_whitening.lerp_(whitening.to(self.running_whitening.dtype), self.momentum)
+        whitening = iterate * trace.rsqrt()
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_whitening.lerp_(whitening.to(self.running_whitening.dtype), self.momentum)
+        return mean, whitening
