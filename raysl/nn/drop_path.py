@@ -1,4 +1,4 @@
-"""Stochastic depth with random numbers per sample, the same on any number of ranks."""
+"""Stochastic depth, and random numbers of networks per sample, the same on any number of ranks."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,20 @@ from raysl.transforms import device_hash
 from raysl.transforms.device import to_device
 
 
-class DropPath(nn.Module):
+class Drawing(nn.Module):
+    """A module that draws random numbers in training, each place of them by its own number."""
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Places whose numbers training draws; they differ from those of all other modules of a network."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Draw no more numbers, as in a teacher."""
+        raise NotImplementedError
+
+
+class DropPath(Drawing):
     """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is dropped at this rate.
 
     The others are scaled by 1 / (1 - rate), which preserves the mean. Inside `keyed_draws`, which a method's forward
@@ -32,12 +45,21 @@ class DropPath(nn.Module):
         self.rate = rate
         self.place = place
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place, unless nothing is dropped."""
+        return (self.place,) if self.rate > 0 else ()
+
+    def settle(self) -> None:
+        """Drop nothing."""
+        self.rate = 0.0
+
     def forward(self, x: Tensor) -> Tensor:
         """Set whole samples of the input [B, ...] to 0; views of a sample, in rows [B * V], are drawn separately."""
         if not self.training or self.rate == 0:
             return x
         keep = 1 - self.rate
-        is_kept = _draw(x, self.place) < keep
+        is_kept = draw(x, self.place) < keep
         return x * (is_kept.view(-1, *[1] * (x.dim() - 1)) / keep).to(x.dtype)
 
     def extra_repr(self) -> str:
@@ -81,9 +103,9 @@ _draws: _Draws | None = None
 
 
 def drop_places(network: nn.Module) -> list[int]:
-    """Return the places of a network's modules that drop samples in training."""
-    layers = (module for module in network.modules() if isinstance(module, DropPath))
-    return list(dict.fromkeys(layer.place for layer in layers if layer.training and layer.rate > 0))
+    """Return the places of a network's modules that draw random numbers in training."""
+    layers = (module for module in network.modules() if isinstance(module, Drawing) and module.training)
+    return list(dict.fromkeys(place for layer in layers for place in layer.places))
 
 
 @contextmanager
@@ -112,6 +134,11 @@ def numbers_from(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
         yield
     finally:
         _draw = before
+
+
+def draw(x: Tensor, place: int) -> Tensor:
+    """Draw fresh numbers [n] in [0, 1) for the rows of `x` [n, ...], or those that `numbers_from` gives."""
+    return _draw(x, place)
 
 
 def draw_numbers(x: Tensor, place: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from raysl.nn.drop_path import DropPath
+from raysl.nn.drop_path import Drawing
 
 BufferRule = Literal["own", "copy", "ema"]
 
@@ -21,7 +21,7 @@ class Teacher(nn.Module):
 
     Pass several parts as one network, `Teacher(nn.Sequential(backbone, projector))`, here and at each update. Like any
     module, it is in training mode while the method is; call `eval()` on it in a step where the paper does. It never
-    drops layers, whatever the student's drop path (DINO, arXiv 2104.14294, and all since).
+    drops layers and never moves positions, whatever the student does (DINO, arXiv 2104.14294, and all since).
 
     >>> student = nn.Linear(1, 1, bias=False)
     >>> teacher = Teacher(student)
@@ -49,8 +49,8 @@ class Teacher(nn.Module):
             raise ValueError(f"buffers={buffers!r} must be 'own', 'copy' or 'ema'")
         self.module = frozen_copy(student)
         for module in self.module.modules():
-            if isinstance(module, DropPath):
-                module.rate = 0.0
+            if isinstance(module, Drawing):
+                module.settle()
         self._rule = buffers
 
     @torch.no_grad()

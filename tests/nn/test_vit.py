@@ -1,19 +1,24 @@
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import Tensor
 from torch.nn import functional as F
 
+from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import BackboneInfo, visible_places
 from raysl.nn.backbones.init import Init
-from raysl.nn.backbones.positions import resize_positions, sincos_positions
+from raysl.nn.backbones.positions import RotaryPositions, resize_positions, rotate, sincos_positions
 from raysl.nn.backbones.vit import ViT
+from raysl.nn.drop_path import drop_places, keyed_draws
+from raysl.nn.ema import Teacher
 
 
 def small(**fields: object) -> ViT:
@@ -112,6 +117,7 @@ PATCHES = {  # of 8 x 8 pixels: deviation, bound, whether the bias is 0
     "msn": ((2 / 192) ** 0.5, None, True),
     "ibot": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
     "dino_v2": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
+    "dino_v3": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
 }
 QKV = {"mae": xavier(288, 96), "moco_v3": xavier(96, 96), "beit": CUT}
 FC1 = {"mae": xavier(384, 96), "moco_v3": xavier(384, 96), "beit": CUT}
@@ -120,6 +126,7 @@ TOKENS = {  # other deviations than 0.02
     "beit": dict.fromkeys(("cls_token", "reg_token", "mask_token", "pos_embed"), CUT[0]),
     "ibot": {"mask_token": 0.0},
     "dino_v2": {"cls_token": 1e-6, "reg_token": 1e-6, "mask_token": 0.0},
+    "dino_v3": {"mask_token": 0.0},
 }
 
 
@@ -312,6 +319,89 @@ def test_sincos_positions_are_maes() -> None:
         sincos_positions(2, 2, 6)
 
 
+def test_rotated_networks_are_timms_with_its_weights() -> None:
+    torch.manual_seed(0)
+    theirs = timm.create_model("vit_small_patch16_dinov3_qkvb", depth=2).double().eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tensors = {re.sub(r"gamma_(\d)", r"ls\1.gamma", name): value for name, value in theirs.state_dict().items()}
+    for block in ("blocks.0.attn.", "blocks.1.attn."):
+        q, v = tensors.pop(f"{block}q_bias"), tensors.pop(f"{block}v_bias")
+        tensors[f"{block}qkv.bias"] = torch.cat([q, torch.zeros_like(q), v])  # keys have no bias
+    ours = small(
+        width=384, depth=2, heads=6, patch_size=16, position="rope", num_registers=4, layer_scale=1e-5, norm_eps=1e-5
+    )
+    ours.load_state_dict(tensors)
+    images = images_of(96, 160).double()
+    with torch.no_grad():
+        # timm has its places in float32
+        torch.testing.assert_close(
+            ours.double().eval().tokens(images), theirs.forward_features(images), rtol=0, atol=1e-5
+        )
+
+
+def test_a_rotation_depends_on_the_difference_of_places_alone() -> None:
+    positions = RotaryPositions(8).double()
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    table = positions(torch.zeros(1, 3, 4, 4, dtype=torch.float64), (4, 4))  # [2, 1, 16, 8]
+    scores = rotate(q.expand(1, 1, 16, 8), table)[0, 0] @ rotate(k.expand(1, 1, 16, 8), table)[0, 0].T
+    scores = scores.view(4, 4, 4, 4)  # row and column of the query, of the key
+    torch.testing.assert_close(scores[0, 0, 2, 1], scores[1, 2, 3, 3])
+    assert not torch.isclose(scores[0, 0, 2, 1], scores[2, 1, 0, 0])
+
+
+def test_rotations_take_any_grid_and_leave_classes_and_registers() -> None:
+    network = small(position="rope", num_registers=2)
+    assert not any("pos_embed" in name or "rope" in name for name in network.state_dict())
+    assert network.tokens(images_of(24, 8)).shape == (2, 3 + 12, 16)
+    x = torch.randn(1, 2, 5, 8)
+    turned = rotate(x, RotaryPositions(8)(images_of(num=1), (2, 1)))
+    assert torch.equal(turned[:, :, :3], x[:, :, :3])
+    assert not torch.isclose(turned[:, :, 3:], x[:, :, 3:]).all(dim=-1).any()
+
+
+def test_dropped_patches_take_their_rotation_with_them() -> None:
+    network = small(position="rope")
+    images = images_of()
+    everything = torch.arange(16).expand(2, -1)
+    torch.testing.assert_close(network.visible_tokens(images, everything), network.tokens(images))
+    swapped = everything.flip(1)
+    found = network.visible_tokens(images, swapped)
+    torch.testing.assert_close(found[:, 1:].flip(1), network.tokens(images)[:, 1:])
+    maps = network.visible_maps(images, swapped)
+    torch.testing.assert_close(maps[-1], found)
+    torch.testing.assert_close(network.stages(images, ["norm"])["norm"], network.tokens(images))
+
+
+@pytest.mark.parametrize("field", ["rope_shift", "rope_jitter", "rope_rescale"])
+def test_training_moves_places_for_each_view_alike_on_any_rank(field: str) -> None:
+    network, images = small(position="rope", **{field: 2.0}), images_of(num=6)
+    batch = Batch({}, torch.arange(6), torch.full((6,), -1))
+    with keyed_draws(batch, drop_places(network)):
+        whole = network(images)
+    parts = []
+    for rows in (slice(0, 2), slice(2, 6)):
+        with keyed_draws(Batch({}, batch.index[rows], batch.label[rows])):
+            parts.append(network(images[rows]))
+    torch.testing.assert_close(torch.cat(parts), whole)
+    still = small(position="rope")(images)
+    assert not torch.isclose(whole, still).all(dim=1).any()
+    assert torch.equal(network.eval()(images), still)
+    assert torch.equal(Teacher(network.train())(images), still)
+
+
+def test_random_places_stay_in_their_range() -> None:
+    images = torch.zeros(2000, 3, 4, 4)
+    positions = RotaryPositions(4, base=1.0, rescale=2.0)
+    sines, cosines = positions(images, (4, 1))
+    turns = torch.atan2(sines[:, 2, 0], cosines[:, 2, 0]) / (2 * math.pi)  # the place 0.25, scaled
+    assert turns.min() > 0.125 - 1e-6
+    assert turns.max() < 0.5
+    logs = (turns / 0.25).log() / math.log(2)
+    assert logs.mean().item() == pytest.approx(0, abs=0.05)
+    assert logs.std().item() == pytest.approx(3**-0.5, abs=0.03)
+
+
 def test_masked_patches_are_replaced_and_no_others() -> None:
     network = small(mask_token=True, num_registers=1)
     images = images_of()
@@ -405,6 +495,7 @@ def test_sides_that_patches_do_not_fill_are_refused(height: int, width: int, wor
         ({"width": 100, "heads": 3}, "width 100 is not a multiple of backbone.heads 3; try heads=2"),
         ({"image_size": 18}, "image_size 18 is not a multiple of backbone.patch_size 4; try image_size=16"),
         ({"position": "sincos", "width": 18}, "multiple of 4, not 18; try 20"),
+        ({"position": "rope", "width": 20}, "not width 20 / heads 2; try width=16"),
     ],
 )
 def test_impossible_networks_are_refused(fields: dict[str, object], words: str) -> None:

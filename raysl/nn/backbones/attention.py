@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from raysl.nn.backbones.positions import rotate
 from raysl.nn.drop_path import DropPath
 
 
@@ -24,12 +25,15 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, is_key: Tensor | None = None, rotation: Tensor | None = None) -> Tensor:
         """Attend to all tokens, or to those where `is_key` is true, at least one per row: bool [B, T], for all tokens
-        of an image, or [B, T, T], a row for each token."""
+        of an image, or [B, T, T], a row for each token. Queries and keys of patches are turned first by a `rotation`
+        [2, n, N, d], see `rotate`."""
         batch, num_tokens, width = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
         mask = None
         if is_key is not None:
             mask = is_key[:, None] if is_key.ndim == 3 else is_key[:, None, None, :]  # [B, 1, 1 or T, T]
@@ -93,6 +97,7 @@ class Block(nn.Module):
         drop_path: rate at which training drops a branch for a sample, drawn for each branch.
         number: of the block in its network.
         mlp: kind of the MLP.
+        norm_eps: added to the variance by layer norms.
     """
 
     def __init__(
@@ -104,18 +109,20 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         number: int = 0,
         mlp: Literal["gelu", "swiglu"] = "gelu",
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
         self.attn = Attention(width, heads, qkv_bias)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path1 = DropPath(drop_path, 2 * number)
-        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = SwiGLU(width) if mlp == "swiglu" else Mlp(width)
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
-    def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
-        """Return the block's output; tokens attend to those where `is_key`, bool [B, T] or [B, T, T], is true."""
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key)))
+    def forward(self, x: Tensor, is_key: Tensor | None = None, rotation: Tensor | None = None) -> Tensor:
+        """Return the block's output; tokens attend to those where `is_key`, bool [B, T] or [B, T, T], is true, and
+        queries and keys are turned by a `rotation` [2, n, N, d]."""
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key, rotation)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import nn
 
-Init = Literal["timm", "mae", "moco_v3", "beit", "ijepa", "msn", "ibot", "dino_v2"]
+Init = Literal["timm", "mae", "moco_v3", "beit", "ijepa", "msn", "ibot", "dino_v2", "dino_v3"]
 """Names of the schemes of `init_vit`."""
 
 
@@ -22,6 +22,7 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
     | msn | as timm | Kaiming's normal, bias 0 | as timm |
     | ibot | as timm | as timm | as timm, mask token 0 |
     | dino_v2 | as timm | as timm | as timm; class token and registers 1e-6, mask token 0 |
+    | dino_v3 | as timm | as timm | as timm, mask token 0 |
 
     Args:
         vit: a network with `patch_embed`, `blocks` and tokens.
@@ -34,7 +35,7 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
                 block.get_parameter(f"{name}.weight").data.div_(math.sqrt(2 * number))
     _init_patches(vit.get_submodule("patch_embed.proj"), scheme)
     for name, token in vit.named_parameters(recurse=False):
-        if scheme in ("ibot", "dino_v2") and name == "mask_token":
+        if scheme in ("ibot", "dino_v2", "dino_v3") and name == "mask_token":
             nn.init.zeros_(token)
         elif (scheme == "moco_v3" and name == "cls_token") or (
             scheme == "dino_v2" and name in ("cls_token", "reg_token")

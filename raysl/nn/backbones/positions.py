@@ -1,10 +1,13 @@
-"""Position embeddings of patches: fixed ones, and resizing to another grid."""
+"""Position embeddings of patches: fixed ones, resizing to another grid, and rotations of queries and keys."""
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from raysl.nn.drop_path import Drawing, draw
 
 Resize = Literal["antialias", "plain", "dino"]
 """Rules of `resize_positions`."""
@@ -66,3 +69,102 @@ def resize_positions(
             is_smooth = resize == "antialias"
             resized = F.interpolate(image, size=new, mode="bicubic", antialias=is_smooth, align_corners=False)
     return resized.flatten(2).transpose(1, 2).to(places.dtype)
+
+
+class RotaryPositions(Drawing):
+    """Rotations of queries and keys by the places of their patches (Su et al. 2021, arXiv 2104.09864), as in DINOv3
+    (Simeoni et al. 2025, arXiv 2508.10104, section 3.2).
+
+    A place is the centre of a patch, its row and its column each from -1 to 1 over the image, whatever the grid. The
+    first half of a head's pairs of channels turns with the row, the second with the column: by 2 pi place / period,
+    where the dim / 4 periods rise from 1 towards `base` in a geometric row. In training the places of each view are
+    moved, stretched along each axis, and scaled, by random amounts of its own; they are the same in all blocks.
+
+    >>> positions = RotaryPositions(16)
+    >>> positions(torch.zeros(2, 3, 32, 48), grid=(2, 3)).shape
+    torch.Size([2, 1, 6, 16])
+
+    Args:
+        dim: channels of a head, a multiple of 4.
+        base: of the periods, above 0.
+        shift: largest move along each axis, either way; 0 for none.
+        jitter: largest factor of each axis, whose logarithm is drawn evenly; 1 for none.
+        rescale: the same of both axes together.
+        place: first of the five numbers of this module in its network, see `Drawing`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        base: float = 100.0,
+        shift: float = 0.0,
+        jitter: float = 1.0,
+        rescale: float = 1.0,
+        place: int = 0,
+    ) -> None:
+        super().__init__()
+        self.dim, self.base = dim, base
+        self.shift, self.jitter, self.rescale = shift, jitter, rescale
+        self.place = place
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Places of the numbers that training draws: two moves, two stretches, a scale."""
+        draws = [self.shift > 0] * 2 + [self.jitter > 1] * 2 + [self.rescale > 1]
+        return tuple(self.place + number for number, is_drawn in enumerate(draws) if is_drawn)
+
+    def settle(self) -> None:
+        """Leave the places as they are."""
+        self.shift, self.jitter, self.rescale = 0.0, 1.0, 1.0
+
+    def forward(self, images: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return sines and cosines [2, n, h*w, dim] for images [B, ...] of h x w patches, in at least fp32; n is B
+        where places are moved, else 1."""
+        dtype = torch.promote_types(images.dtype, torch.float32)
+        with torch.autocast(images.device.type, enabled=False):
+            axes = [(torch.arange(side, device=images.device, dtype=dtype) + 0.5) / side * 2 - 1 for side in grid]
+            places = torch.stack(torch.meshgrid(axes, indexing="ij"), dim=-1).view(1, -1, 2)  # [1, h*w, 2]
+            if self.training and self.places:
+                places = self._moved(places, images)  # [B, h*w, 2]
+            quarter = self.dim // 4
+            periods = self.base ** (torch.arange(quarter, device=images.device, dtype=dtype) / quarter)  # [dim / 4]
+            angles = (2 * math.pi * places[..., None] / periods).flatten(2).repeat(1, 1, 2)  # [n, h*w, dim]
+            return torch.stack([angles.sin(), angles.cos()])
+
+    def extra_repr(self) -> str:
+        """Return the settings, for printing."""
+        moves = f"shift={self.shift:g}, jitter={self.jitter:g}, rescale={self.rescale:g}"
+        return f"dim={self.dim}, base={self.base:g}, {moves}"
+
+    def _moved(self, places: Tensor, images: Tensor) -> Tensor:
+        def drawn(first: int, num: int) -> Tensor:
+            numbers = [draw(images, self.place + first + number).to(places.dtype) for number in range(num)]
+            return 2 * torch.stack(numbers, dim=1)[:, None] - 1  # [B, 1, num] in [-1, 1)
+
+        if self.shift > 0:
+            places = places + self.shift * drawn(0, 2)
+        if self.jitter > 1:
+            places = places * (math.log(self.jitter) * drawn(2, 2)).exp()
+        if self.rescale > 1:
+            places = places * (math.log(self.rescale) * drawn(4, 1)).exp()
+        return places
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Turn queries or keys of patches, the last tokens, and leave those before them as they are.
+
+    >>> quarter = torch.tensor([1.0, 0.0]).view(2, 1, 1, 1).expand(2, 1, 1, 2)  # sine 1, cosine 0
+    >>> rotate(torch.tensor([[[[5.0, 6.0], [1.0, 2.0]]]]), quarter)
+    tensor([[[[ 5.,  6.],
+              [-2.,  1.]]]])
+
+    Args:
+        x: [B, heads, T, d]; channel i and channel i + d / 2 are a pair.
+        rotation: sines and cosines [2, n, N, d] of `RotaryPositions`, n is B or 1, N at most T.
+    """
+    num_first = x.shape[2] - rotation.shape[2]
+    first, patches = x[:, :, :num_first], x[:, :, num_first:]
+    sines, cosines = rotation[:, :, None]  # [n, 1, N, d]
+    low, high = patches.chunk(2, dim=-1)
+    turned = patches * cosines + torch.cat([-high, low], dim=-1) * sines
+    return torch.cat([first, turned.to(x.dtype)], dim=2)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.config.ranges import Positive, ViewSide, Width, Within
+from raysl.config.ranges import Amount, Positive, ViewSide, Width, Within
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import TokenBackbone, uncovered
 from raysl.nn.backbones.init import Init, init_vit
-from raysl.nn.backbones.positions import Resize, resize_positions, sincos_positions
+from raysl.nn.backbones.positions import Resize, RotaryPositions, resize_positions, sincos_positions
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "nano": (96, 4, 3),
@@ -71,8 +71,17 @@ class ViT(TokenBackbone):
         image_size: ViewSide = 224
         """Side in pixels of the images that position embeddings are made for; they are interpolated for others. Follows
         the size of the method's views unless it is given."""
-        position: Literal["learned", "sincos"] = "learned"
-        """Position embeddings: trained, or fixed sines and cosines as in MAE."""
+        position: Literal["learned", "sincos", "rope"] = "learned"
+        """Position embeddings: trained; fixed sines and cosines as in MAE; or none, and queries and keys turned by the
+        place of their patch instead, as in DINOv3 and CAPI."""
+        rope_base: Annotated[float, Within(1, 1e6)] = 100.0
+        """Base of the periods of these rotations."""
+        rope_shift: Amount = 0.0
+        """Largest random move of a view's places along each axis in training, where the image goes from -1 to 1."""
+        rope_jitter: Annotated[float, Within(1, 100)] = 1.0
+        """Largest random factor of each axis of these places in training, up or down."""
+        rope_rescale: Annotated[float, Within(1, 100)] = 1.0
+        """Largest random factor of both axes together, up or down; 2 in DINOv3."""
         position_resize: Resize = "antialias"
         """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plain, as in MSN;
         or plain as if the new grid were a tenth of a patch longer, as in DINO, iBOT and DINOv2."""
@@ -96,6 +105,11 @@ class ViT(TokenBackbone):
         SimMIM's and data2vec's."""
         qkv_bias: bool = True
         """Have a bias in queries, keys and values."""
+        norm_eps: Positive = 1e-6
+        """Added to the variance by layer norms; 1e-5 in DINOv3's published networks."""
+
+    pos_embed: Tensor | None
+    rope: RotaryPositions | None
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -110,20 +124,25 @@ class ViT(TokenBackbone):
         self.native_grid = (side, side)
         self.patch_embed = PatchEmbed(width, config.patch_size)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
+        self.rope = None
         if config.position == "learned":
-            self.pos_embed: Tensor = nn.Parameter(torch.empty(1, 1 + side**2, width))
-        else:
+            self.pos_embed = nn.Parameter(torch.empty(1, 1 + side**2, width))
+        elif config.position == "sincos":
             self.register_buffer("pos_embed", sincos_positions(side, side, width))
+        else:
+            self.pos_embed = None
+            moves = config.rope_shift, config.rope_jitter, config.rope_rescale
+            self.rope = RotaryPositions(width // heads, config.rope_base, *moves, place=2 * depth)
         self.reg_token = nn.Parameter(torch.empty(1, config.num_registers, width)) if config.num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, width)) if config.mask_token else None
         rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
         if config.drop_path_uniform:
             rates = [config.drop_path] * depth
         self.blocks = nn.ModuleList(
-            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number, config.mlp)
+            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number, config.mlp, config.norm_eps)
             for number, rate in enumerate(rates)
         )
-        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         init_vit(self, config.init)
 
     @classmethod
@@ -171,18 +190,18 @@ class ViT(TokenBackbone):
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return all tokens after the final layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
-        return self._encode(self._embed(images, mask))
+        return self._encode(self._embed(images, mask), self._rotation(images))
 
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Return tokens of some patches after the final layer norm [B, num_prefix_tokens + K, D]."""
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
-        return self._encode(self._embed_visible(images, keep), is_key)
+        return self._encode(self._embed_visible(images, keep), self._rotation(images, keep), is_key)
 
     def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
         """Return tokens of some patches in front of the blocks and behind each of them, see `TokenBackbone`."""
-        maps = [self._embed_visible(images, keep)]
+        maps, rotation = [self._embed_visible(images, keep)], self._rotation(images, keep)
         for block in self.blocks:
-            maps.append(block(maps[-1]))
+            maps.append(block(maps[-1], None, rotation))
         return [*maps[:-1], self.norm(maps[-1])]
 
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
@@ -191,7 +210,7 @@ class ViT(TokenBackbone):
         num_tokens = x.shape[1]
         is_before = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=x.device).tril()
         is_seen = F.pad(is_prefix, (self.num_prefix_tokens, 0), value=True)  # [B, T]
-        return self._encode(x, is_before | is_seen[:, None, :])
+        return self._encode(x, self._rotation(images), is_before | is_seen[:, None, :])
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
@@ -209,10 +228,10 @@ class ViT(TokenBackbone):
         """
         known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
-        x = self._embed(images)
+        x, rotation = self._embed(images), self._rotation(images)
         class_tokens: list[Tensor] = []
         for name, block in zip(known, self.blocks[: len(known)], strict=False):
-            x = block(x)
+            x = block(x, None, rotation)
             class_tokens.append(x[:, 0])
             if name in names:
                 outputs[name] = x
@@ -230,13 +249,16 @@ class ViT(TokenBackbone):
         patches = self.patch_embed(images)  # [B, h*w, D]
         if mask is not None:
             patches = self._replace_masked(patches, mask, grid)
-        first = self.cls_token + self.pos_embed[:, :1]
+        first: Tensor = self.cls_token
+        if self.pos_embed is not None:
+            first = first + self.pos_embed[:, :1]
         if self.mask_token is not None:
             # A gradient also in steps without a mask: DDP waits for one.
             first = first + 0 * self.mask_token
         prefix = [first] if self.reg_token is None else [first, self.reg_token]
-        positions = resize_positions(self.pos_embed[:, 1:], self.native_grid, grid, self.config.position_resize)
-        patches = patches + positions
+        if self.pos_embed is not None:
+            places = self.pos_embed[:, 1:]
+            patches = patches + resize_positions(places, self.native_grid, grid, self.config.position_resize)
         return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
 
     def _embed_visible(self, images: Tensor, keep: Tensor) -> Tensor:
@@ -245,6 +267,16 @@ class ViT(TokenBackbone):
         patches = x[:, self.num_prefix_tokens :]
         visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
         return torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1)
+
+    def _rotation(self, images: Tensor, keep: Tensor | None = None) -> Tensor | None:
+        """Return the rotations of patches, or of those in `keep` int64 [B, K], see `RotaryPositions`."""
+        if self.rope is None:
+            return None
+        rotation: Tensor = self.rope(images, self.grid(images))  # [2, n, h*w, d]
+        if keep is None:
+            return rotation
+        rotation = rotation.expand(-1, len(images), -1, -1)
+        return rotation.gather(2, keep[None, :, :, None].expand(2, -1, -1, rotation.shape[3]))  # [2, B, K, d]
 
     def _replace_masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         if self.mask_token is None:
@@ -255,9 +287,9 @@ class ViT(TokenBackbone):
             )
         return torch.where(mask.flatten(1)[:, :, None], self.mask_token, patches)
 
-    def _encode(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
+    def _encode(self, x: Tensor, rotation: Tensor | None, is_key: Tensor | None = None) -> Tensor:
         for block in self.blocks:
-            x = block(x, is_key)
+            x = block(x, is_key, rotation)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def _pool(self, tokens: Tensor, kind: str) -> Tensor:
@@ -278,6 +310,11 @@ def _dimensions(config: ViT.Config) -> tuple[int, int, int]:
         raise ConfigError(
             f"backbone.image_size {config.image_size} is not a multiple of backbone.patch_size {config.patch_size}; "
             f"try image_size={near}"
+        )
+    if config.position == "rope" and width // heads % 4:
+        raise ConfigError(
+            f"backbone.position=rope needs heads of a multiple of 4 channels, not width {width} / heads {heads}; try "
+            f"width={max(round(width / heads / 4), 1) * 4 * heads}"
         )
     if config.position == "sincos" and width % 4:
         raise ConfigError(
