@@ -33,6 +33,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "dino": "raysl.methods.dino:DINO",
         "dino_v2": "raysl.methods.dino_v2:DINOv2",
+        "dino_v3": "raysl.methods.dino_v3:DINOv3",
         "directclr": "raysl.methods.directclr:DirectCLR",
         "distill": "raysl.methods.distill:Distill",
         "emp_ssl": "raysl.methods.emp_ssl:EMPSSL",

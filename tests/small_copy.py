@@ -29,6 +29,10 @@ LESS = {
     "nnbyol": ("method.queue_size=512", "method.hidden_dim=64"),
     "dino": tuple(f"method.head.{size}" for size in SMALL_HEAD),
     "dino_v2": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
+    "dino_v3": (
+        *(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
+        "method.gram_teacher=untrained",
+    ),
     "ibot": tuple(f"method.head.{size}" for size in SMALL_HEAD),
     "ijepa": ("method.predictor_depth=2",),
     "mae": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3"),

@@ -50,7 +50,7 @@ class PublishedWeights:
             )
         backbone.load_state_dict(theirs)
 
-    def fill_method(self, method: nn.Module) -> dict[str, Any]:
+    def fill_method(self, method: nn.Module, given: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return, for `meta.json`, the origin of the weights, and the parts of the method that begin at random."""
         parts = parts_of(method.state_dict())
         file = self.published.file
@@ -61,7 +61,13 @@ class PublishedWeights:
             "sha256": {file.path.name: file.sha256},
             **({} if file.revision is None else {"revision": file.revision}),
             "taken": [f"backbone ({len(parts['backbone'])} tensors)"],
-            "left_out": [f"{name} (begins at random)" for name in parts if name != "backbone"],
+            "left_out": [
+                f"{name} (method.{given[name]} says where it comes from)"
+                if given and name in given
+                else f"{name} (begins at random)"
+                for name in parts
+                if name != "backbone"
+            ],
         }
 
 

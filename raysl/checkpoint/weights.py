@@ -77,10 +77,15 @@ class Weights:
                 "or give other weights"
             )
 
-    def fill_method(self, method: nn.Module) -> dict[str, Any]:
+    def fill_method(self, method: nn.Module, given: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Load the other parts of a fresh method, whose backbone is loaded already, where all tensors of a part fit.
 
         A part is a direct child or buffer of the method, such as its projector or its queue.
+
+        Args:
+            method: whose parts are filled.
+            given: parts that stay as they are, with the setting that says where they come from,
+                `Method.given_parts`.
 
         Returns:
             For `meta.json`: origin of the weights, hashes of their files, parts that were taken and parts that were
@@ -93,7 +98,9 @@ class Weights:
         else:
             theirs = parts_of(self.method_state)
             for name in dict.fromkeys([*mine, *theirs]):
-                if problems := misfits(mine.get(name, {}), theirs.get(name, {})):
+                if given and name in given and name in mine:
+                    left[name] = f"method.{given[name]} says where it comes from"
+                elif problems := misfits(mine.get(name, {}), theirs.get(name, {})):
                     left[name] = problems[0]
                 else:
                     method.load_state_dict(dict(theirs[name]), strict=False)

@@ -208,3 +208,29 @@ def koleo(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
 def _check_square(matrix: Tensor) -> None:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"a correlation of shape {list(matrix.shape)} must be a square matrix [D, D]")
+
+
+def gram(student: Tensor, teacher: Tensor) -> Tensor:
+    """Squared difference of the cosines between all patches of an image (DINOv3, Simeoni et al. 2025, arXiv 2508.10104,
+    section 4.2, Gram anchoring), a mean over pairs and images.
+
+    The cosines may agree while the features do not: they can be turned together.
+
+    >>> student, teacher = torch.eye(2)[None], torch.ones(1, 2, 3)  # cosines 0 and 1 between the two patches
+    >>> gram(student, teacher)  # two of four pairs differ by 1
+    tensor(0.5000)
+
+    Args:
+        student: features [n, N, D] of N patches.
+        teacher: those of another network [n, N, E]; no gradient flows into them.
+
+    Raises:
+        ValueError: if the numbers of images or patches differ.
+    """
+    if student.shape[:2] != teacher.shape[:2]:
+        raise ValueError(
+            f"student {list(student.shape)} and teacher {list(teacher.shape)} must be [n, N, D] and [n, N, E]"
+        )
+    with torch.autocast(student.device.type, enabled=False):
+        ours, theirs = (F.normalize(at_least_fp32(x), dim=-1) for x in (student, teacher.detach()))
+        return (ours @ ours.mT - theirs @ theirs.mT).square().mean()

@@ -6,17 +6,17 @@ Registers (Darcet, Oquab, Mairal and Bojanowski 2024, arXiv 2309.16588) are thos
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import ibot, koleo
+from raysl.losses import dino, koleo, masked_prediction
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
@@ -35,7 +35,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 class DINOv2(Method):
     """Predicts a teacher's balanced assignments of class tokens and masked patches."""
 
-    logged = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...] | None] = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
     compiles = "step"
 
     @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,16 @@ class DINOv2(Method):
         )
         """Two large crops, masked for the student, and eight small ones (the authors' code)."""
 
+    title: ClassVar[str] = "DINOv2"
+    """Name of the paper, for messages."""
     backbone: TokenBackbone
+    hides_patches = True
+    """Whether the student sees the token of masked patches in their place."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
         dim = self.backbone.token_dim
-        self.num_masked = most_masked(setup, "DINOv2")
+        self.num_masked = most_masked(setup, self.title)
         self.head, self.patch_head = DINOHead(dim, self.config.head), DINOHead(dim, self.config.patch_head)
         self.teacher = Teacher(backbone)
         self.teacher_head, self.teacher_patch_head = Teacher(self.head), Teacher(self.patch_head)
@@ -99,42 +103,44 @@ class DINOv2(Method):
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches or a token for masked ones, a single view, impossible masks, and a batch
         of a single image."""
-        check_some_views(setup, "DINOv2 predicts the teacher's scores of one view from another")
-        check_block_masks(setup, "DINOv2")
+        check_some_views(setup, f"{cls.title} predicts the teacher's scores of one view from another")
+        check_block_masks(setup, cls.title)
         if setup.plan.batch_size < 2:
             raise ConfigError(
-                f"train.batch_size is {setup.plan.batch_size}; KoLeo takes the distance to another image, and DINOv2 "
-                "balances assignments over the batch: at least 2, better 1024"
+                f"train.batch_size is {setup.plan.batch_size}; KoLeo takes the distance to another image, and "
+                f"{cls.title} balances assignments over the batch: at least 2, better 1024"
             )
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
         """Return the views of `Config.views`, each large one with a mask."""
         views: AsymmetricMultiCrop = setup.method.views
-        return views.recipe(block_mask(setup, "DINOv2", setup.method.mask_min_block))
+        return views.recipe(block_mask(setup, cls.title, setup.method.mask_min_block))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""
         config, large = self.config, batch.views["global"]  # [B, G, C, H, W]
         mask = batch.extras["global.mask"]  # [B, G, h, w]
         places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
-        h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
+        seen = mask if self.hides_patches else None
+        h, patches = token_crops(self.backbone, batch.views, seen)  # [B, V, D], [B, G, N, D]
         scores = self.head(h)  # [B, V, K]
         patch_scores = self.patch_head(at_places(patches, places))  # [B, G, M, P]
         codes, patch_codes = self._codes(large, places, is_masked, step)  # [B, G, K], [B, G, M, P]
 
-        weights = config.class_weight, config.patch_weight
-        tokens, class_loss, patch_loss = ibot(
-            scores, codes, patch_scores, patch_codes, is_masked, config.temperature, *weights
-        )
+        class_loss = self._class_loss(scores, codes)
+        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)
         h_all, rows = dist.all_gather(h[:, : large.shape[1]]), dist.own_rows(h)  # [N, G, D], [B]
         views = range(large.shape[1])
         spread = torch.stack([koleo(h[:, view], h_all[:, view], rows) for view in views]).sum()
-        loss = tokens + config.koleo_weight * spread
+        more, more_metrics = self._more_of_patches(batch, patches, step)
+        tokens = config.class_weight * class_loss + config.patch_weight * patch_loss
+        loss = tokens + config.koleo_weight * spread + more
         metrics = {
             "class_loss": class_loss.detach(),
             "patch_loss": patch_loss.detach(),
             "koleo": spread.detach(),
+            **more_metrics,
             "teacher_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
             **batch_collapse(h[:, 0]),
         }
@@ -157,6 +163,18 @@ class DINOv2(Method):
         """Return the teacher, which the paper evaluates."""
         return cast(Backbone, self.teacher.module)
 
+    def _class_loss(self, scores: Tensor, codes: Tensor) -> Tensor:
+        """Return the loss of class tokens, of scores [B, V, K] and codes [B, G, K]."""
+        return dino(scores, codes, self.config.temperature)
+
+    def _more_of_patches(self, batch: Batch, patches: Tensor, step: Step) -> tuple[Tensor | float, dict[str, Tensor]]:
+        """Return a further loss of the student's patches of large views [B, G, N, D], and what is logged of it."""
+        return 0.0, {}
+
+    def _teachers(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the backbone, head and patch head whose scores are learned."""
+        return self.teacher.module, self.teacher_head, self.teacher_patch_head
+
     @torch.no_grad()
     def _codes(self, images: Tensor, places: Tensor, is_masked: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Return the teacher's assignments of class tokens [B, G, K], balanced over the large views of all ranks, and
@@ -165,9 +183,10 @@ class DINOv2(Method):
         """
         config = self.config
         temp = linear_over(step, config.teacher_temp_warmup, config.teacher_temp_start, config.teacher_temp)
-        h, patches = token_crops(cast(TokenBackbone, self.teacher.module), {"global": images})
-        teacher_scores = self.teacher_head(h)  # [B, G, K]
-        teacher_patch_scores = self.teacher_patch_head(at_places(patches, places))  # [B, G, M, P]
+        backbone, head, patch_head = self._teachers()
+        h, patches = token_crops(cast(TokenBackbone, backbone), {"global": images})
+        teacher_scores = head(h)  # [B, G, K]
+        teacher_patch_scores = patch_head(at_places(patches, places))  # [B, G, M, P]
         codes = sinkhorn(teacher_scores.flatten(0, 1), temp, config.sinkhorn_iters)
         patch_codes = sinkhorn(
             teacher_patch_scores.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten()

@@ -104,6 +104,11 @@ class Distill(Method):
             widths = [info.stages[stage] for info, stage in zip(infos, self.stages, strict=True)]
             self.place_head = mlp([widths[0], *hidden_dims, widths[1]], norm=True)
 
+    @property
+    def given_parts(self) -> dict[str, str]:
+        """Return the teacher, unless it is a random one."""
+        return {} if self.config.teacher == UNTRAINED else {"teacher": "teacher"}
+
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse a missing teacher, one that does not take these images, and labels that do not fit it."""

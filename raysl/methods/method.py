@@ -66,6 +66,12 @@ class Method(nn.Module, ABC):
         """Return `evaluated` for these settings of the method."""
         return cls.evaluated
 
+    @property
+    def given_parts(self) -> dict[str, str]:
+        """Parts of the method, such as `teacher`, whose weights come from where a setting of it says, by part: the
+        setting. `method.weights` leaves them alone."""
+        return {}
+
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse settings that cannot work, on the driver, before views are made and workers start.

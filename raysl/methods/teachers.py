@@ -79,25 +79,25 @@ class ImagesOf(nn.Module):
         return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
 
 
-def read_teacher(setup: Setup) -> Checkpoint:
-    """Return the checkpoint at `method.teacher`, or the newest one of the run there.
+def read_teacher(setup: Setup, key: str = "teacher") -> Checkpoint:
+    """Return the checkpoint at `method.teacher`, or another key, or the newest one of the run there.
 
     Raises:
         ConfigError: if it cannot be read, or its images had other channels or another normalisation.
     """
     try:
-        checkpoint = load_checkpoint(setup.method.teacher)
+        checkpoint = load_checkpoint(getattr(setup.method, key))
     except ConfigError as error:
-        raise ConfigError(f"method.teacher: {error}") from error
+        raise ConfigError(f"method.{key}: {error}") from error
     ours, theirs = setup.config.data, checkpoint.config.data
     if theirs.channels != ours.channels:
         raise ConfigError(
-            f"data.channels is {ours.channels}, and that of method.teacher {theirs.channels}; set "
+            f"data.channels is {ours.channels}, and that of method.{key} {theirs.channels}; set "
             f"data.channels={theirs.channels}"
         )
     if (theirs.mean, theirs.std) != (ours.mean, ours.std):
         raise ConfigError(
-            f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.teacher "
+            f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.{key} "
             f"{list(theirs.mean)} and {list(theirs.std)}; set data.mean={list(theirs.mean)} "
             f"data.std={list(theirs.std)}"
         )

@@ -93,7 +93,7 @@ class TrainState:
             )
         if config.train.warm_heads is not None:
             check_heads(method)
-        origin = None if weights is None else weights.fill_method(method)
+        origin = None if weights is None else weights.fill_method(method, method.given_parts)
         device = torch.device(device)
         place(method, config.train, device)
         optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")

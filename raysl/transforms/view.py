@@ -36,6 +36,8 @@ class View:
         tiles: cuts the crop into tiles, which then are the view's images; None leaves it whole.
         tile_transforms: applied to the tiles, with fresh random numbers for each tile.
         mask: of the crop's patches, for the method; the pixels stay as they are.
+        repeats: number of the view, among all views of the image, whose random numbers this one takes, so that it shows
+            the same part of the image, flipped alike; None for numbers of its own.
     """
 
     crop: Crop
@@ -43,6 +45,7 @@ class View:
     tiles: "Tiles | None" = None
     tile_transforms: tuple[Transform, ...] = ()
     mask: "Mask | None" = None
+    repeats: int | None = None
 
     def __post_init__(self) -> None:
         if self.tile_transforms and self.tiles is None:

@@ -99,7 +99,7 @@ class ViewRecipe:
             side = views[0].crop.size
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
             for number, view in enumerate(views):
-                random = SampleRandom(seed, epoch, index, first + number).at(_CROP)
+                random = SampleRandom(seed, epoch, index, _key(view, first + number)).at(_CROP)
                 params = view.crop.draw(random, heights, widths)
                 if small is None or not view.crop.cut_small(small, params, group[:, number]):
                     _crop_each(view.crop, images, params, sizes, group[:, number])
@@ -120,7 +120,7 @@ class ViewRecipe:
         rooms = []
         views = [view for group in self.groups.values() for view in group]
         for number, view in enumerate(views):
-            params = view.crop.draw(SampleRandom(seed, epoch, index, number).at(_CROP), heights, widths)
+            params = view.crop.draw(SampleRandom(seed, epoch, index, _key(view, number)).at(_CROP), heights, widths)
             rooms.append(view.crop.room(params, heights, widths))
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
@@ -137,7 +137,8 @@ class ViewRecipe:
         first = 0
         for name, views in self.groups.items():
             group = crops[name].contiguous()
-            randoms = [SampleRandom(seed, epoch, index, first + number) for number in range(len(views))]
+            keys = [_key(view, first + number) for number, view in enumerate(views)]
+            randoms = [SampleRandom(seed, epoch, index, key) for key in keys]
             results = augment(views, randoms, group)
             cut = [tiles for tiles, _ in results if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
@@ -177,6 +178,11 @@ def evaluation_recipe(
     if eval_resize is None:
         eval_resize = round(image_size * 256 / 224) if image_size >= 64 else image_size
     return ViewRecipe({"image": (View(CenterCrop(size=image_size, resize=eval_resize, interpolation=interpolation)),)})
+
+
+def _key(view: View, number: int) -> int:
+    """Return the number that keys the randomness of a view, the `number`-th of its image."""
+    return number if view.repeats is None else view.repeats
 
 
 def _check_images(images: Sequence[Tensor], index: Ints) -> None:

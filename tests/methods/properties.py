@@ -43,6 +43,17 @@ TINY = {
     "vit": ("backbone.depth=2", "backbone.width=24", "backbone.heads=3"),
 }
 """Settings of a small network of each kind."""
+FURTHER = {
+    "dino_v3": (
+        "method.local_weight=0.5",
+        "method.gram_weight=1",
+        "method.gram_teacher=untrained",
+        "method.gram_size=32",
+        "method.gram_update_every=3st",
+        "method.gram_updates=2",
+    ),
+}
+"""Settings that switch on parts of a method that its own configuration has switched off."""
 STOPS = (2, 4, 7)
 """Steps to go on from: inside the first epoch, at its end, and before the last step."""
 
@@ -52,7 +63,9 @@ def small(name: str, *words: str) -> Prepared:
     """A run of a method over 62 digits, with further settings; `backbone=NAME` among them picks another network."""
     network = load_config(f"digits/{name}").backbone.name
     is_own = any(word.startswith("backbone=") for word in words)
-    run = prepare(load_config(f"digits/{name}", [*SMALL, *(() if is_own else TINY[network]), *words]))
+    run = prepare(
+        load_config(f"digits/{name}", [*SMALL, *(() if is_own else TINY[network]), *FURTHER.get(name, ()), *words])
+    )
     loader = replace(run.loader, augment_in_task=True)
     plan = TrainPlan.from_config(run.config, run.setup.data.num_samples, dist.world(), lanes=run.setup.plan.lanes)
     return replace(run, loader=loader, setup=replace(run.setup, plan=plan))

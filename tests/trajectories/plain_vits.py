@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from raysl.data.batch import Batch
 from raysl.schedule import Step
@@ -290,6 +291,54 @@ class DINOv2(Plain):
         return class_codes, dict(zip(places, codes, strict=True))
 
 
+class DINOv3(DINOv2):
+    """Simeoni et al. 2025, section 4.2: small views count less, and a third network anchors the cosines of patches."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """DINOv2's with another weight of small views, and Gram anchoring."""
+        config, net, views = self.config, self.net, batch.views
+        large = Batch({"global": views["global"]}, batch.index, batch.label, extras=batch.extras, seed=batch.seed)
+        num = views["global"].shape[1] + (views["local"].shape[1] if "local" in views else 0)
+        share = (views["global"].shape[1] - 1) / (num - 1)
+        whole, alone = super().loss(batch, step), super().loss(large, step)
+        class_part = whole - alone  # all but the class tokens' loss is the same in both
+        total = whole + (config.local_weight - 1) * (class_part + (1 - share) * self._class_loss(large, step))
+        grid, prefix = 4, net.backbone.num_prefix_tokens
+        terms = []
+        for view in range(2):
+            seen = net.backbone.tokens(views["global"][:, view], batch.extras["global.mask"][:, view])[:, prefix:]
+            with torch.no_grad():
+                target = net.gram_teacher.module.tokens(views["gram"][:, view])[:, prefix:]
+            side = round(target.shape[1] ** 0.5)
+            for ours, theirs in zip(seen, target, strict=True):
+                small = interpolate(theirs.T.reshape(1, -1, side, side), size=(grid, grid), mode="bicubic")
+                anchors = small[0].flatten(1).T
+                terms += [
+                    (unit(ours[a]) @ unit(ours[b]) - unit(anchors[a]) @ unit(anchors[b])).square()
+                    for a in range(grid**2)
+                    for b in range(grid**2)
+                ]
+        return total + config.gram_weight * mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teachers follow."""
+        super().after_update(batch, step)
+        period = self.config.gram_update_every.steps(step.total, step.epoch_len)
+        done = step.index + 1
+        if done % period == 0 and done // period <= self.config.gram_updates:
+            follow(self.net.gram_teacher, (self.net.teacher.module,), 0.0)
+
+    def _class_loss(self, batch: Batch, step: Step) -> Tensor:
+        """That of class tokens of the large views alone."""
+        config, net, large = self.config, self.net, batch.views["global"]
+        class_codes, _ = self._codes(large, batch.extras["global.mask"].flatten(2), step)
+        scores = [
+            net.head(net.backbone.tokens(large[:, view], batch.extras["global.mask"][:, view])[:, 0])
+            for view in range(2)
+        ]
+        return mean([cross_entropy(class_codes[:, 1 - view], scores[view] / config.temperature) for view in range(2)])
+
+
 def koleo(h: Tensor) -> Tensor:
     """-log of the distance to the nearest other embedding, mean over the batch."""
     rows = [unit(row) for row in h]
@@ -310,5 +359,6 @@ VITS = {
     "ijepa": (IJEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
+    "dino_v3": (DINOv3, ("method.head.norm=false", "method.patch_head.norm=false", "backbone.rope_rescale=1")),
 }
 """As `CONVNETS`."""
