@@ -250,6 +250,40 @@ def run_sweep(
     _tell(json_file, lambda: measure_sweep(names, repeats=repeats, sizes=sizes), sweep_table)
 
 
+@app.command("peers")
+def run_peers(
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="CIFAR-10 as Parquet files.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A result of each run; those that are there stay.")],
+    json_file: JsonFile = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="METHOD", help="Such as simclr; may be given several times.")
+    ] = None,
+    library: Annotated[
+        list[str] | None, typer.Option(metavar="LIBRARY", help="Such as lightly; may be given several times.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method in each library.")] = 2,
+    images: Annotated[int, typer.Option(min=256, help="Training images.")] = 10_000,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over them.")] = 8,
+    threads: Annotated[int, typer.Option(min=1, help="Of each process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    speed: Annotated[bool, typer.Option("--speed", help="Time short runs in turn instead.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of --speed.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Compare what raysl, lightly and stable-pretraining learn from the same images with the same budget."""
+    set_up(verbose)
+    from perf.peers.measure import measure_peers, measure_speed, peers_table
+
+    methods, libraries = only or (), library or ()
+
+    def measure() -> dict[str, Any]:
+        if speed:
+            return measure_speed(data, out, methods, libraries, repeats)
+        return measure_peers(data, out, methods, libraries, seeds, images, epochs, threads, jobs)
+
+    _tell(json_file, measure, peers_table)
+
+
 def _tell(
     json_file: Path | None, measure: Callable[[], dict[str, Any]], table: Callable[[dict[str, Any]], str]
 ) -> None:

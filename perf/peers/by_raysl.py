@@ -1,0 +1,43 @@
+"""raysl's own loop in one process, without Ray: what `raysl.pretrain` does on each worker."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from perf.peers.task import Clock, Features, Task, frozen
+from raysl import distributed as dist
+from raysl.data.batch import Batch
+from raysl.data.stream.loader import LocalBatches
+from raysl.runs.prepare import prepare
+from raysl.train import LocalReporter, fit
+from raysl.train.state import TrainState
+
+
+def train(task: Task) -> tuple[Features, dict[str, float]]:
+    """Train, and return the features of the exported backbone and the seconds of the loop."""
+    run = prepare(task.config)
+    loader = replace(run.loader, augment_in_task=True)
+    state = TrainState.create(run.setup, classes=run.classes)
+    clock = Clock(task)
+    stream, reporter = Watched(LocalBatches(loader), clock), LocalReporter(show_progress=False)
+    fit(state, dist.data_parallel(state.method), run.setup.plan, stream, reporter=reporter)
+    times = clock.stop()
+    return frozen(state.exported(as_copy=True)), times
+
+
+class Watched:
+    """Batches whose requests a clock sees."""
+
+    def __init__(self, batches: LocalBatches, clock: Clock) -> None:
+        self.batches, self.clock = batches, clock
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """See `BatchStream.from_step`."""
+        stream = self.batches.from_step(step)
+        while True:
+            self.clock.begin(step)
+            yield next(stream)
+            step += 1
+
+    def plain(self) -> Iterator[Batch]:
+        """See `BatchStream.plain`."""
+        return self.batches.plain()

@@ -1,0 +1,113 @@
+"""Other libraries beside raysl on the same images."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from perf.cli import app
+from perf.peers.measure import LIBRARIES, installed, numbers_in, peers_table
+from perf.peers.task import METHODS, Task
+
+IMAGES = 256
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Coloured noise in CIFAR-10's layout, a colour for each class."""
+    folder = tmp_path_factory.mktemp("cifar")
+    draws = np.random.default_rng(0)
+    colours = draws.integers(0, 200, (10, 3))
+    for split in ("train", "test"):
+        labels = draws.integers(0, 10, IMAGES).tolist()
+        rows = []
+        for label in labels:
+            pixels = (colours[label] + draws.integers(0, 55, (32, 32, 3))).astype(np.uint8)
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "PNG")
+            rows.append(file.getvalue())
+        pq.write_table(pa.table({"image": rows, "label": labels}), folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def task_of(library: str, method: str, data: Path) -> Task:
+    return Task(library, method, 0, str(data), images=IMAGES, epochs=1, batch_size=128, test_images=100)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_take_the_numbers_of_one_configuration(method: str, data: Path) -> None:
+    task = task_of("lightly", method, data)
+    assert task.plan.total_steps == 2
+    assert task.config.method.name == method
+    assert task.lr(0) > 0
+    assert task.config.data.limit == IMAGES
+    network = "vit" if method == "mae" else "resnet"
+    assert task.config.backbone.name == network
+
+
+@pytest.mark.parametrize("method", ["simclr", "byol", "dino", "mae"])
+def test_lightly_learns_and_is_measured(method: str, data: Path) -> None:
+    from perf.peers.by_lightly import train
+    from perf.peers.task import knn_top1
+
+    task = task_of("lightly", method, data)
+    features, times = train(task)
+    assert times["images_s"] > 0
+    assert 10 < knn_top1(task, features) <= 100
+
+
+@pytest.mark.cluster
+def test_a_result_of_each_run_is_kept_and_not_made_again(data: Path, tmp_path: Path) -> None:
+    words = ["peers", "--data", str(data), "--out", str(tmp_path), "--only", "simclr", "--library", "raysl"]
+    words += ["--seeds", "1", "--images", str(IMAGES), "--epochs", "1"]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    path = tmp_path / "simclr-raysl-0.json"
+    first = json.loads(path.read_text())
+    assert first["knn_top1"] > 20
+    assert "`simclr`" in told.output
+    path.write_text(json.dumps(first | {"knn_top1": 12.25}))
+    again = CliRunner().invoke(app, words)
+    assert "12.2" in again.output, "what is there stays"
+    assert numbers_in(tmp_path)["runs"][0]["knn_top1"] == 12.25
+
+
+def test_the_table_has_seeds_ratios_and_memory() -> None:
+    runs = [
+        {"method": "simclr", "library": library, "seed": seed, "knn_top1": 40.0 + seed, "memory_gb": 1.5}
+        for library in LIBRARIES
+        for seed in range(2)
+    ]
+    speed = {"simclr": {"raysl": [90.0, 100.0, 500.0], "lightly": [50.0, 50.0, 10.0]}}
+    line = peers_table({"runs": runs, "speed": speed}).splitlines()[2]
+    assert line == "| `simclr` | 40.0, 41.0 | 40.0, 41.0 | 40.0, 41.0 | 2.00 |  | 1.50 | 1.50 | 1.50 |"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--only", "simcrl"], "--only simcrl is none of"),
+        (["--library", "solo"], "--library solo is none of"),
+        (["--data", "/nowhere"], "has no train-*.parquet"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(words: list[str], message: str, data: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["peers", "--data", str(data), "--out", str(tmp_path), *words])
+    assert told.exit_code != 0
+    assert message in str(told.exception)
+
+
+@pytest.mark.skipif("stable_pretraining" not in installed(), reason="the extra peers is not installed")
+@pytest.mark.parametrize("method", METHODS)
+def test_stable_pretraining_learns(method: str, data: Path) -> None:
+    from perf.peers.by_stable_pretraining import train
+
+    features, _ = train(replace(task_of("stable_pretraining", method, data), epochs=1))
+    assert callable(features)
