@@ -40,7 +40,7 @@ class Somebodys:
                 if value.is_floating_point():
                     value.mul_(1 + 0.1 * torch.rand(value.shape, generator=generator, dtype=value.dtype)).add_(0.01)
 
-    def fill_method(self, method: nn.Module) -> dict[str, Any]:
+    def fill_method(self, method: nn.Module, given: object = None) -> dict[str, Any]:
         """See `PublishedWeights.fill_method`."""
         return {"uri": "nowhere"}
 
