@@ -70,15 +70,15 @@ def endless(batches: DataLoader[Any]) -> Iterator[Any]:
 
 
 def optimizer_of(task: Task, modules: Sequence[nn.Module]) -> torch.optim.Optimizer:
-    """Return torch's optimizer with raysl's settings; biases and normalisation do not decay."""
+    """Return torch's optimizer with raysl's settings; biases and normalisation decay where raysl's do."""
     from lightly.models.utils import get_weight_decay_parameters
 
     config: Any = task.config.optim
-    decayed, others = get_weight_decay_parameters(modules)
-    free = [p for p in others if p.requires_grad]
+    has_all = not config.exclude_norm_and_bias
+    decayed, others = get_weight_decay_parameters(modules, decay_norm=has_all, decay_bias=has_all)
     groups = [
-        {"params": [p for p in decayed if p.requires_grad], "weight_decay": config.weight_decay},
-        {"params": free, "weight_decay": 0.0},
+        {"params": [p for p in some if p.requires_grad], "weight_decay": decay}
+        for some, decay in ((decayed, config.weight_decay), (others, 0.0))
     ]
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)

@@ -31,6 +31,7 @@ def train(task: Task) -> tuple[Features, dict[str, float]]:
 def transform_of(task: Task) -> Callable[[Any], Any]:
     """Return its transform of a PIL image to `{"views": [{"image": float32 [3, 32, 32]}, ...]}`."""
     from stable_pretraining.data import transforms
+    from torchvision.transforms import InterpolationMode
 
     views: Any = task.config.method.views  # type: ignore[attr-defined]
     scale = (views.min_scale, 1.0)
@@ -43,7 +44,9 @@ def transform_of(task: Task) -> Callable[[Any], Any]:
                 transforms.RandomGrayscale(p=views.grayscale_p),
             ]
         return transforms.Compose(
-            transforms.RandomResizedCrop((views.size, views.size), scale=scale),
+            transforms.RandomResizedCrop(
+                (views.size, views.size), scale=scale, interpolation=InterpolationMode(views.interpolation)
+            ),
             transforms.RandomHorizontalFlip(p=views.flip),
             *colours,
             transforms.ToImage(mean=list(task.config.data.mean), std=list(task.config.data.std)),

@@ -67,12 +67,7 @@ def measure_peers(
         ConfigError: if there is no such method, library or folder of images.
         RunFailed: if a run fails; those that ended stay.
     """
-    if unknown := sorted(set(methods) - set(METHODS)):
-        raise ConfigError(f"--only {unknown[0]} is none of {', '.join(METHODS)}")
-    if absent := sorted(set(libraries) - set(installed())):
-        raise ConfigError(f"--library {absent[0]} is none of {', '.join(installed())}, which are installed here")
-    if not list(data.glob("train-*.parquet")):
-        raise ConfigError(f"--data {data} has no train-*.parquet; give a folder with CIFAR-10 as Parquet files")
+    check(data, methods, libraries)
     tasks = [
         Task(library, method, seed, str(data.resolve()), images, epochs)
         for seed in range(seeds)
@@ -96,17 +91,40 @@ def measure_peers(
 def measure_speed(
     data: Path, folder: Path, methods: Sequence[str] = (), libraries: Sequence[str] = (), repeats: int = 3
 ) -> dict[str, Any]:
-    """Time short runs of the libraries in turn, on one thread each, and keep the medians of their images a second."""
+    """Time short runs of the libraries in turn, on one thread each, and keep the images a second of each turn.
+
+    The order changes with each turn. A method that has its turns in the folder is not timed again.
+    """
+    check(data, methods, libraries)
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, dict[str, list[float]]] = {}
+    path, wanted = folder / SPEED_FILE, list(libraries or installed())
+    speed: dict[str, dict[str, list[float]]] = json.loads(path.read_text()) if path.is_file() else {}
     for method in methods or METHODS:
-        times = found.setdefault(method, {})
-        for _ in range(repeats):
-            for library in libraries or installed():
+        if all(len(speed.get(method, {}).get(library, [])) >= repeats for library in wanted):
+            continue
+        images_s: dict[str, list[float]] = {library: [] for library in wanted}
+        for turn in range(repeats):
+            first = turn % len(wanted)
+            for library in wanted[first:] + wanted[:first]:
                 task = Task(library, method, 0, str(data.resolve()), SPEED_IMAGES, SPEED_EPOCHS, test_images=0)
-                times.setdefault(library, []).append(run(task, 1)["images_s"])
-        (folder / SPEED_FILE).write_text(json.dumps(found, indent=1) + "\n")
+                images_s[library].append(run(task, 1)["images_s"])
+        speed[method] = images_s
+        path.write_text(json.dumps(speed, indent=1) + "\n")
     return numbers_in(folder)
+
+
+def check(data: Path, methods: Sequence[str], libraries: Sequence[str]) -> None:
+    """Refuse what cannot be run.
+
+    Raises:
+        ConfigError: if there is no such method, library or folder of images.
+    """
+    if unknown := sorted(set(methods) - set(METHODS)):
+        raise ConfigError(f"--only {unknown[0]} is none of {', '.join(METHODS)}")
+    if absent := sorted(set(libraries) - set(installed())):
+        raise ConfigError(f"--library {absent[0]} is none of {', '.join(installed())}, which are installed here")
+    if not list(data.glob("train-*.parquet")):
+        raise ConfigError(f"--data {data} has no train-*.parquet; give a folder with CIFAR-10 as Parquet files")
 
 
 def numbers_in(folder: Path) -> dict[str, Any]:
@@ -129,16 +147,21 @@ def peers_table(numbers: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for method in METHODS:
         runs = [one for one in numbers["runs"] if one["method"] == method]
-        speed = {library: statistics.median(times) for library, times in numbers["speed"].get(method, {}).items()}
+        speed = numbers["speed"].get(method, {})
         if not runs and not speed:
             continue
         by = {library: [one for one in runs if one["library"] == library] for library in LIBRARIES}
         cells = [f"`{method}`"]
         cells += [", ".join(f"{one['knn_top1']:.1f}" for one in by[library]) for library in LIBRARIES]
         cells += [
-            f"{speed['raysl'] / speed[library]:.2f}" if {"raysl", library} <= set(speed) else ""
+            f"{_ratio(speed['raysl'], speed[library]):.2f}" if {"raysl", library} <= set(speed) else ""
             for library in LIBRARIES[1:]
         ]
         cells += [f"{max(one['memory_gb'] for one in by[library]):.2f}" if by[library] else "" for library in LIBRARIES]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the median over turns of a turn's own ratio, which a slow spell of the machine leaves alone."""
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))

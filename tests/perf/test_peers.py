@@ -13,8 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from perf.cli import app
-from perf.peers.measure import LIBRARIES, installed, numbers_in, peers_table
+from perf.peers.measure import LIBRARIES, installed, measure_speed, numbers_in, peers_table
 from perf.peers.task import METHODS, Task
+from raysl.runs.prepare import prepare
+from raysl.train.state import TrainState
 
 IMAGES = 256
 
@@ -85,9 +87,41 @@ def test_the_table_has_seeds_ratios_and_memory() -> None:
         for library in LIBRARIES
         for seed in range(2)
     ]
-    speed = {"simclr": {"raysl": [90.0, 100.0, 500.0], "lightly": [50.0, 50.0, 10.0]}}
+    # The machine was ten times slower in the second turn: the ratio of medians is 4, the median of ratios 2.
+    speed = {"simclr": {"raysl": [200.0, 20.0, 200.0], "lightly": [100.0, 10.0, 50.0]}}
     line = peers_table({"runs": runs, "speed": speed}).splitlines()[2]
     assert line == "| `simclr` | 40.0, 41.0 | 40.0, 41.0 | 40.0, 41.0 | 2.00 |  | 1.50 | 1.50 | 1.50 |"
+
+
+def test_turns_change_their_order_and_are_not_timed_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[str] = []
+
+    def run(task: Task, threads: int) -> dict[str, float]:
+        timed.append(task.library)
+        return {"images_s": 10.0 * len(timed)}
+
+    monkeypatch.setattr("perf.peers.measure.run", run)
+    libraries = ("raysl", "lightly")
+    measure_speed(data, tmp_path, ("simclr",), libraries, repeats=2)
+    assert timed == ["raysl", "lightly", "lightly", "raysl"]
+    numbers = measure_speed(data, tmp_path, ("simclr", "moco"), libraries, repeats=2)
+    assert len(timed) == 8, "only MoCo is new"
+    assert numbers["speed"]["simclr"] == {"raysl": [10.0, 40.0], "lightly": [20.0, 30.0]}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lightly_decays_as_many_weights_as_raysl(method: str, data: Path) -> None:
+    from perf.peers.by_lightly import MODELS, optimizer_of
+
+    task = task_of("lightly", method, data)
+    state = TrainState.create(prepare(task.config).setup)
+    ours, theirs = (
+        sum(p.numel() for group in optimizer.param_groups if group["weight_decay"] > 0 for p in group["params"])
+        for optimizer in (state.optimizer, optimizer_of(task, MODELS[method](task).trained))
+    )
+    assert ours == theirs > 0
 
 
 @pytest.mark.parametrize(
@@ -96,6 +130,7 @@ def test_the_table_has_seeds_ratios_and_memory() -> None:
         (["--only", "simcrl"], "--only simcrl is none of"),
         (["--library", "solo"], "--library solo is none of"),
         (["--data", "/nowhere"], "has no train-*.parquet"),
+        (["--speed", "--only", "simcrl"], "--only simcrl is none of"),
     ],
 )
 def test_what_cannot_be_run_is_refused(words: list[str], message: str, data: Path, tmp_path: Path) -> None:
