@@ -266,22 +266,17 @@ def run_peers(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over them.")] = 8,
     threads: Annotated[int, typer.Option(min=1, help="Of each process.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
-    speed: Annotated[bool, typer.Option("--speed", help="Time short runs in turn instead.")] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of --speed.")] = 3,
     verbose: Verbose = False,
 ) -> None:
     """Compare what raysl, lightly and stable-pretraining learn from the same images with the same budget."""
     set_up(verbose)
-    from perf.peers.measure import measure_peers, measure_speed, peers_table
+    from perf.peers.measure import measure_peers, peers_table
 
-    methods, libraries = only or (), library or ()
-
-    def measure() -> dict[str, Any]:
-        if speed:
-            return measure_speed(data, out, methods, libraries, repeats)
-        return measure_peers(data, out, methods, libraries, seeds, images, epochs, threads, jobs)
-
-    _tell(json_file, measure, peers_table)
+    _tell(
+        json_file,
+        lambda: measure_peers(data, out, only or (), library or (), seeds, images, epochs, threads, jobs),
+        peers_table,
+    )
 
 
 def _tell(

@@ -18,10 +18,7 @@ from raysl.errors import ConfigError, RunFailed
 
 LIBRARIES = ("raysl", "lightly", "stable_pretraining")
 TITLES = {"stable_pretraining": "stable-pretraining"}
-SPEED_IMAGES, SPEED_EPOCHS = 1024, 3
-"""Of a run that is only timed; the first epoch is not."""
 
-SPEED_FILE = "speed.json"
 Result = dict[str, Any]
 
 
@@ -67,7 +64,12 @@ def measure_peers(
         ConfigError: if there is no such method, library or folder of images.
         RunFailed: if a run fails; those that ended stay.
     """
-    check(data, methods, libraries)
+    if unknown := sorted(set(methods) - set(METHODS)):
+        raise ConfigError(f"--only {unknown[0]} is none of {', '.join(METHODS)}")
+    if absent := sorted(set(libraries) - set(installed())):
+        raise ConfigError(f"--library {absent[0]} is none of {', '.join(installed())}, which are installed here")
+    if not list(data.glob("train-*.parquet")):
+        raise ConfigError(f"--data {data} has no train-*.parquet; give a folder with CIFAR-10 as Parquet files")
     tasks = [
         Task(library, method, seed, str(data.resolve()), images, epochs)
         for seed in range(seeds)
@@ -88,80 +90,33 @@ def measure_peers(
     return numbers_in(folder)
 
 
-def measure_speed(
-    data: Path, folder: Path, methods: Sequence[str] = (), libraries: Sequence[str] = (), repeats: int = 3
-) -> dict[str, Any]:
-    """Time short runs of the libraries in turn, on one thread each, and keep the images a second of each turn.
-
-    The order changes with each turn. A method that has its turns in the folder is not timed again.
-    """
-    check(data, methods, libraries)
-    folder.mkdir(parents=True, exist_ok=True)
-    path, wanted = folder / SPEED_FILE, list(libraries or installed())
-    speed: dict[str, dict[str, list[float]]] = json.loads(path.read_text()) if path.is_file() else {}
-    for method in methods or METHODS:
-        if all(len(speed.get(method, {}).get(library, [])) >= repeats for library in wanted):
-            continue
-        images_s: dict[str, list[float]] = {library: [] for library in wanted}
-        for turn in range(repeats):
-            first = turn % len(wanted)
-            for library in wanted[first:] + wanted[:first]:
-                task = Task(library, method, 0, str(data.resolve()), SPEED_IMAGES, SPEED_EPOCHS, test_images=0)
-                images_s[library].append(run(task, 1)["images_s"])
-        speed[method] = images_s
-        path.write_text(json.dumps(speed, indent=1) + "\n")
-    return numbers_in(folder)
-
-
-def check(data: Path, methods: Sequence[str], libraries: Sequence[str]) -> None:
-    """Refuse what cannot be run.
-
-    Raises:
-        ConfigError: if there is no such method, library or folder of images.
-    """
-    if unknown := sorted(set(methods) - set(METHODS)):
-        raise ConfigError(f"--only {unknown[0]} is none of {', '.join(METHODS)}")
-    if absent := sorted(set(libraries) - set(installed())):
-        raise ConfigError(f"--library {absent[0]} is none of {', '.join(installed())}, which are installed here")
-    if not list(data.glob("train-*.parquet")):
-        raise ConfigError(f"--data {data} has no train-*.parquet; give a folder with CIFAR-10 as Parquet files")
-
-
 def numbers_in(folder: Path) -> dict[str, Any]:
-    """Return the results that a folder holds, and the speeds, by method and library."""
+    """Return the results that a folder holds."""
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*-*.json"))]
-    path = folder / SPEED_FILE
-    speed = json.loads(path.read_text()) if path.is_file() else {}
-    return {"environment": machine(), "runs": runs, "speed": speed}
+    return {"environment": machine(), "runs": runs}
 
 
 def peers_table(numbers: dict[str, Any]) -> str:
-    """Return the results as a table in Markdown: kNN of each seed, raysl's images a second over a peer's, memory."""
+    """Return the results as a table in Markdown: kNN of each seed, a peer's CPU seconds over raysl's, memory."""
     titles = [TITLES.get(library, library) for library in LIBRARIES]
     heads = [
         "method",
         *titles,
-        *(f"speed, raysl / {title}" for title in titles[1:]),
+        *(f"CPU seconds, {title} / raysl" for title in titles[1:]),
         *(f"GB, {title}" for title in titles),
     ]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for method in METHODS:
         runs = [one for one in numbers["runs"] if one["method"] == method]
-        speed = numbers["speed"].get(method, {})
-        if not runs and not speed:
+        if not runs:
             continue
         by = {library: [one for one in runs if one["library"] == library] for library in LIBRARIES}
+        cpu = {name: statistics.median(one["cpu_s_1000"] for one in own) for name, own in by.items() if own}
         cells = [f"`{method}`"]
         cells += [", ".join(f"{one['knn_top1']:.1f}" for one in by[library]) for library in LIBRARIES]
         cells += [
-            f"{_ratio(speed['raysl'], speed[library]):.2f}" if {"raysl", library} <= set(speed) else ""
-            for library in LIBRARIES[1:]
+            f"{cpu[library] / cpu['raysl']:.2f}" if {"raysl", library} <= set(cpu) else "" for library in LIBRARIES[1:]
         ]
         cells += [f"{max(one['memory_gb'] for one in by[library]):.2f}" if by[library] else "" for library in LIBRARIES]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the median over turns of a turn's own ratio, which a slow spell of the machine leaves alone."""
-    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
