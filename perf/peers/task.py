@@ -45,7 +45,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "barlow_twins": (*VIEWS, *ALTERNATING, *SGD, "method.dim=512", "method.scale=0.1"),
     "vicreg": (*VIEWS, *ALTERNATING, *SGD, "method.dim=512", "optim.lr=0.03"),
     "swav": VIEWS,
-    "dino": (*VIEWS, *ALTERNATING),
+    "dino": (*VIEWS, *ALTERNATING, "method.head.num_layers=3"),
     "mae": ("method.decoder_width=96", "method.decoder_depth=1", "method.decoder_heads=3", "optim.lr=5e-4"),
     "lejepa": (*VIEWS, "method.views.num=2", "method.hidden_dim=512", "method.num_slices=256"),
 }

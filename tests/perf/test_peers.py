@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from perf.cli import app
+from perf.peers.by_raysl import prepared
 from perf.peers.measure import LIBRARIES, installed, numbers_in, peers_table
 from perf.peers.task import METHODS, Task
+from raysl.data.stream.loader import LocalBatches
+from raysl.plan.setup import Setup
+from raysl.train.state import TrainState
 
 IMAGES = 256
 
@@ -103,6 +109,35 @@ def test_biases_and_normalisation_decay_in_lightly_where_they_do_in_raysl(method
     optimizer = optimizer_of(task, MODELS[method](task).trained)
     shapes = {p.ndim for group in optimizer.param_groups if group["weight_decay"] > 0 for p in group["params"]}
     assert (1 in shapes) == (not task.config.optim.exclude_norm_and_bias)
+
+
+def trained(optimizer: torch.optim.Optimizer) -> Counter[tuple[tuple[int, ...], float]]:
+    """Count the shapes of the matrices that an optimizer moves, each with its weight decay."""
+    return Counter(
+        (tuple(parameter.shape), group["weight_decay"])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.squeeze().ndim > 1  # without a ViT's single tokens; lightly's has one that it does not use
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lightly_trains_the_same_weights_with_the_same_decay(method: str, data: Path) -> None:
+    from perf.peers.by_lightly import MODELS, optimizer_of
+
+    task = replace(task_of("lightly", method, data), images=10_000)
+    setup = Setup.of(task.config, task.images, 10, plan=task.plan)
+    ours = trained(TrainState.create(setup).optimizer)
+    assert ours == trained(optimizer_of(task, MODELS[method](task).trained))
+
+
+def test_raysl_learns_from_the_first_images_as_the_others_do(data: Path) -> None:
+    task = replace(task_of("raysl", "simclr", data), images=IMAGES // 2)
+    batches = list(LocalBatches(prepared(task).loader).plain())
+    pixels = torch.cat([batch.views["image"].flatten(1) for batch in batches])
+    expected, labels = task.normalised("train", task.images)
+    assert torch.equal(torch.cat([batch.label for batch in batches]), labels)
+    assert torch.allclose(pixels, expected.flatten(1), atol=1e-5)
 
 
 @pytest.mark.parametrize(
