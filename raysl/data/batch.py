@@ -25,7 +25,7 @@ class Batch:
         label: int64 [B], -1 where unlabelled.
         lane: int64 [B], the fixed part of the global batch of each row, for any number of ranks; default: 0.
         extras: additional outputs of the views, by group: "global.mask" bool [B, V, h, w], "global.rotation" and
-            "patches.permutation" int64 [B, V].
+            "patches.permutation" int64 [B, V], "global.box" float32 [B, V, 6] (`raysl.transforms.View`).
         seed: of the run.
         epoch, step: of training.
         host_index: a copy of `index` on the CPU; default: copied when it is needed.

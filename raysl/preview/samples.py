@@ -196,6 +196,9 @@ def _captions(tiles: Tiles | None, extras: dict[str, Tensor]) -> list[str]:
             lines.append(f"patches to predict: {', '.join(map(str, value.flatten(1).sum(dim=1).tolist()))}")
         elif name == "rotation":
             lines.append(f"rotation {90 * int(value)}°")
+        elif name == "box":
+            top, left, bottom, right, _, _ = value.tolist()
+            lines.append(f"rows {top:g} to {bottom:g}, columns {left:g} to {right:g}")
         elif name == "permutation" and tiles is not None:
             lines.append(_permutation(tiles, int(value)))
         elif value.numel() == 1:

@@ -99,11 +99,7 @@ def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
     """Return a batch whose masks and permutations are drawn; its views are one number, repeated."""
     num_drawn, data = min(rows, DRAWN), setup.config.data
     drawn = np.arange(num_drawn)
-    crops = {
-        name: torch.zeros(num_drawn, len(views), 3, views[0].crop.size, views[0].crop.size, dtype=torch.uint8)
-        for name, views in recipe.groups.items()
-    }
-    made = recipe.augment(crops, drawn, setup.seed, 0)
+    made = recipe.augment(recipe.blank(num_drawn), drawn, setup.seed, 0)
     inputs = {name: network_input(view, data.mean, data.std, data.channels) for name, view in made.views.items()}
     places = torch.arange(rows) % num_drawn
     return Batch(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform
+from raysl.transforms.transform import Transform, no_box
 
 BINS = 10
 
@@ -85,6 +85,9 @@ class AutoAugment(Transform):
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return apply_ops(images, params["ops"], params["values"], self.fill)
+
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        raise no_box("AutoAugment")
 
 
 def policy_table(policy: str) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:

@@ -16,6 +16,9 @@ from raysl.transforms.small_boxes import LARGEST, Pixels
 CropParams = dict[str, Ints]
 """Parameters of a batch of crops, each int64 [B]."""
 
+Edges = tuple[float, float, float, float]
+"""The top, left, bottom and right edge of a crop in pixels of its image; 0 is the outer edge of the first pixel."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Crop(ABC):
@@ -61,6 +64,13 @@ class Crop(ABC):
     def shrunk(self, params: dict[str, int], size: Sequence[int], reduced: Sequence[int]) -> dict[str, int]:
         """Convert parameters drawn for an image of `size` (height, width) to one decoded at the size `reduced`."""
         return params
+
+    def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
+        """Return the top, left, bottom and right edge of what `apply` cuts out of an image of this size, in its pixels.
+
+        A crop without it cannot be part of a view with a box (`View.box`).
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +141,10 @@ class RandomResizedCrop(Crop):
         )
         return {"top": top, "left": left, "height": max(1, bottom - top), "width": max(1, right - left)}
 
+    def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
+        top, left = params["top"], params["left"]
+        return top, left, top + params["height"], left + params["width"]
+
     def _central_box(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
         """Return height and width of the largest box whose ratio is allowed."""
         in_ratio: Floats = widths / heights
@@ -154,6 +168,12 @@ class ShortSideCrop(Crop):
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
         return np.minimum(heights, widths) / self.resize
 
+    def _edges(self, corner: tuple[int, int], resized: tuple[int, int], size: tuple[int, int]) -> Edges:
+        """Return the edges of the square with this corner (top, left) of an image resized from `size`."""
+        rows, columns = size[0] / resized[0], size[1] / resized[1]
+        top, left = corner
+        return top * rows, left * columns, (top + self.size) * rows, (left + self.size) * columns
+
 
 @dataclass(frozen=True, kw_only=True)
 class CenterCrop(ShortSideCrop):
@@ -171,13 +191,20 @@ class CenterCrop(ShortSideCrop):
         return {}
 
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
-        height, width = image.shape[-2:]
-        short = min(height, width)
-        if short != self.resize:
-            height, width = height * self.resize // short, width * self.resize // short
-            image = functional.resize(image, height, width, self.interpolation)
-        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        size, (top, left) = self._place(*image.shape[-2:])
+        if size != tuple(image.shape[-2:]):
+            image = functional.resize(image, *size, self.interpolation)
         return image[:, top : top + self.size, left : left + self.size]
+
+    def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
+        resized, corner = self._place(height, width)
+        return self._edges(corner, resized, (height, width))
+
+    def _place(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the resized height and width of an image, and the top and left of its middle."""
+        short = min(height, width)
+        height, width = height * self.resize // short, width * self.resize // short
+        return (height, width), (round((height - self.size) / 2), round((width - self.size) / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +231,9 @@ class RandomCrop(ShortSideCrop):
             image = functional.resize(image, params["height"], params["width"])
         top, left = params["top"], params["left"]
         return image[:, top : top + self.size, left : left + self.size]
+
+    def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
+        return self._edges((params["top"], params["left"]), (params["height"], params["width"]), (height, width))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +263,9 @@ class Canvas(Crop):
         part = image[:, : self.size - self.top, : self.size - self.left]
         canvas[:, self.top : self.top + part.shape[1], self.left : self.left + part.shape[2]] = part
         return canvas
+
+    def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
+        return -self.top, -self.left, self.size - self.top, self.size - self.left
 
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
         return np.ones(len(heights))

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from raysl.transforms import functional, programs
+from raysl.transforms.device import to_device
 from raysl.transforms.functional import change_where
 from raysl.transforms.programs import Program, single_operation
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform, check_probability
+from raysl.transforms.transform import Masked, Transform, check_probability, no_box
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,9 @@ class HorizontalFlip(Masked):
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
         return single_operation(programs.FLIP, params["mask"])
 
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return _swapped(box, 1, 3, params["mask"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerticalFlip(Masked):
@@ -43,6 +47,9 @@ class VerticalFlip(Masked):
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional.vertical_flip(images, params["mask"])
+
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return _swapped(box, 0, 2, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,9 @@ class Affine(Transform):
         values = (params[name] for name in ("angle", "translate", "scale", "shear"))
         return functional.change_where(params["mask"], images, functional.affine, *values)
 
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        raise no_box("an affine map")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRotation90(Transform):
@@ -118,6 +128,9 @@ class RandomRotation90(Transform):
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"rotation": params["quarters"]}
 
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        raise no_box("a quarter turn")
+
 
 def rotate_quarters(images: Tensor, quarters: Tensor) -> Tensor:
     """Turn each image [B, C, H, H], of any type, counter-clockwise by `quarters` [B] of 90 degrees, in [0, 4).
@@ -131,3 +144,11 @@ def rotate_quarters(images: Tensor, quarters: Tensor) -> Tensor:
     for number in range(1, 4):
         images = change_where(quarters == number, images, lambda chosen, k=number: chosen.rot90(k, (-2, -1)))
     return images
+
+
+def _swapped(box: Tensor, first: int, second: int, mask: Tensor) -> Tensor:
+    """Exchange two edges of the boxes [B, 6] of which the mask, bool [B] on the CPU, is true."""
+    edges, mask = list(box.unbind(dim=1)), to_device(mask, box.device)
+    low, high = edges[first], edges[second]
+    edges[first], edges[second] = torch.where(mask, high, low), torch.where(mask, low, high)
+    return torch.stack(edges, dim=1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
 from raysl.transforms.random import Floats, SampleRandom
-from raysl.transforms.transform import Transform, check_probability
+from raysl.transforms.transform import Transform, check_probability, no_box
 
 NUM_OPS = OPS.index("invert")
 """RandAugment chooses from the operations before this one."""
@@ -65,6 +65,9 @@ class RandAugment(Transform):
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return apply_ops(images, params["ops"], params["values"], self.fill)
+
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        raise no_box("RandAugment")
 
 
 def _normals(random: SampleRandom, num: int) -> Floats:

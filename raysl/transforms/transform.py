@@ -60,6 +60,18 @@ class Transform(ABC):
         """Return the drawn parameters that the method needs, [B, ...] by name, such as the rotation."""
         return {}
 
+    def moved(self, box: Tensor, params: dict[str, Tensor]) -> Tensor:
+        """Return where the views lie in their images after this transform, which by default moves no pixel.
+
+        Args:
+            box: float [B, 6] on any device, see `View.box`.
+            params: the result of `draw`.
+
+        Raises:
+            ValueError: if a box cannot say where the views lie; also for no samples, so that it is known beforehand.
+        """
+        return box
+
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(Transform):
@@ -73,6 +85,14 @@ class Masked(Transform):
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"mask": torch.from_numpy(random.bernoulli(self.p))}
+
+
+def no_box(name: str) -> ValueError:
+    """Return the error of a transform that moves pixels in another way than a flip."""
+    return ValueError(
+        f"{name} turns, shifts or stretches views, and the method has to know which box of the image each of them "
+        "shows; leave it out: affine_p=0 and policy=null, where the settings have them"
+    )
 
 
 def check_probability(p: float) -> None:

@@ -38,6 +38,10 @@ class View:
         mask: of the crop's patches, for the method; the pixels stay as they are.
         repeats: number of the view, among all views of the image, whose random numbers this one takes, so that it shows
             the same part of the image, flipped alike; None for numbers of its own.
+        box: whether the method gets `box`, float32 [B, V, 6], to know which places of two views are the same: where the
+            upper left corner of the view lies in the image (y, x), where its lower right corner lies (y, x), and the
+            image's height and width, all in pixels of the whole image. The left edge of a view that was mirrored has
+            the larger x. Without transforms that turn, shift or stretch, and without tiles.
     """
 
     crop: Crop
@@ -46,16 +50,23 @@ class View:
     tile_transforms: tuple[Transform, ...] = ()
     mask: "Mask | None" = None
     repeats: int | None = None
+    box: bool = False
 
     def __post_init__(self) -> None:
         if self.tile_transforms and self.tiles is None:
             raise ValueError("tile_transforms need tiles; put them into transforms, or give tiles")
         if self.mask is not None and self.tiles is not None:
             raise ValueError("a mask covers patches of the crop, and tiles are cut out of it; give one of the two")
+        if self.box and self.tiles is not None:
+            raise ValueError("a box is that of the crop, and tiles are cut out of it; give one of the two")
         # Settings that do not fit the size of the crop raise here, before any image is read.
         no_samples = SampleRandom(0, 0, np.empty(0, np.int64), 0)
         self._extras(no_samples, self.draw(no_samples), None if self.tiles is None else self._drawn_tiles(no_samples))
         _draw(self.tile_transforms, no_samples, self.size)
+        if self.box:
+            if type(self.crop).edges is Crop.edges:
+                raise ValueError(f"{type(self.crop).__name__} does not tell where its crops lie; give it `edges`")
+            self._moved(torch.empty(0, 6), self.draw(no_samples))
 
     @property
     def num_images(self) -> int:
@@ -76,10 +87,10 @@ class View:
         """Names of the extras that the method gets beside the pixels."""
         no_samples = SampleRandom(0, 0, np.empty(0, np.int64), 0)
         tiles = None if self.tiles is None else self._drawn_tiles(no_samples)
-        return tuple(self._extras(no_samples, self.draw(no_samples), tiles))
+        return (*self._extras(no_samples, self.draw(no_samples), tiles), *(["box"] if self.box else []))
 
     def finish(
-        self, random: SampleRandom, drawn: list[dict[str, Tensor]], crops: Tensor
+        self, random: SampleRandom, drawn: list[dict[str, Tensor]], crops: Tensor, box: Tensor | None = None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Cut the tiles of crops whose transforms are done.
 
@@ -87,19 +98,27 @@ class View:
             random: of the view, for B samples.
             drawn: the result of `draw`.
             crops: uint8 [B, C, S, S] of this view.
+            box: where they lie, float [B, 6], if `box` is asked for.
 
         Returns:
-            The tiles, uint8 [B, T, C, s, s], or None without tiles; and the extras for the method, [B, ...] on the
-            CPU by name.
+            The tiles, uint8 [B, T, C, s, s], or None without tiles; and the extras for the method, [B, ...] by name,
+            on the CPU except for the box, which stays on its device.
         """
         if self.tiles is None:
-            return None, self._extras(random, drawn, None)
+            extras = self._extras(random, drawn, None)
+            return None, extras if box is None else extras | {"box": self._moved(box, drawn)}
         tiles = self._drawn_tiles(random)
         cut = self.tiles.cut(crops, tiles).contiguous()
         streams = [random.at(_TILE).at(tile) for tile in range(self.num_images)]
         values = [_draw(self.tile_transforms, stream, self.size) for stream in streams]
         _apply(self.tile_transforms, values, cut, range(self.num_images))
         return cut, self._extras(random, drawn, tiles)
+
+    def _moved(self, box: Tensor, drawn: list[dict[str, Tensor]]) -> Tensor:
+        """Return the boxes [B, 6] of crops after the transforms."""
+        for transform, params in zip(self.transforms, drawn, strict=True):
+            box = transform.moved(box, params)
+        return box
 
     def _drawn_tiles(self, random: SampleRandom) -> dict[str, Tensor]:
         assert self.tiles is not None
@@ -121,7 +140,7 @@ class View:
 
 
 def augment(
-    views: Sequence[View], randoms: Sequence[SampleRandom], crops: Tensor
+    views: Sequence[View], randoms: Sequence[SampleRandom], crops: Tensor, boxes: Tensor | None = None
 ) -> list[tuple[Tensor | None, dict[str, Tensor]]]:
     """Run the transforms of a group's views; those with the same transforms go through them together.
 
@@ -129,6 +148,7 @@ def augment(
         views: of the group.
         randoms: of each view, for B samples.
         crops: uint8 [B, V, C, S, S] of all views, contiguous; changed in place.
+        boxes: where they lie, float [B, V, 6], if the views ask for it.
 
     Returns:
         The result of `View.finish` for each view.
@@ -140,7 +160,10 @@ def augment(
         alike = [number for number in left if views[number].transforms == transforms]
         left = [number for number in left if number not in alike]
         _apply(transforms, [drawn[number] for number in alike], crops, alike)
-    return [view.finish(randoms[number], drawn[number], crops[:, number]) for number, view in enumerate(views)]
+    return [
+        view.finish(randoms[number], drawn[number], crops[:, number], None if boxes is None else boxes[:, number])
+        for number, view in enumerate(views)
+    ]
 
 
 def _apply(

@@ -1,16 +1,16 @@
 """Recipes: all views that the data pipeline makes of an image, for a method and for evaluation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.transforms.crop import CenterCrop, Crop
+from raysl.transforms.crop import CenterCrop
+from raysl.transforms.cutting import boxes_of, crop_each
 from raysl.transforms.functional import Interpolation
-from raysl.transforms.programs import HAS_KERNELS
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.small_boxes import stack_small
 from raysl.transforms.view import View, augment
@@ -56,6 +56,20 @@ class ViewRecipe:
         return next(iter(self.groups.values()))[0].size
 
     @property
+    def crop_names(self) -> tuple[str, ...]:
+        """Names of what `crop` returns: the groups, and `GROUP.box` of those with boxes."""
+        return (*self.groups, *(f"{name}.box" for name, views in self.groups.items() if views[0].box))
+
+    def with_boxes(self) -> "ViewRecipe":
+        """Return the same views, whose boxes the method gets as `batch.extras["GROUP.box"]`, see `View.box`.
+
+        Raises:
+            ValueError: if a view cannot have one.
+        """
+        groups = self.groups.items()
+        return ViewRecipe({name: tuple(replace(view, box=True) for view in views) for name, views in groups})
+
+    @property
     def num_views(self) -> int:
         """Number of views of one image, over all groups."""
         return sum(view.num_images for views in self.groups.values() for view in views)
@@ -83,7 +97,8 @@ class ViewRecipe:
                 default: the sizes of `images`.
 
         Returns:
-            uint8 [B, V, C, size, size] by group.
+            uint8 [B, V, C, size, size] by group; and as "GROUP.box", float32 [B, V, 6], where the crops lie if views
+            ask for it (`View.box`). A reduced scale is undone: a box is in pixels of the whole image.
 
         Raises:
             ValueError: if an image is not uint8 [C, H, W] with as many channels as the first.
@@ -98,12 +113,17 @@ class ViewRecipe:
         for name, views in self.groups.items():
             side = views[0].crop.size
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
+            boxes = torch.empty(len(images), len(views), 6)
             for number, view in enumerate(views):
                 random = SampleRandom(seed, epoch, index, _key(view, first + number)).at(_CROP)
                 params = view.crop.draw(random, heights, widths)
                 if small is None or not view.crop.cut_small(small, params, group[:, number]):
-                    _crop_each(view.crop, images, params, sizes, group[:, number])
+                    crop_each(view.crop, images, params, sizes, group[:, number])
+                if view.box:
+                    boxes[:, number] = boxes_of(view.crop, images, params, sizes)
             out[name] = group
+            if views[0].box:
+                out[f"{name}.box"] = boxes
             first += len(views)
         return out
 
@@ -124,11 +144,22 @@ class ViewRecipe:
             rooms.append(view.crop.room(params, heights, widths))
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
+    def blank(self, num: int, num_channels: int = 3) -> dict[str, Tensor]:
+        """Return black crops of `num` images for `augment`, each of a whole image of its size."""
+        out = {}
+        for name, views in self.groups.items():
+            side = views[0].crop.size
+            out[name] = torch.zeros(num, len(views), num_channels, side, side, dtype=torch.uint8)
+            if views[0].box:
+                out[f"{name}.box"] = torch.tensor([0.0, 0.0, *[side] * 4]).expand(num, len(views), 6).clone()
+        return out
+
     def augment(self, crops: dict[str, Tensor], index: Ints, seed: int, epoch: int) -> "Augmented":
         """Run every view's transforms, on the device of the crops.
 
         Args:
-            crops: uint8 [B, V, C, H, W] by group; overwritten, since the result reuses their memory where possible.
+            crops: the result of `crop`, uint8 [B, V, C, H, W] by group and boxes; views are overwritten, since the
+                result reuses their memory where possible.
             index: int64 [B], the samples' indices in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
@@ -139,7 +170,7 @@ class ViewRecipe:
             group = crops[name].contiguous()
             keys = [_key(view, first + number) for number, view in enumerate(views)]
             randoms = [SampleRandom(seed, epoch, index, key) for key in keys]
-            results = augment(views, randoms, group)
+            results = augment(views, randoms, group, crops[f"{name}.box"] if views[0].box else None)
             cut = [tiles for tiles, _ in results if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
             for extra in results[0][1]:
@@ -154,7 +185,8 @@ class Augmented:
 
     Args:
         views: uint8 [B, V, C, H, W] by group; each tile counts as a view.
-        extras: [B, V, ...] on the CPU by group and name, such as "global.mask"; V views of the group.
+        extras: [B, V, ...] by group and name, such as "global.mask"; V views of the group; on the CPU, but for boxes,
+            which are where the crops' are.
     """
 
     views: dict[str, Tensor]
@@ -192,26 +224,3 @@ def _check_images(images: Sequence[Tensor], index: Ints) -> None:
         if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != images[0].shape[0]:
             shape = f"[{images[0].shape[0]}, H, W]"
             raise ValueError(f"image {number} is {image.dtype} {list(image.shape)}; decode it to uint8 {shape}")
-
-
-def _crop_each(
-    crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], sizes: Sequence[tuple[int, int]], out: Tensor
-) -> None:
-    """Fill `out` [B, C, size, size]."""
-    columns = [values.tolist() for values in params.values()]
-    rows = zip(*columns, strict=True) if columns else [()] * len(images)
-    for image, row, size, view in zip(images, rows, sizes, out.unbind(0), strict=True):
-        values = dict(zip(params, row, strict=True))
-        is_reduced = image.shape[1:] != size
-        _copy(crop.apply(image, crop.shrunk(values, size, image.shape[1:]) if is_reduced else values), view)
-
-
-def _copy(crop: Tensor, view: Tensor) -> None:
-    """Copy a crop [C, size, size] into a batch, where channels are planes."""
-    if HAS_KERNELS and crop.permute(1, 2, 0).is_contiguous() and crop.shape[0] == 3:
-        from raysl.transforms import box_kernels
-
-        # A resized crop has its pixels in a row; torch takes five times as long to part the channels.
-        box_kernels.split_channels(crop.permute(1, 2, 0).numpy().reshape(-1), view.numpy().reshape(3, -1))
-    else:
-        view.copy_(crop)

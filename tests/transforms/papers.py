@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 from raysl.config.ranges import Areas, Share, Side, Within
@@ -273,15 +272,11 @@ RECIPES: dict[str, Callable[..., ViewRecipe]] = {
 
 def extras_of(recipe: ViewRecipe, index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
     """What a recipe tells the method of the samples, whatever their pixels are."""
-    crops = {
-        name: torch.zeros(len(index), len(views), 1, views[0].crop.size, views[0].crop.size, dtype=torch.uint8)
-        for name, views in recipe.groups.items()
-    }
     plain = {
         name: tuple(replace(view, transforms=_telling(view), tile_transforms=()) for view in views)
         for name, views in recipe.groups.items()
     }
-    return ViewRecipe(plain).augment(crops, index, seed, epoch).extras
+    return ViewRecipe(plain).augment(recipe.blank(len(index), 1), index, seed, epoch).extras
 
 
 def _telling(view: View) -> tuple[Transform, ...]:

@@ -241,7 +241,7 @@ class Loader:
         out: dict[str, Tensor] = {}
         extras: dict[str, Tensor] = {}
         for number in range(self.split.num_sources):
-            crops = {name: views[pair_name(name, number)] for name in self.recipe.groups}
+            crops = {name: views[pair_name(name, number)] for name in self.recipe.crop_names}
             done = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
             out |= {pair_name(name, number): view for name, view in done.views.items()}
             for name, extra in done.extras.items():

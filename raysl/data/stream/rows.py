@@ -29,8 +29,8 @@ class Loaded:
     """Views of some samples before normalisation.
 
     Args:
-        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`. Not to be written to: they
-            may be memory that processes share.
+        views: uint8 [B, V, C, H, W] by group, before augmentation with the boxes that the recipe asks for; those of the
+            n-th paired source end in `_n`. Not to be written to: they may be memory that processes share.
         extras: what the recipe hands to the method, [B, ...] by group and name; empty before augmentation.
         index: int64 [B].
         label: int64 [B], or [B, K].

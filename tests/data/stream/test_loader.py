@@ -19,6 +19,7 @@ from raysl.data.stream import prefetch
 from raysl.data.stream.loader import LARGE_BYTES, Loader, LocalBatches
 from raysl.data.stream.rows import BlockRows, to_loaded, to_rows
 from raysl.hashing import Int64s
+from raysl.nn.places import place_centres
 from raysl.transforms import HorizontalFlip, RandomResizedCrop, View, ViewRecipe
 from raysl.transforms.view_recipe import evaluation_recipe
 from tests.transforms.papers import ibot, jigsaw, rotnet
@@ -194,3 +195,42 @@ def test_broken_files_are_told_of_once(
     list(islice(batches.from_step(0), 8))
     assert len(batches.corrupt.seen) == 2
     assert caplog.text.count("replaced a corrupt image") == 2
+
+
+def boxed(num: int, side: int = 40) -> ViewRecipe:
+    """Square views, mirrored by half, with boxes."""
+    return ViewRecipe({"global": (View(RandomResizedCrop(size=side), (HorizontalFlip(p=0.5),)),) * num}).with_boxes()
+
+
+@pytest.mark.parametrize(("side", "scale"), [(40, 8), (200, 4), (400, 2)])
+def test_boxes_are_exact_where_files_are_decoded_at_a_reduced_scale(side: int, scale: int) -> None:
+    """On a JPEG file that shows its own coordinates, with sides that no scale divides."""
+    height, width, index = 1603, 2101, np.arange(12)
+    rows, columns = np.mgrid[:height, :width]
+    noise = np.random.default_rng(0).integers(0, 30, (height, width))
+    pixels = np.stack([rows * 255 / height, columns * 255 / width, noise], axis=-1).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=95, subsampling=0)
+    assert len(file.getvalue()) > LARGE_BYTES
+    loader = loader_of(Photographs([file.getvalue()]), boxed(1, side))
+    assert scale in stream_loader._reductions(loader.split.read(index), loader.recipe, index, 0, 0)
+    done = loader.load_samples(index, 0)
+    edge = slice(side // 10, -side // 10)
+    centres = place_centres(done.extras["global.box"], side, side)[:, 0, edge, edge]  # [12, h, h, 2]
+    came_from = done.views["global"][:, 0, :2, edge, edge].movedim(1, -1).float() / 255
+    away = (centres / torch.tensor([height, width]) - came_from).mean(dim=(1, 2))  # [12, 2], colours rounded down
+    assert (away - 0.5 / 255).abs().max() < 0.3 / 255
+
+
+@pytest.mark.parametrize("in_task", [True, False])
+def test_boxes_are_the_same_on_any_number_of_workers(files: list[bytes], in_task: bool) -> None:
+    loader = replace(loader_of(Photographs(files, num_sources=2), boxed(2)), augment_in_task=in_task)
+    whole = next(LocalBatches(loader).from_step(0))
+    parts = [next(LocalBatches(loader, rank, 2).from_step(0)) for rank in range(2)]
+    for name, shape in (("global.box", (2, 6)), ("global_1.box", (2, 6))):
+        boxes = torch.cat([part.extras[name] for part in parts])
+        order = torch.cat([part.index for part in parts]).argsort()
+        assert torch.equal(boxes[order], whole.extras[name][whole.index.argsort()])
+        assert boxes.shape[1:] == shape
+    assert whole.extras["global.box"][:, :, 4:].max() == 1600
+    assert whole.extras["global_1.box"][:, :, 4:].max() == 50
