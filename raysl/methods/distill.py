@@ -5,35 +5,28 @@ high temperature, or its features, as the hints of Romero et al. 2014 (FitNets, 
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import STATE_FILE, local_copy, newest
-from raysl.checkpoint.tensors import load_tensors
 from raysl.components import resolve
 from raysl.config.ranges import Location, Share, Side, Temperature, Width
 from raysl.config.schema import MethodConfig
-from raysl.config.sizes import find_size_setting
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
+from raysl.methods.lessons import Lesson, ask, make_lesson, token_distance
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.teachers import LIBRARIES, ImagesOf, library_config, read_published, read_teacher
+from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_teacher, is_path
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
-
-UNTRAINED = "untrained"
-"""Name of a random teacher: a network like the student with other random weights."""
 
 
 class Distill(Method):
@@ -55,7 +48,11 @@ class Distill(Method):
         `timm:vit_small_patch14_dinov2.lvd142m` or `torchvision:resnet50`. The word `untrained` takes a random network
         like the student: from its features of other views a student learns what views have in common (Grill et al.
         2020, arXiv 2006.07733, section 2)."""
-        target: Literal["labels", "features", "tokens"] = "labels"
+        teachers: tuple[TeacherConfig, ...] = ()
+        """Several teachers in place of one, with heads of the student for each: [{teacher: runs/x, target: features},
+        {teacher: "timm:vit_small_patch14_dinov2.lvd142m", size: 518, weight: 1}]. The loss is the sum of theirs, as in
+        AM-RADIO."""
+        target: Target = "labels"
         """What the student learns: the class scores of a teacher of method=supervised, a teacher's features, or its
         features and those of each place of its map (Ranzinger et al. 2024, AM-RADIO, arXiv 2312.06709, section 3.3)."""
         teacher_size: Side | None = None
@@ -73,114 +70,111 @@ class Distill(Method):
         """One crop, mirrored with probability 1/2."""
 
         def is_place(self, field: str, text: str) -> bool:
-            return field != "teacher" or not (text == UNTRAINED or text.startswith(LIBRARIES))
+            return field != "teacher" or is_path(text)
+
+        @property
+        def all_teachers(self) -> dict[str, TeacherConfig]:
+            """The teachers, by their keys below `method`."""
+            if self.teachers or self.teacher is None:
+                return {f"teachers[{number}]": each for number, each in enumerate(self.teachers)}
+            return {"teacher": TeacherConfig(teacher=self.teacher, target=self.target, size=self.teacher_size)}
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        config, data = self.config, setup.config.data
-        checkpoint: Checkpoint | None = None
-        mean: tuple[float, ...] = data.mean
-        std: tuple[float, ...] = data.std
-        network: Backbone
-        if config.teacher == UNTRAINED:
-            network = type(backbone)(backbone.config)
-        elif config.teacher.startswith(LIBRARIES):
-            network, mean, std = read_published(config.teacher)
+        config = self.config
+        teachers = config.all_teachers.items()
+        has_map = any(given.target == "tokens" for _, given in teachers)
+        self.stage = last_map(backbone.info(backbone.config)) if has_map else ""
+        self.lessons = tuple(make_lesson(setup, backbone, key, given) for key, given in teachers)
+        place_heads = [lesson.place_head for lesson in self.lessons if lesson.place_head is not None]
+        if config.teachers:
+            self.images_of_teachers = nn.ModuleList(lesson.images for lesson in self.lessons)
+            self.teachers = nn.ModuleList(lesson.teacher for lesson in self.lessons)
+            self.heads = nn.ModuleList(lesson.head for lesson in self.lessons)
+            self.place_heads = nn.ModuleList(place_heads)
         else:
-            checkpoint = read_teacher(setup)
-            network = checkpoint.backbone
-        self.images_of_teacher = ImagesOf(data.mean, data.std, mean, std, config.teacher_size)
-        teacher: nn.Module = network
-        num_outputs = network.feature_dim
-        if checkpoint is not None and config.target == "labels":
-            classifier = _classifier(checkpoint)
-            teacher, num_outputs = nn.Sequential(network, classifier), classifier.out_features
-        self.teacher = teacher.requires_grad_(False)
-        hidden_dims = config.hidden_dims if config.target != "labels" else ()
-        self.head = mlp([backbone.feature_dim, *hidden_dims, num_outputs], norm=True)
-        if config.target == "tokens":
-            infos = [kind.info(kind.config) for kind in (backbone, network)]
-            self.stages = [last_map(info) for info in infos]
-            widths = [info.stages[stage] for info, stage in zip(infos, self.stages, strict=True)]
-            self.place_head = mlp([widths[0], *hidden_dims, widths[1]], norm=True)
+            (lesson,) = self.lessons
+            self.images_of_teacher, self.teacher, self.head = lesson.images, lesson.teacher, lesson.head
+            if place_heads:
+                (self.place_head,) = place_heads
+
+    @classmethod
+    def logged_by(cls, config: Any) -> tuple[str, ...]:
+        """Of several teachers also `NAME_loss` and `NAME_agreement` of each."""
+        names = [given.title for given in config.teachers]
+        return (*cls.logged, *(f"{name}_{what}" for name in names for what in ("loss", "agreement")))
 
     @property
     def given_parts(self) -> dict[str, str]:
-        """Return the teacher, unless it is a random one."""
-        return {} if self.config.teacher == UNTRAINED else {"teacher": "teacher"}
+        """Return the teachers, unless all are random ones."""
+        if all(lesson.given.teacher == UNTRAINED for lesson in self.lessons):
+            return {}
+        return {"teachers": "teachers"} if self.config.teachers else {"teacher": "teacher"}
 
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse a missing teacher, one that does not take these images, and labels that do not fit it."""
         method = setup.method
-        if method.is_crossed and method.target == "tokens":
+        if method.teachers:
+            _check_several(method)
+        targets = {given.target for given in method.all_teachers.values()} or {method.target}
+        if method.is_crossed and "tokens" in targets:
             raise ConfigError("method.target=tokens compares places of one view; set method.is_crossed=false")
         if method.is_crossed and method.views.num < 2:
             raise ConfigError("method.is_crossed compares views of an image; set method.views.num=2, or leave it out")
-        if method.target != "labels" and method.label_weight > 0:
+        if targets != {"labels"} and method.label_weight > 0:
             raise ConfigError(
                 f"method.label_weight is {method.label_weight:g}, and features are not classes; set "
                 "method.target=labels, or method.label_weight=0"
             )
-        if method.teacher is None:
+        if method.teacher is None and not method.teachers:
             raise ConfigError(
                 "method.teacher is not given; distill learns from a network: give the run or checkpoint of one, "
                 "such as method.teacher=runs/supervised, or the word untrained"
             )
-        if method.target == "tokens":
+        if "tokens" in targets:
             own: type[Backbone] = resolve("backbone", setup.config.backbone.name)
             last_map(own.info(setup.config.backbone))
-        if method.teacher == UNTRAINED or method.teacher.startswith(LIBRARIES):
-            if method.target == "labels":
-                raise ConfigError(
-                    f"method.teacher={method.teacher} knows no classes of these images; set method.target=features"
-                )
-            if method.teacher != UNTRAINED:
-                config, side = library_config(method.teacher).at_random(), method.teacher_size or method.views.size
-                resolve("backbone", config.name).check_side(config, side)
-            return
-        _check_teacher(setup, read_teacher(setup))
+        for key, given in method.all_teachers.items():
+            check_teacher(setup, given, key)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Distance of what the student says of this rank's images from what the teacher does."""
+        """Distance of what the student says of this rank's images from what its teachers do."""
         views = batch.views["global"]  # [B, V, C, H, W]
         images = views.flatten(0, 1)
-        if self.config.target == "tokens":
-            return self._of_tokens(images, views.shape[1])
-        h = self.backbone(images)  # [B*V, D]
-        student = at_least_fp32(self.head(h)).view(*views.shape[:2], -1)  # [B, V, K]
-        self.teacher.eval()  # whatever the method is
-        with torch.no_grad():
-            teacher = at_least_fp32(self.teacher(self.images_of_teacher(images))).view(
-                *views.shape[:2], -1
-            )  # [B, V, K]
+        if self.stage:
+            h, values = features_and_map(self.backbone, images, self.stage)  # [n, D], [n, C, h, w]
+        else:
+            h, values = self.backbone(images), None
+        losses, agreements = [], []
+        for lesson in self.lessons:
+            theirs = [at_least_fp32(value) for value in ask(lesson, images)]
+            if values is not None and lesson.place_head is not None:
+                loss, agreement = token_distance(lesson, h, values, theirs)
+            else:
+                loss, agreement = self._of_features(lesson, h, theirs[0], views.shape[1], batch.label)
+            losses.append(loss)
+            agreements.append(100 * agreement.detach())
+        metrics = {"agreement": torch.stack(agreements).mean(), **batch_collapse(h.view(*views.shape[:2], -1))}
+        if self.config.teachers:
+            for lesson, loss, agreement in zip(self.lessons, losses, agreements, strict=True):
+                name = lesson.given.title
+                metrics |= {f"{name}_loss": loss.detach(), f"{name}_agreement": agreement}
+        return StepOutput(torch.stack(losses).sum(), metrics)
+
+    def _of_features(
+        self, lesson: Lesson, h: Tensor, theirs: Tensor, num_views: int, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted distance of the student's features or scores from a teacher's, and how far they agree."""
+        student = at_least_fp32(lesson.head(h)).unflatten(0, (-1, num_views))  # [B, V, K]
+        teacher = theirs.unflatten(0, (-1, num_views))
         if self.config.is_crossed:
             teacher = teacher.roll(1, dims=1)
-        if self.config.target == "features":
+        if lesson.given.target == "features":
             loss, agreement = hints(student, teacher)
         else:
-            loss, agreement = self._scores(student, teacher, batch.label)
-        spread = batch_collapse(h.view(*views.shape[:2], -1))
-        return StepOutput(loss, {"agreement": 100 * agreement, **spread})
-
-    def _of_tokens(self, images: Tensor, num_views: int) -> StepOutput:
-        """Return the distance of features, and of those of all places, from the teacher's (AM-RADIO, eq. 2 and 3)."""
-        h, values = features_and_map(self.backbone, images, self.stages[0])  # [n, D], [n, C, h, w]
-        self.teacher.eval()
-        with torch.no_grad():
-            theirs = features_and_map(self.teacher, self.images_of_teacher(images), self.stages[1])
-            summary, places = map(at_least_fp32, theirs)  # [n, K], [n, E, h', w']
-        student = at_least_fp32(self.head(h))
-        size = places.shape[-2:]
-        if values.shape[-2:] != size:
-            values = F.interpolate(values, size, mode="bilinear", align_corners=False)
-        own = at_least_fp32(self.place_head(values.permute(0, 2, 3, 1).flatten(0, 2)))  # [n*h'*w', E]
-        with torch.autocast(images.device.type, enabled=False):
-            agreement = F.cosine_similarity(student, summary, dim=-1).mean()
-            loss = 1 - agreement + place_distance(own, places.permute(0, 2, 3, 1).flatten(0, 2))
-        return StepOutput(
-            loss, {"agreement": 100 * agreement.detach(), **batch_collapse(h.view(-1, num_views, h.shape[1]))}
-        )
+            loss, agreement = self._scores(student, teacher, labels)
+        return lesson.given.weight * loss, agreement
 
     def _scores(self, student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of scores [B, V, K], and how often student and teacher name the same class."""
@@ -209,20 +203,6 @@ def soft_labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return temperature**2 * (q.exp() * (q - p)).sum(dim=-1).mean()
 
 
-def place_distance(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return nine tenths of the cosine distance and a tenth of the smooth L1 distance of features of places (AM-RADIO,
-    Ranzinger et al. 2024, arXiv 2312.06709, eq. 3).
-
-    >>> place_distance(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # 0.1 * (1.5 + 0) / 2
-    tensor(0.0750)
-
-    Args:
-        student, teacher: [n, E]; mean over rows.
-    """
-    cosine = 1 - F.cosine_similarity(student, teacher, dim=-1).mean()
-    return 0.9 * cosine + 0.1 * F.smooth_l1_loss(student, teacher)
-
-
 def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     """Return the squared error of features (FitNets, equation 3), and the share of their variance that is explained.
 
@@ -238,35 +218,16 @@ def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     return error, 1 - error.detach()
 
 
-def _classifier(checkpoint: Checkpoint) -> nn.Linear:
-    """Read the linear classifier from a checkpoint of method=supervised."""
-    if checkpoint.meta["method"] != "supervised":
+def _check_several(config: Any) -> None:
+    """Refuse one teacher beside several, and names that are not different."""
+    if config.teacher is not None:
         raise ConfigError(
-            f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which knows no classes; set "
-            "method.target=features, or give a checkpoint of method=supervised"
+            "method.teacher and method.teachers are both set; give all teachers in method.teachers, and leave "
+            "method.teacher out"
         )
-    with local_copy(newest(checkpoint.uri, [STATE_FILE]), [STATE_FILE]) as folder:
-        state: dict[str, Tensor] = load_tensors(folder / STATE_FILE)["method"]
-    layer = nn.Linear(checkpoint.backbone.feature_dim, len(state["classifier.bias"]))
-    layer.load_state_dict({name: state[f"classifier.{name}"] for name in ("weight", "bias")})
-    return layer
-
-
-def _check_teacher(setup: Setup, checkpoint: Checkpoint) -> None:
-    """Refuse a teacher that the views do not fit, or with other classes."""
-    method = setup.method
-    size, patch_size = method.teacher_size or method.views.size, checkpoint.backbone.patch_size
-    if patch_size is not None and size % patch_size and method.teacher_size is not None:
-        raise ConfigError(f"method.teacher_size is {size}, which the teacher's patches of {patch_size} do not cover")
-    if patch_size is not None and size % patch_size:
+    names = [given.title for given in config.teachers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(
-            f"views of {size} pixels are not covered by the teacher's patches of {patch_size}; set "
-            f"{find_size_setting(setup.config, size)}={(size // patch_size + 1) * patch_size}"
+            f"method.teachers: {twice!r} is the name of more than one teacher in the logged numbers; give each a name "
+            "of its own, as [{teacher: runs/a, name: a}, ...]"
         )
-    if method.target == "labels":
-        num_classes = _classifier(checkpoint).out_features
-        if method.label_weight > 0 and num_classes != setup.data.num_classes:
-            raise ConfigError(
-                f"the teacher knows {num_classes} classes, and the images have {setup.data.num_classes}; set "
-                "method.label_weight=0, or give a teacher of the same classes"
-            )

@@ -1,20 +1,67 @@
 """Reading a trained network that a method learns from, on the driver and on each worker."""
 
-from typing import Any
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
+from raysl.checkpoint.files import STATE_FILE, local_copy, newest
 from raysl.checkpoint.published import PublishedWeights
+from raysl.checkpoint.tensors import load_tensors
 from raysl.components import resolve
+from raysl.config.component import make_absolute
+from raysl.config.ranges import Amount, Location, Side
+from raysl.config.sizes import find_size_setting
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
 
 LIBRARIES = ("timm:", "torchvision:")
 """Beginnings of the names of published networks: `timm:vit_small_patch14_dinov2.lvd142m`."""
+UNTRAINED = "untrained"
+"""Name of a random teacher: a network like the student with other random weights."""
+Target = Literal["labels", "features", "tokens"]
+
+
+def is_path(text: str) -> bool:
+    """Whether a name of a teacher is a path or a URI, and neither a published network nor a random one."""
+    return not (text == UNTRAINED or text.startswith(LIBRARIES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """One of several networks that a student learns from.
+
+    >>> TeacherConfig(teacher="timm:vit_small_patch14_dinov2.lvd142m").title
+    'vit_small_patch14_dinov2_lvd142m'
+    """
+
+    teacher: Location
+    """As `method.teacher`."""
+    name: str | None = None
+    """Name in the logged numbers, such as `dino_loss`. Default: that of its network or run."""
+    target: Target = "tokens"
+    """As `method.target`."""
+    size: Side | None = None
+    """As `method.teacher_size`."""
+    weight: Amount = 1.0
+    """Weight of the distance of its features or scores (lambda in AM-RADIO's equation 2; 0 for SAM there)."""
+    place_weight: Amount = 1.0
+    """Weight of the distance of the features of places, with target=tokens (gamma in its equation 3)."""
+
+    def __post_init__(self) -> None:
+        """Make a path absolute."""
+        make_absolute(self, lambda _, text: is_path(text))
+
+    @property
+    def title(self) -> str:
+        """Name of the teacher in the logged numbers."""
+        last = self.teacher.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+        return self.name or re.sub(r"\W+", "_", last)
 
 
 def library_config(name: str) -> Any:
@@ -79,14 +126,19 @@ class ImagesOf(nn.Module):
         return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
 
 
-def read_teacher(setup: Setup, key: str = "teacher") -> Checkpoint:
+def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> Checkpoint:
     """Return the checkpoint at `method.teacher`, or another key, or the newest one of the run there.
+
+    Args:
+        setup: of the run.
+        key: the setting, for messages too.
+        uri: its value. Default: read from the settings.
 
     Raises:
         ConfigError: if it cannot be read, or its images had other channels or another normalisation.
     """
     try:
-        checkpoint = load_checkpoint(getattr(setup.method, key))
+        checkpoint = load_checkpoint(uri or getattr(setup.method, key))
     except ConfigError as error:
         raise ConfigError(f"method.{key}: {error}") from error
     ours, theirs = setup.config.data, checkpoint.config.data
@@ -102,3 +154,62 @@ def read_teacher(setup: Setup, key: str = "teacher") -> Checkpoint:
             f"data.std={list(theirs.std)}"
         )
     return checkpoint
+
+
+def read_classifier(checkpoint: Checkpoint) -> nn.Linear:
+    """Read the linear classifier from a checkpoint of method=supervised.
+
+    Raises:
+        ConfigError: if it is of another method.
+    """
+    if checkpoint.meta["method"] != "supervised":
+        raise ConfigError(
+            f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which knows no classes; set "
+            "method.target=features, or give a checkpoint of method=supervised"
+        )
+    with local_copy(newest(checkpoint.uri, [STATE_FILE]), [STATE_FILE]) as folder:
+        state: dict[str, Tensor] = load_tensors(folder / STATE_FILE)["method"]
+    layer = nn.Linear(checkpoint.backbone.feature_dim, len(state["classifier.bias"]))
+    layer.load_state_dict({name: state[f"classifier.{name}"] for name in ("weight", "bias")})
+    return layer
+
+
+def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
+    """Refuse a teacher that cannot be read, does not take the views, or does not know their classes.
+
+    Args:
+        setup: of the run.
+        given: the teacher's settings.
+        key: of the teacher below `method`: `teacher`, or `teachers[0]`.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    size = given.size or setup.method.views.size
+    if is_path(given.teacher):
+        _check_checkpoint(setup, given, read_teacher(setup, key, given.teacher), size)
+        return
+    if given.target == "labels":
+        raise ConfigError(f"method.{key}={given.teacher} knows no classes of these images; set method.target=features")
+    if given.teacher != UNTRAINED:
+        config = library_config(given.teacher).at_random()
+        resolve("backbone", config.name).check_side(config, size)
+
+
+def _check_checkpoint(setup: Setup, given: TeacherConfig, checkpoint: Checkpoint, size: int) -> None:
+    """Refuse a teacher of raysl whose patches do not cover the views, or with other classes."""
+    patch_size = checkpoint.backbone.patch_size
+    if patch_size is not None and size % patch_size and given.size is not None:
+        raise ConfigError(f"method.teacher_size is {size}, which the teacher's patches of {patch_size} do not cover")
+    if patch_size is not None and size % patch_size:
+        raise ConfigError(
+            f"views of {size} pixels are not covered by the teacher's patches of {patch_size}; set "
+            f"{find_size_setting(setup.config, size)}={(size // patch_size + 1) * patch_size}"
+        )
+    if given.target == "labels":
+        num_classes = read_classifier(checkpoint).out_features
+        if setup.method.label_weight > 0 and num_classes != setup.data.num_classes:
+            raise ConfigError(
+                f"the teacher knows {num_classes} classes, and the images have {setup.data.num_classes}; set "
+                "method.label_weight=0, or give a teacher of the same classes"
+            )

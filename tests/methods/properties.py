@@ -113,11 +113,12 @@ def _copies(state: TrainState) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in state.method.state_dict().items()}
 
 
-def restarted(name: str, folder: str) -> dict[int, list[str]]:
-    """For each stop, the names of tensors whose bits are others than those of the run that went through."""
+def restarted(name: str, folder: str, *words: str) -> dict[int, list[str]]:
+    """For each stop, the names of tensors whose bits are others than those of the run that went through; with further
+    settings."""
     torch.set_num_threads(1)
     path = Path(folder, f"{name}-{dist.world()}")
-    run = small(name)
+    run = small(name, *words)
     through = _trained(run, TrainState.create(run.setup, classes=run.classes), LocalReporter(path, keep=100))
     differing = {}
     for stop in STOPS:

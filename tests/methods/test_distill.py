@@ -17,7 +17,7 @@ from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.state import TrainState
-from tests.methods.properties import Steps, exact_steps
+from tests.methods.properties import STOPS, Steps, exact_steps, restarted
 from tests.rank_processes import RunRanks
 from tests.weights.networks import shaken
 from tests.weights.published import empty_cache, publish
@@ -208,18 +208,82 @@ def test_a_published_network_teaches_on_images_as_it_knows_them(
     assert method(batch_of(), STEP).loss.isfinite()
 
 
+def test_several_teachers_have_heads_of_their_own_and_the_loss_is_the_sum(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "first", "simclr", "backbone.width=6"), saved(tmp_path / "second")
+    teachers = [
+        f"{{teacher: {first}, weight: 0.5, place_weight: 2, size: 16}}",
+        f"{{teacher: {second}, target: features, weight: 3}}",
+    ]
+    method = made(
+        "null", "method.is_crossed=false", "method.hidden_dims=[7]", f"method.teachers=[{','.join(teachers)}]"
+    )
+    batch, cosine, places = batch_of(), torch.zeros(8), []
+    images = batch.views["global"].flatten(0, 1)
+    out = method.eval()(batch, STEP)
+    large = F.interpolate(images, (16, 16), mode="bilinear", antialias=True)
+    h, own = features_and_map(method.backbone, images, "res3")
+    h_first, theirs = features_and_map(method.teachers[0], large, "res3")
+    own = F.interpolate(own, theirs.shape[-2:], mode="bilinear", align_corners=False)
+    for n in range(8):
+        cosine[n] = F.cosine_similarity(method.heads[0](h[n : n + 1]), h_first[n : n + 1]).detach()
+        for y in range(theirs.shape[2]):
+            for x in range(theirs.shape[3]):
+                student, teacher = method.place_heads[0](own[n, :, y, x][None])[0].detach(), theirs[n, :, y, x]
+                gaps = (student - teacher).abs().tolist()
+                smooth = sum(gap**2 / 2 if gap < 1 else gap - 0.5 for gap in gaps) / len(gaps)
+                places.append(0.9 * (1 - float(F.cosine_similarity(student, teacher, dim=0))) + 0.1 * smooth)
+    of_first = 0.5 * (1 - cosine.mean().item()) + 2 * sum(places) / len(places)
+    columns = method.teachers[1](images).T
+    normal = [(column - column.mean()) / (column.var(correction=0) + 1e-6).sqrt() for column in columns]
+    errors = [(one - other).square().mean() for one, other in zip(method.heads[1](h).T, normal, strict=True)]
+    of_second = 3 * torch.stack(errors).mean().item()
+    assert out.metrics["first_loss"].item() == pytest.approx(of_first, rel=1e-6)
+    assert out.metrics["second_loss"].item() == pytest.approx(of_second, rel=1e-9)
+    assert out.loss.item() == pytest.approx(out.metrics["first_loss"].item() + of_second, rel=1e-9)
+    assert out.metrics["first_agreement"].item() == pytest.approx(100 * cosine.mean().item(), rel=1e-6)
+    assert set(out.metrics) == set(Distill.logged_by(method.config))
+    out.loss.backward()
+    assert all(p.grad is not None for name, p in method.named_parameters() if not name.startswith("teachers."))
+    assert method.given_parts == {"teachers": "teachers"}
+
+
+def test_one_teacher_in_a_list_teaches_as_one_alone(tmp_path: Path) -> None:
+    uri = saved(tmp_path, "simclr", "backbone.width=6")
+    same = ("method.is_crossed=false", "method.hidden_dims=[7]")
+    alone = made(uri, "method.target=tokens", *same)
+    listed = made("null", f"method.teachers=[{{teacher: {uri}}}]", *same)
+    assert torch.equal(alone(batch_of(), STEP).loss, listed(batch_of(), STEP).loss)
+    assert next(name for name, _ in alone.named_parameters()) == "backbone.conv1.weight"
+    assert {"teacher.conv1.weight", "head.0.weight", "place_head.0.weight"} <= alone.state_dict().keys()
+
+
+SEVERAL = (
+    "method.teacher=null",
+    "method.teachers=[{teacher: untrained, name: a}, {teacher: untrained, name: b, target: features, size: 24}]",
+)
+
+
 def steps(words: Sequence[str]) -> Steps:
     return exact_steps("distill", *words)
 
 
-def test_two_ranks_learn_tokens_as_one_process_does(run_ranks: RunRanks) -> None:
-    words = ("method.target=tokens",)
+def again(folder: str, words: Sequence[str]) -> dict[int, list[str]]:
+    return restarted("distill", folder, *words)
+
+
+@pytest.mark.parametrize("words", [("method.target=tokens",), SEVERAL], ids=["tokens", "several"])
+def test_two_ranks_learn_as_one_process_does(run_ranks: RunRanks, words: tuple[str, ...]) -> None:
     alone, *ranks = steps(words), *run_ranks(2, steps, words)
     for many in ranks:
         for own, expected in zip(many["grads"], alone["grads"], strict=True):
             assert own.keys() == expected.keys()
             for key, grad in expected.items():
                 torch.testing.assert_close(own[key], grad, rtol=1e-7, atol=1e-9)
+
+
+def test_a_restart_with_several_teachers_changes_no_bit(run_ranks: RunRanks, tmp_path: Path) -> None:
+    for differing in run_ranks(2, again, str(tmp_path), SEVERAL):
+        assert differing == {stop: [] for stop in STOPS}
 
 
 def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
@@ -233,6 +297,10 @@ def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
         (setup_of("torchvision:resnet", "method.target=features"), "did you mean 'resnet"),
         (setup_of("timm:vit_tiny_patch16_224", "method.target=features"), "images of 16x16 pixels do not fit"),
         (setup_of("untrained", "method.target=tokens"), "set method.is_crossed=false"),
+        (setup_of("untrained", SEVERAL[1]), "method.teacher and method.teachers are both set"),
+        (setup_of("null", "method.teachers=[{teacher: untrained},{teacher: untrained}]"), "'untrained' is the name of"),
+        (setup_of("null", "method.teachers=[{teacher: untrained}]"), "set method.is_crossed=false"),
+        (setup_of("null", f"method.teachers=[{{teacher: {tmp_path}/no, target: features}}]"), "no checkpoint at"),
         (setup_of(simclr, *LABELS), "is of method=simclr, which knows no classes"),
         (setup_of(other), r"set data.mean=\[0.5, 0.5, 0.5\]"),
         (setup_of(supervised, "method.views.num=1"), "set method.views.num=2"),
@@ -252,3 +320,7 @@ def test_the_teachers_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.
     assert Distill.Config(teacher="runs/a").teacher == str(tmp_path / "runs/a")
     assert replace(Distill.Config(teacher="untrained")).teacher == "untrained"
     assert Distill.Config(teacher="timm:resnet18.a1_in1k").teacher == "timm:resnet18.a1_in1k"
+    words = ["method.teachers=[{teacher: runs/a}, {teacher: timm:resnet18.a1_in1k}]"]
+    teachers = load_config("digits/distill", words).method.teachers
+    assert [each.teacher for each in teachers] == [str(tmp_path / "runs/a"), "timm:resnet18.a1_in1k"]
+    assert [each.title for each in teachers] == ["a", "resnet18_a1_in1k"]

@@ -1,0 +1,131 @@
+"""What a student learns from one teacher: the networks, and the distance of features and of those of places.
+
+Ranzinger, Heinrich, Kautz and Molchanov 2024, AM-RADIO, arXiv 2312.06709, section 3.3: a student has heads of its own
+for each teacher.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl.checkpoint.backbone import Checkpoint
+from raysl.losses import at_least_fp32
+from raysl.methods.teachers import (
+    UNTRAINED,
+    ImagesOf,
+    TeacherConfig,
+    is_path,
+    read_classifier,
+    read_published,
+    read_teacher,
+)
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.maps import features_and_map, last_map
+from raysl.nn.heads import mlp
+from raysl.plan.setup import Setup
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A teacher, and the student's heads for it; the method owns the modules.
+
+    Args:
+        given: the teacher's settings.
+        images: turns the student's images into the teacher's.
+        teacher: the network, with its classifier for target=labels.
+        head: from the student's features to the teacher's features or scores.
+        stage: the teacher's map, for target=tokens.
+        place_head: from the features of a place to the teacher's.
+    """
+
+    given: TeacherConfig
+    images: ImagesOf
+    teacher: nn.Module
+    head: nn.Module
+    stage: str = ""
+    place_head: nn.Module | None = None
+
+
+def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig) -> Lesson:
+    """Read a teacher, and make the student's heads for it.
+
+    Args:
+        setup: of the run; `hidden_dims` of its method are those of the heads.
+        backbone: the student.
+        key: of the teacher below `method`, for messages.
+        given: the teacher's settings.
+
+    Raises:
+        ConfigError: if the teacher cannot be read.
+    """
+    data = setup.config.data
+    mean: tuple[float, ...] = data.mean
+    std: tuple[float, ...] = data.std
+    network: Backbone
+    checkpoint: Checkpoint | None = None
+    if given.teacher == UNTRAINED:
+        network = type(backbone)(backbone.config)
+    elif is_path(given.teacher):
+        checkpoint = read_teacher(setup, key, given.teacher)
+        network = checkpoint.backbone
+    else:
+        network, mean, std = read_published(given.teacher)
+    images = ImagesOf(data.mean, data.std, mean, std, given.size)
+    teacher: nn.Module = network
+    num_outputs = network.feature_dim
+    if checkpoint is not None and given.target == "labels":
+        classifier = read_classifier(checkpoint)
+        teacher, num_outputs = nn.Sequential(network, classifier), classifier.out_features
+    hidden_dims = setup.method.hidden_dims if given.target != "labels" else ()
+    head = mlp([backbone.feature_dim, *hidden_dims, num_outputs], norm=True)
+    teacher = teacher.requires_grad_(False)
+    if given.target != "tokens":
+        return Lesson(given, images, teacher, head)
+    own, theirs = (kind.info(kind.config) for kind in (backbone, network))
+    widths = [info.stages[last_map(info)] for info in (own, theirs)]
+    place_head = mlp([widths[0], *hidden_dims, widths[1]], norm=True)
+    return Lesson(given, images, teacher, head, last_map(theirs), place_head)
+
+
+@torch.no_grad()
+def ask(lesson: Lesson, images: Tensor) -> tuple[Tensor, ...]:
+    """Return a teacher's features or scores [n, K] of images, and for target=tokens its map [n, E, h, w]."""
+    lesson.teacher.eval()  # whatever the method is
+    images = lesson.images(images)
+    return features_and_map(lesson.teacher, images, lesson.stage) if lesson.stage else (lesson.teacher(images),)
+
+
+def token_distance(lesson: Lesson, h: Tensor, values: Tensor, theirs: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the weighted distance of features, and of those of all places, from a teacher's (AM-RADIO, eq. 2 and 3),
+    and the cosine of the features.
+
+    Args:
+        lesson: the teacher.
+        h, values: features [n, D] and map [n, C, h, w] of the student.
+        theirs: features [n, K] and map [n, E, h', w'] of the teacher.
+    """
+    assert lesson.place_head is not None
+    student, (summary, places) = at_least_fp32(lesson.head(h)), theirs
+    if values.shape[-2:] != places.shape[-2:]:
+        values = F.interpolate(values, places.shape[-2:], mode="bilinear", align_corners=False)
+    own = at_least_fp32(lesson.place_head(values.permute(0, 2, 3, 1).flatten(0, 2)))  # [n*h'*w', E]
+    with torch.autocast(h.device.type, enabled=False):
+        agreement = F.cosine_similarity(student, summary, dim=-1).mean()
+        distance = place_distance(own, places.permute(0, 2, 3, 1).flatten(0, 2))
+        return lesson.given.weight * (1 - agreement) + lesson.given.place_weight * distance, agreement
+
+
+def place_distance(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return nine tenths of the cosine distance and a tenth of the smooth L1 distance of features of places (AM-RADIO,
+    Ranzinger et al. 2024, arXiv 2312.06709, eq. 3).
+
+    >>> place_distance(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # 0.1 * (1.5 + 0) / 2
+    tensor(0.0750)
+
+    Args:
+        student, teacher: [n, E]; mean over rows.
+    """
+    cosine = 1 - F.cosine_similarity(student, teacher, dim=-1).mean()
+    return 0.9 * cosine + 0.1 * F.smooth_l1_loss(student, teacher)
