@@ -16,7 +16,7 @@ from raysl.components import resolve
 from raysl.config.component import make_absolute
 from raysl.config.ranges import Amount, Location, Side
 from raysl.config.sizes import find_size_setting
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, StorageError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
 
@@ -175,7 +175,7 @@ def read_classifier(checkpoint: Checkpoint) -> nn.Linear:
 
 
 def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
-    """Refuse a teacher that cannot be read, does not take the views, or does not know their classes.
+    """Refuse a teacher that cannot be read or downloaded, does not take the views, or does not know their classes.
 
     Args:
         setup: of the run.
@@ -184,6 +184,7 @@ def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
 
     Raises:
         ConfigError: with what to set instead.
+        StorageError: if a published network cannot be downloaded.
     """
     size = given.size or setup.method.views.size
     if is_path(given.teacher):
@@ -192,8 +193,21 @@ def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
     if given.target == "labels":
         raise ConfigError(f"method.{key}={given.teacher} knows no classes of these images; set method.target=features")
     if given.teacher != UNTRAINED:
-        config = library_config(given.teacher).at_random()
-        resolve("backbone", config.name).check_side(config, size)
+        config = library_config(given.teacher)
+        backbone: type[Backbone] = resolve("backbone", config.name)
+        backbone.check_side(config.at_random(), size)
+        _fetch(backbone, config, key)
+
+
+def _fetch(backbone: type[Backbone], config: Any, key: str) -> None:
+    """Download a published teacher into its library's cache, so that one that cannot be had is refused at once."""
+    try:
+        backbone.published(config)
+    except StorageError as error:
+        raise StorageError(
+            f"method.{key}: {error}. A file that is here already teaches too: raysl convert FILE --out runs/teacher "
+            f"backbone={config.name} backbone.model={config.model}, then method.{key}=runs/teacher"
+        ) from error
 
 
 def _check_checkpoint(setup: Setup, given: TeacherConfig, checkpoint: Checkpoint, size: int) -> None:

@@ -10,7 +10,7 @@ from torchvision import models
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, StorageError
 from raysl.methods.distill import Distill, hints, soft_labels
 from raysl.nn.backbones.maps import features_and_map
 from raysl.optim.groups import split_groups
@@ -20,7 +20,7 @@ from raysl.train.state import TrainState
 from tests.methods.properties import STOPS, Steps, exact_steps, restarted
 from tests.rank_processes import RunRanks
 from tests.weights.networks import shaken
-from tests.weights.published import empty_cache, publish
+from tests.weights.published import empty_cache, empty_hub_cache, publish
 
 STEP = Step(0, 10, 5)
 SMALL = ("backbone.num_stages=2", "backbone.width=4", "train.batch_size=4")
@@ -313,6 +313,21 @@ def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             Distill.check(setup)
     Distill.check(setup_of(supervised, *LABELS, num_classes=4))
+
+
+def test_a_published_teacher_that_cannot_be_downloaded_is_refused_on_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = empty_hub_cache(tmp_path, monkeypatch)
+    words = ("method.is_crossed=false", "method.target=features")
+    for setup, key in (
+        (setup_of("timm:test_resnet", *words), "teacher"),
+        (setup_of("null", *words, "method.teachers=[{teacher: timm:test_resnet, target: features}]"), "teachers[0]"),
+    ):
+        with pytest.raises(StorageError, match=r"cannot download .*/timm/test_resnet ") as raised:
+            Distill.check(setup)
+        for part in (f"method.{key}: ", str(cache), "HF_HUB_OFFLINE=1", "HF_ENDPOINT", "backbone.model=test_resnet"):
+            assert part in str(raised.value)
 
 
 def test_the_teachers_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,10 @@ def hub_file(repository: str, names: Sequence[str] = (), revision: str | None = 
                 huggingface_hub.hf_hub_download(repository, name, revision=revision, local_files_only=bool(offline))
             )
         except LocalEntryNotFoundError as error:
-            place = f"the cache of the Hub, {huggingface_hub.constants.HF_HUB_CACHE}"
+            place = (
+                f"the cache of the Hub, {huggingface_hub.constants.HF_HUB_CACHE}, and set HF_HUB_OFFLINE=1; "
+                "HF_ENDPOINT names a mirror"
+            )
             raise _unreachable(uri, place, offline if isinstance(offline, OSError) else error) from error
         except EntryNotFoundError:
             continue
