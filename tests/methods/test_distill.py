@@ -324,7 +324,7 @@ def test_a_published_teacher_that_cannot_be_downloaded_is_refused_on_the_driver(
         (setup_of("timm:test_resnet", *words), "teacher"),
         (setup_of("null", *words, "method.teachers=[{teacher: timm:test_resnet, target: features}]"), "teachers[0]"),
     ):
-        with pytest.raises(StorageError, match=r"cannot download .*/timm/test_resnet ") as raised:
+        with pytest.raises(StorageError, match=r"cannot download .*/timm/test_resnet") as raised:
             Distill.check(setup)
         for part in (f"method.{key}: ", str(cache), "HF_HUB_OFFLINE=1", "HF_ENDPOINT", "backbone.model=test_resnet"):
             assert part in str(raised.value)
