@@ -9,7 +9,7 @@ from raysl.config.component import ComponentConfig
 from raysl.config.ranges import Count, Every, Length, Positive, Share, Within
 from raysl.schedule import Duration
 
-Token = Literal["cls_token", "reg_token", "mask_token", "pos_embed"]
+Token = Literal["cls_token", "reg_token", "mask_token", "pos_embed", "relative_position_bias_table"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,7 @@ class Data2Vec(Method):
         if config.shares_embedding:
             student = dict(self.backbone.named_parameters())
             for name, averaged in self.teacher.module.named_parameters():
-                if name.startswith(("patch_embed.", "pos_embed")):
+                if name.startswith(("patch_embed.", "pos_embed", "rel_pos_bias.")):
                     averaged.copy_(student[name])
 
     @torch.no_grad()

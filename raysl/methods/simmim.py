@@ -1,8 +1,7 @@
 """SimMIM: A Simple Framework for Masked Image Modeling.
 
 Xie, Zhang, Cao, Lin, Bao, Yao, Dai and Hu 2021, arXiv 2111.09886. A learned token replaces large squares of an image,
-and one linear layer on the ViT's output predicts the hidden pixels. The paper's
-ViT-B has relative position biases; here positions are those of `backbone.position`.
+and one linear layer on the ViT's output predicts the hidden pixels.
 """
 
 from dataclasses import dataclass, field

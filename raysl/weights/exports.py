@@ -70,12 +70,19 @@ def to_timm(loaded: Loaded) -> Written:
             "timm's ViT has no backbone.output=class_mean; give backbone.output=class or backbone.output=mean, whose "
             "weights are the same"
         )
+    _need_positions(net, "timm's ViT")
     tensors = _tensors(net)
     tensors.pop("mask_token", None)
     if "reg_token" in tensors:  # with registers, timm adds the class token's position to the token itself
         places = tensors.pop("pos_embed")
         tensors |= {"cls_token": tensors["cls_token"] + places[:, :1], "pos_embed": places[:, 1:].contiguous()}
     return Written(_saved(tensors), f"{_timm_call(net)}.load_state_dict(torch.load(PATH))")
+
+
+def _need_positions(net: ViT, theirs: str) -> None:
+    """Refuse a ViT without position embeddings, which tells places in attention."""
+    if net.pos_embed is None:
+        raise ConfigError(f"{theirs} has no backbone.position={net.config.position}; {_ELSE}")
 
 
 def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Written:
@@ -161,6 +168,8 @@ def to_vissl(loaded: Loaded) -> Written:
             f"VISSL has no ViT with registers, and this has backbone.num_registers={net.config.num_registers}; "
             f"timm has one, and {_ELSE}"
         )
+    if isinstance(net, ViT):
+        _need_positions(net, "VISSL's ViT")
     prefix = "_feature_blocks." if isinstance(net, ResNet) else ""
     trunk = {f"{prefix}{name}": value for name, value in _tensors(net).items() if name != "mask_token"}
     model = {"base_model": {"model": {"trunk": trunk, "heads": {}}}}

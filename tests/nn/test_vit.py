@@ -16,6 +16,7 @@ from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import BackboneInfo, visible_places
 from raysl.nn.backbones.init import Init
 from raysl.nn.backbones.positions import RotaryPositions, resize_positions, rotate, sincos_positions
+from raysl.nn.backbones.relative import relative_index, resize_table
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.nn.ema import Teacher
@@ -400,6 +401,115 @@ def test_random_places_stay_in_their_range() -> None:
     logs = (turns / 0.25).log() / math.log(2)
     assert logs.mean().item() == pytest.approx(0, abs=0.05)
     assert logs.std().item() == pytest.approx(3**-0.5, abs=0.03)
+
+
+def relative(**fields: object) -> ViT:
+    """A network whose tables are not 0."""
+    network = small(position="relative", **fields)
+    for name, parameter in network.named_parameters():
+        if name.endswith("relative_position_bias_table"):
+            torch.nn.init.normal_(parameter)
+    return network
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("grid", [(4, 4), (2, 6)])
+def test_networks_with_relative_positions_are_timms_beit_with_its_weights(shared: bool, grid: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    side = {"img_size": (grid[0] * 16, grid[1] * 16), "embed_dim": 32, "depth": 2, "num_heads": 4}
+    kinds = {"use_abs_pos_emb": False, "use_rel_pos_bias": not shared, "use_shared_rel_pos_bias": shared}
+    theirs = timm.models.beit.Beit(**side, **kinds, init_values=0.1, global_pool="token").double().eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tensors = {re.sub(r"gamma_(\d)", r"ls\1.gamma", name): value for name, value in theirs.state_dict().items()}
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("head.")}
+    for block in ("blocks.0.attn.", "blocks.1.attn."):
+        q, v = tensors.pop(f"{block}q_bias"), tensors.pop(f"{block}v_bias")
+        tensors[f"{block}qkv.bias"] = torch.cat([q, torch.zeros_like(q), v])  # keys have no bias
+    shape = {"width": 32, "depth": 2, "heads": 4, "patch_size": 16, "image_size": 64, "layer_scale": 0.1}
+    ours = small(**shape, position="relative", relative_shared=shared).double().eval()
+    if grid == (4, 4):
+        ours.load_state_dict(tensors)
+    else:  # the same offsets by a table of their own
+        ours.load_state_dict({name: value for name, value in tensors.items() if "table" not in name}, strict=False)
+        for name, parameter in ours.named_parameters():
+            if "table" in name:
+                parameter.data = tensors[name]
+        ours.native_grid = grid
+    images = images_of(16 * grid[0], 16 * grid[1]).double()
+    with torch.no_grad():
+        wanted = theirs.forward_features(images)
+        torch.testing.assert_close(ours.tokens(images), wanted, rtol=0, atol=1e-12)
+
+
+def test_rows_of_relative_positions_are_timms_and_registers_count_as_the_class() -> None:
+    theirs = timm.models.beit.gen_relative_position_index((3, 2))
+    assert torch.equal(relative_index((3, 2)), theirs)
+    ours = relative_index((3, 2), num_prefix=2)
+    for left in (slice(0, 2), slice(1, 3)):
+        assert torch.equal(ours[1:, 1:], theirs)
+        assert (ours[:2, left][:, :1] == theirs[0, 0]).all()
+    assert (ours[2:, 0] == theirs[1, 0]).all()
+    assert (ours[0, 2:] == theirs[0, 1]).all()
+
+
+def test_tables_start_at_0_and_decay_only_where_they_are_named() -> None:
+    shared, own = small(position="relative", relative_shared=True), small(position="relative")
+    assert [name for name in shared.state_dict() if "table" in name] == ["rel_pos_bias.relative_position_bias_table"]
+    assert [name for name in own.state_dict() if "table" in name] == [
+        f"blocks.{number}.attn.relative_position_bias_table" for number in range(3)
+    ]
+    plain = small(position="rope", rope_base=1.0)
+    for network in (shared, own):
+        tables = {name: value for name, value in network.state_dict().items() if "table" in name}
+        assert all(table.shape == (52, 2) and not table.any() for table in tables.values())
+        assert tables.keys() <= network.no_decay()
+        assert not any("pos_embed" in name for name in network.state_dict())
+    assert {name for name in plain.no_decay() if "table" in name} == set()
+    assert own.layer_of("blocks.1.attn.relative_position_bias_table") == 2
+    assert shared.layer_of("rel_pos_bias.relative_position_bias_table") == 3
+
+
+def test_a_table_for_another_grid_is_an_image_of_its_offsets() -> None:
+    rows, columns = torch.meshgrid(torch.linspace(-3, 3, 7), torch.linspace(-3, 3, 7), indexing="ij")
+    table = torch.stack([rows.flatten(), columns.flatten()], dim=1)
+    found = resize_table(torch.cat([table, torch.full((3, 2), 9.0)]), (4, 4), (7, 3), "plain")
+    assert found.shape == (13 * 5 + 3, 2)
+    assert (found[-3:] == 9).all()
+    image = found[:-3].view(13, 5, 2)
+    torch.testing.assert_close(image, -image.flip(0, 1))
+    # An offset of one patch of 7 is about half of one of 4, bicubically.
+    torch.testing.assert_close(image[4:9, 2, 0], torch.arange(-2.0, 3) * 7 / 13, rtol=0, atol=0.05)
+    network = relative()
+    assert network.tokens(images_of(24, 8)).shape == (2, 13, 16)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_dropped_patches_take_their_relative_positions_with_them(shared: bool) -> None:
+    network = relative(relative_shared=shared, num_registers=2)
+    images = images_of(24, 16)
+    everything = torch.arange(24).expand(2, -1)
+    whole = network.tokens(images)
+    assert not torch.isclose(whole, small(position="relative", num_registers=2).tokens(images)).all(dim=2).any()
+    torch.testing.assert_close(network.visible_tokens(images, everything), whole)
+    found = network.visible_tokens(images, everything.flip(1))
+    torch.testing.assert_close(found[:, 3:].flip(1), whole[:, 3:])
+    torch.testing.assert_close(network.visible_maps(images, everything.flip(1))[-1], found)
+    torch.testing.assert_close(network.stages(images, ["norm"])["norm"], whole)
+    padded = torch.cat([everything[:, :6], everything[:, :2]], dim=1)
+    is_visible = (torch.arange(8) < 6).expand(2, -1)
+    part = network.visible_tokens(images, padded, is_visible)[:, :9]
+    torch.testing.assert_close(part, network.visible_tokens(images, everything[:, :6]))
+
+
+def test_relative_positions_of_causal_tokens_leave_later_patches_unseen() -> None:
+    network = relative()
+    images, others = images_of(), images_of()
+    others[:, :, 8:] += 1
+    is_prefix = torch.zeros(2, 16, dtype=torch.bool)
+    first, second = (network.causal_tokens(pair, is_prefix)[:, :9] for pair in (images, others))
+    torch.testing.assert_close(first, second)
+    assert network.causal_tokens(images, ~is_prefix).allclose(network.tokens(images), atol=1e-5)
 
 
 def test_masked_patches_are_replaced_and_no_others() -> None:

@@ -388,6 +388,10 @@ def test_networks_that_a_library_lacks_are_refused_with_what_it_has(narrow: str,
     assert refusal(vit, out, "torchvision", VIT_SETTINGS).startswith("torchvision takes a ResNet here, not a ViT; ")
     both = [*VIT_SETTINGS, "backbone.output=class_mean"]
     assert "timm's ViT has no backbone.output=class_mean; give backbone.output=class" in refusal(vit, out, "timm", both)
+    for library, position in (("timm", "relative"), ("vissl", "rope")):
+        words = [*VIT_SETTINGS, f"backbone.position={position}"]
+        text = refusal(vit, out, library, words, Rules(strict=False))
+        assert f"ViT has no backbone.position={position}; safetensors and" in text
     assert refusal(vit, out, "tim") == f"to='tim': did you mean 'timm'? known: {', '.join(KINDS)}"
     assert "is not a setting of the backbone or its images" in refusal(vit, out, words=["optim.lr=1"])
     assert not Path(out).exists()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.nn.backbones.positions import rotate
+from raysl.nn.backbones.relative import Offsets, relative_table
 from raysl.nn.drop_path import DropPath
 
 
@@ -17,18 +18,27 @@ class Attention(nn.Module):
         width: of a token, a multiple of `heads`.
         heads: number of heads, of width / heads channels each.
         qkv_bias: whether queries, keys and values have a bias.
+        grid: patches (h, w) that a table of relative positions of its own is made for; None for no table.
     """
 
-    def __init__(self, width: int, heads: int, qkv_bias: bool = True) -> None:
+    def __init__(self, width: int, heads: int, qkv_bias: bool = True, grid: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
+        self.relative_position_bias_table = None if grid is None else relative_table(grid, heads)
 
-    def forward(self, x: Tensor, is_key: Tensor | None = None, rotation: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        is_key: Tensor | None = None,
+        rotation: Tensor | None = None,
+        offsets: Offsets | Tensor | None = None,
+    ) -> Tensor:
         """Attend to all tokens, or to those where `is_key` is true, at least one per row: bool [B, T], for all tokens
         of an image, or [B, T, T], a row for each token. Queries and keys of patches are turned first by a `rotation`
-        [2, n, N, d], see `rotate`."""
+        [2, n, N, d], see `rotate`. To the logits is added what the own table has for `offsets`, or `offsets` itself, a
+        bias [n, heads, T, T]."""
         batch, num_tokens, width = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
@@ -37,8 +47,17 @@ class Attention(nn.Module):
         mask = None
         if is_key is not None:
             mask = is_key[:, None] if is_key.ndim == 3 else is_key[:, None, None, :]  # [B, 1, 1 or T, T]
+        if offsets is not None:
+            bias = self._bias(offsets).to(q.dtype)  # [n, heads, T, T]
+            mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [B, heads, T, d]
         return self.proj(out.transpose(1, 2).reshape(batch, num_tokens, width))  # type: ignore[no-any-return]
+
+    def _bias(self, offsets: Offsets | Tensor) -> Tensor:
+        if isinstance(offsets, Tensor):
+            return offsets
+        assert self.relative_position_bias_table is not None
+        return offsets.bias(self.relative_position_bias_table)
 
 
 class Mlp(nn.Module):
@@ -98,6 +117,7 @@ class Block(nn.Module):
         number: of the block in its network.
         mlp: kind of the MLP.
         norm_eps: added to the variance by layer norms.
+        grid: see `Attention`.
     """
 
     def __init__(
@@ -110,10 +130,11 @@ class Block(nn.Module):
         number: int = 0,
         mlp: Literal["gelu", "swiglu"] = "gelu",
         norm_eps: float = 1e-6,
+        grid: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attn = Attention(width, heads, qkv_bias)
+        self.attn = Attention(width, heads, qkv_bias, grid)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path1 = DropPath(drop_path, 2 * number)
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
@@ -121,8 +142,14 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
-    def forward(self, x: Tensor, is_key: Tensor | None = None, rotation: Tensor | None = None) -> Tensor:
-        """Return the block's output; tokens attend to those where `is_key`, bool [B, T] or [B, T, T], is true, and
-        queries and keys are turned by a `rotation` [2, n, N, d]."""
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key, rotation)))
+    def forward(
+        self,
+        x: Tensor,
+        is_key: Tensor | None = None,
+        rotation: Tensor | None = None,
+        offsets: Offsets | Tensor | None = None,
+    ) -> Tensor:
+        """Return the block's output; tokens attend to those where `is_key`, bool [B, T] or [B, T, T], is true, queries
+        and keys are turned by a `rotation` [2, n, N, d], and `offsets` add a bias, see `Attention`."""
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key, rotation, offsets)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]

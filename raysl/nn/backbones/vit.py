@@ -16,6 +16,7 @@ from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import TokenBackbone, uncovered
 from raysl.nn.backbones.init import Init, init_vit
 from raysl.nn.backbones.positions import Resize, RotaryPositions, resize_positions, sincos_positions
+from raysl.nn.backbones.relative import Offsets, RelativePositions, relative_index
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "nano": (96, 4, 3),
@@ -24,6 +25,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
+Places = tuple[Tensor | None, Offsets | Tensor | None]
+"""Rotations and offsets of tokens, the last arguments of a block."""
 LAST_BLOCKS = (1, 4)
 """Numbers of last blocks whose class tokens form the stages `last1` and `last4` (DINOv2, appendix B.3)."""
 
@@ -71,9 +74,13 @@ class ViT(TokenBackbone):
         image_size: ViewSide = 224
         """Side in pixels of the images that position embeddings are made for; they are interpolated for others. Follows
         the size of the method's views unless it is given."""
-        position: Literal["learned", "sincos", "rope"] = "learned"
+        position: Literal["learned", "sincos", "rope", "relative"] = "learned"
         """Position embeddings: trained; fixed sines and cosines as in MAE; or none, and queries and keys turned by the
-        place of their patch instead, as in DINOv3 and CAPI."""
+        place of their patch instead, as in DINOv3 and CAPI; or none, and trained numbers for each offset between two
+        patches added to the logits of attention, as in BEiT, data2vec and SimMIM."""
+        relative_shared: bool = False
+        """Have one table of these numbers for all blocks, as those papers pre-train, instead of one in each, as they
+        fine-tune."""
         rope_base: Annotated[float, Within(1, 1e6)] = 100.0
         """Base of the periods of these rotations."""
         rope_shift: Amount = 0.0
@@ -110,6 +117,7 @@ class ViT(TokenBackbone):
 
     pos_embed: Tensor | None
     rope: RotaryPositions | None
+    rel_pos_bias: RelativePositions | None
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -124,11 +132,17 @@ class ViT(TokenBackbone):
         self.native_grid = (side, side)
         self.patch_embed = PatchEmbed(width, config.patch_size)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
-        self.rope = None
+        self.rope, self.rel_pos_bias, own_grid = None, None, None
         if config.position == "learned":
             self.pos_embed = nn.Parameter(torch.empty(1, 1 + side**2, width))
         elif config.position == "sincos":
             self.register_buffer("pos_embed", sincos_positions(side, side, width))
+        elif config.position == "relative":
+            self.pos_embed = None
+            if config.relative_shared:
+                self.rel_pos_bias = RelativePositions(self.native_grid, heads)
+            else:
+                own_grid = self.native_grid
         else:
             self.pos_embed = None
             moves = config.rope_shift, config.rope_jitter, config.rope_rescale
@@ -138,8 +152,9 @@ class ViT(TokenBackbone):
         rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
         if config.drop_path_uniform:
             rates = [config.drop_path] * depth
+        kind = config.mlp, config.norm_eps, own_grid
         self.blocks = nn.ModuleList(
-            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number, config.mlp, config.norm_eps)
+            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number, *kind)
             for number, rate in enumerate(rates)
         )
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
@@ -163,8 +178,9 @@ class ViT(TokenBackbone):
         return {f"block{number + 1}": [block] for number, block in enumerate(self.blocks)}
 
     def no_decay(self) -> set[str]:
-        """Return class, register and mask tokens and learned position embeddings."""
-        return {name for name, _ in self.named_parameters(recurse=False)}
+        """Return class, register and mask tokens, learned position embeddings and tables of relative positions."""
+        tables = {name for name, _ in self.named_parameters() if name.endswith("relative_position_bias_table")}
+        return tables | {name for name, _ in self.named_parameters(recurse=False)}
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
@@ -177,11 +193,12 @@ class ViT(TokenBackbone):
         return len(self.blocks)
 
     def layer_of(self, name: str) -> int:
-        """Return 0 for `patch_embed`, tokens and positions, and i + 1 for `blocks.`i; the final norm is in the last."""
+        """Return 0 for `patch_embed`, tokens and positions, and i + 1 for `blocks.`i; the final norm is in the last, as
+        is, in BEiT's code too, a table of relative positions for all blocks."""
         part, _, rest = name.partition(".")
         if part == "blocks":
             return int(rest.partition(".")[0]) + 1
-        return self.num_layers if part == "norm" else 0
+        return self.num_layers if part in ("norm", "rel_pos_bias") else 0
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
@@ -190,18 +207,18 @@ class ViT(TokenBackbone):
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return all tokens after the final layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
-        return self._encode(self._embed(images, mask), self._rotation(images))
+        return self._encode(self._embed(images, mask), self._places(images))
 
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Return tokens of some patches after the final layer norm [B, num_prefix_tokens + K, D]."""
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
-        return self._encode(self._embed_visible(images, keep), self._rotation(images, keep), is_key)
+        return self._encode(self._embed_visible(images, keep), self._places(images, keep), is_key)
 
     def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
         """Return tokens of some patches in front of the blocks and behind each of them, see `TokenBackbone`."""
-        maps, rotation = [self._embed_visible(images, keep)], self._rotation(images, keep)
+        maps, places = [self._embed_visible(images, keep)], self._places(images, keep)
         for block in self.blocks:
-            maps.append(block(maps[-1], None, rotation))
+            maps.append(block(maps[-1], None, *places))
         return [*maps[:-1], self.norm(maps[-1])]
 
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
@@ -210,7 +227,7 @@ class ViT(TokenBackbone):
         num_tokens = x.shape[1]
         is_before = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=x.device).tril()
         is_seen = F.pad(is_prefix, (self.num_prefix_tokens, 0), value=True)  # [B, T]
-        return self._encode(x, self._rotation(images), is_before | is_seen[:, None, :])
+        return self._encode(x, self._places(images), is_before | is_seen[:, None, :])
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
@@ -228,10 +245,10 @@ class ViT(TokenBackbone):
         """
         known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
-        x, rotation = self._embed(images), self._rotation(images)
+        x, places = self._embed(images), self._places(images)
         class_tokens: list[Tensor] = []
         for name, block in zip(known, self.blocks[: len(known)], strict=False):
-            x = block(x, None, rotation)
+            x = block(x, None, *places)
             class_tokens.append(x[:, 0])
             if name in names:
                 outputs[name] = x
@@ -268,6 +285,23 @@ class ViT(TokenBackbone):
         visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
         return torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1)
 
+    def _places(self, images: Tensor, keep: Tensor | None = None) -> Places:
+        """Return what tells blocks the places of all patches, or of those in `keep` int64 [B, K]."""
+        return self._rotation(images, keep), self._offsets(images, keep)
+
+    def _offsets(self, images: Tensor, keep: Tensor | None) -> Offsets | Tensor | None:
+        """Return the relative positions of tokens, or the bias that is the same in all blocks [n, heads, T, T]."""
+        if self.config.position != "relative":
+            return None
+        grid, num_prefix = self.grid(images), self.num_prefix_tokens
+        index = relative_index(grid, num_prefix, images.device)[None]  # [1, T, T]
+        if keep is not None:
+            prefix = torch.arange(num_prefix, device=keep.device).expand(len(keep), -1)
+            tokens = torch.cat([prefix, keep + num_prefix], dim=1)  # [B, P + K]
+            index = index[0][tokens[:, :, None], tokens[:, None, :]]  # [B, P + K, P + K]
+        offsets = Offsets(index, grid, self.native_grid, self.config.position_resize)
+        return offsets if self.rel_pos_bias is None else offsets.bias(self.rel_pos_bias.relative_position_bias_table)
+
     def _rotation(self, images: Tensor, keep: Tensor | None = None) -> Tensor | None:
         """Return the rotations of patches, or of those in `keep` int64 [B, K], see `RotaryPositions`."""
         if self.rope is None:
@@ -287,9 +321,9 @@ class ViT(TokenBackbone):
             )
         return torch.where(mask.flatten(1)[:, :, None], self.mask_token, patches)
 
-    def _encode(self, x: Tensor, rotation: Tensor | None, is_key: Tensor | None = None) -> Tensor:
+    def _encode(self, x: Tensor, places: Places, is_key: Tensor | None = None) -> Tensor:
         for block in self.blocks:
-            x = block(x, is_key, rotation)
+            x = block(x, is_key, *places)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def _pool(self, tokens: Tensor, kind: str) -> Tensor:
