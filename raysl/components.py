@@ -81,6 +81,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "coco": "raysl.data.sources.coco:COCO",
         "concat": "raysl.data.sources.concat:Concat",
         "digits": "raysl.data.sources.digits:Digits",
+        "drawn": "raysl.data.sources.drawn:Drawn",
         "file_list": "raysl.data.sources.file_list:FileList",
         "hugging_face": "raysl.data.sources.hugging_face:HuggingFace",
         "image_folder": "raysl.data.sources.image_folder:ImageFolder",

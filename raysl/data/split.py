@@ -58,6 +58,8 @@ class Split(ABC):
         is_random_access: whether reading rows in any order costs about as much as reading them in sequence.
         is_multilabel: whether a sample has a label for each class, instead of one class.
         num_sources: images of a sample; above 1 if sources are paired.
+        num_validation: rows at the end that are the dataset's published validation images, on which benchmarks choose
+            their settings; 0 without any.
         notes: problems of the files, a line each, shown to the user before they are used.
         background: the colour behind transparent images; None ignores transparency.
         inner: splits that this one takes its images from.
@@ -70,6 +72,7 @@ class Split(ABC):
     is_random_access: bool
     is_multilabel: bool = False
     num_sources: int = 1
+    num_validation: int = 0
     notes: tuple[str, ...] = ()
     background: Color | None = WHITE
     inner: tuple["Split", ...] = ()
@@ -201,6 +204,7 @@ class _Relabelled(Split):
         self.classes = ()
         self.is_random_access = split.is_random_access
         self.num_sources = split.num_sources
+        self.num_validation = split.num_validation
         self.notes = split.notes
         self.inner = (split,)
 

@@ -113,6 +113,7 @@ class Subset(Split):
         self.is_random_access = split.is_random_access
         self.is_multilabel = split.is_multilabel
         self.num_sources = split.num_sources
+        self.num_validation = int((rows >= split.num_samples - split.num_validation).sum())
         self.notes = split.notes
         self.background = split.background
         self.limits = split.limits

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from typing_extensions import override
@@ -17,8 +17,12 @@ from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.files import FilesSplit
+from raysl.data.sources.pcam import PCAMSplit
+from raysl.data.sources.torchvision_labels import CLEVR_DISTANCES, WHOLE, clevr_distances
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+
+Part = str | bool | None
 
 
 @dataclass(frozen=True)
@@ -26,14 +30,15 @@ class _Layout:
     """The arguments and attributes of a dataset class of torchvision.
 
     Args:
-        train, test: values of its argument `split`, or of `train` if they are bool.
+        train, test: values of its argument `split`, or of `train` if they are bool; None: it has no parts, and takes no
+            such argument.
         images: attribute with pixels uint8 [N, H, W] or of `channels`, or with paths of files, or with (path, label).
         labels: attribute with the labels; None if they are beside the paths.
         channels: order of the axes of an image's pixels; None if images are files.
     """
 
-    train: str | bool
-    test: str | bool
+    train: Part
+    test: Part
     images: str
     labels: str | None
     channels: str | None = None
@@ -44,8 +49,11 @@ _MNIST = _Layout(True, False, "data", "targets", "HW")
 LAYOUTS = {
     "CIFAR10": _CIFAR,
     "CIFAR100": _CIFAR,
+    "CLEVRClassification": _Layout("train", "val", "_image_files", "_labels"),
+    "Caltech101": _Layout(None, None, "", "y"),
     "Country211": _Layout("train", "test", "samples", None),
     "DTD": _Layout("train", "test", "_image_files", "_labels"),
+    "EuroSAT": _Layout(None, None, "samples", None),
     "FGVCAircraft": _Layout("trainval", "test", "_image_files", "_labels"),
     "FashionMNIST": _MNIST,
     "Flowers102": _Layout("train", "test", "_image_files", "_labels"),
@@ -55,8 +63,10 @@ LAYOUTS = {
     "KMNIST": _MNIST,
     "MNIST": _MNIST,
     "OxfordIIITPet": _Layout("trainval", "test", "_images", "_labels"),
+    "PCAM": _Layout("train", "test", "", None),
     "RenderedSST2": _Layout("train", "test", "_samples", None),
     "STL10": _Layout("train", "test", "data", "labels", "CHW"),
+    "SUN397": _Layout("Training_01", "Testing_01", "_image_files", "_labels"),
     "SVHN": _Layout("train", "test", "data", "labels", "CHW"),
     "StanfordCars": _Layout("train", "test", "_samples", None),
     "USPS": _MNIST,
@@ -66,9 +76,13 @@ LAYOUTS = {
 class TorchvisionDataset(Source):
     """A dataset of `torchvision.datasets` with its train and test parts, from the files that torchvision wrote.
 
-    Names: CIFAR10, CIFAR100, Country211, DTD, FGVCAircraft, FashionMNIST, Flowers102, Food101, GTSRB, Imagenette,
-    KMNIST, MNIST, OxfordIIITPet, RenderedSST2, STL10, SVHN, StanfordCars, USPS. Image files are read one by one;
-    datasets that torchvision stores as arrays stay in the memory of each process that reads.
+    Names: CIFAR10, CIFAR100, CLEVRClassification, Caltech101, Country211, DTD, EuroSAT, FGVCAircraft, FashionMNIST,
+    Flowers102, Food101, GTSRB, Imagenette, KMNIST, MNIST, OxfordIIITPet, PCAM, RenderedSST2, STL10, SUN397, SVHN,
+    StanfordCars, USPS. Image files, and the rows of PCAM, are read one by one; datasets that torchvision stores as
+    arrays stay in the memory of each process that reads.
+
+    Caltech101 and EuroSAT have no parts: all images are training ones, from which `drawn` draws. Parts of SUN397 are
+    lists in its folder, by default those of its first split, `SUN397/Training_01.txt` and `SUN397/Testing_01.txt`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -86,6 +100,12 @@ class TorchvisionDataset(Source):
         """Training part, as torchvision names it, such as unlabeled of STL10. Default: train or trainval."""
         test_split: str | None = None
         """Held-out part, as torchvision names it. Default: test, for Imagenette val."""
+        validation_split: str | None = None
+        """Further training images, behind those of `train_split`: benchmarks choose their settings on them where they
+        can. For datasets of image files, such as val of DTD."""
+        target: Literal["count", "distance"] = "count"
+        """Label of CLEVRClassification: the number of objects, or the range, one of six, of the distance of the nearest
+        one (VTAB, arXiv 1910.04867)."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -97,12 +117,38 @@ class TorchvisionDataset(Source):
                 f"data.{name}_split={given!r}: {self.config.dataset} has only train and test; leave it out"
             )
         part = part if given is None else given
+        if part is None and name == "test":
+            return None
+        validation = self.config.validation_split if name == "train" else None
+        if validation is not None and (layout.channels is not None or self.config.dataset == "PCAM"):
+            raise ConfigError(f"data.validation_split={validation!r}: {self.config.dataset} is not stored as files")
         if layout.channels is not None:
             return _ArraysSplit(self.config.dataset, self.config.root, part, self.config.download)
-        dataset = _open(self.config.dataset, self.config.root, part, self.config.download)
-        paths, labels = _content(dataset, layout)
-        files = [os.path.relpath(path, self.config.root).replace(os.sep, "/") for path in paths]
-        return FilesSplit(self.config.root, files, labels, _classes(dataset, labels))
+        if self.config.dataset == "PCAM":
+            return PCAMSplit(_open(self.config.dataset, self.config.root, part, self.config.download))
+        files, labels, classes = self._files(part)
+        if validation is None:
+            return FilesSplit(self.config.root, files, labels, classes)
+        more, its_labels, _ = self._files(validation)
+        split = FilesSplit(self.config.root, files + more, np.concatenate([labels, its_labels]), classes)
+        split.num_validation = len(more)
+        return split
+
+    def _files(self, part: Part) -> tuple[list[str], Int64s, tuple[str, ...]]:
+        """Return the paths below `root` of a part, their labels int64 [N], and names of the classes."""
+        config = self.config
+        if config.dataset in WHOLE:
+            dataset = _open(config.dataset, config.root, None, config.download)
+            paths, labels = WHOLE[config.dataset](dataset, part)
+        else:
+            dataset = _open(config.dataset, config.root, part, config.download)
+            paths, labels = _content(dataset, LAYOUTS[config.dataset])
+        if config.dataset == "CLEVRClassification" and config.target == "distance":
+            labels, classes = clevr_distances(dataset, paths), CLEVR_DISTANCES
+        else:
+            classes = _classes(dataset, labels)
+        files = [os.path.relpath(path, config.root).replace(os.sep, "/") for path in paths]
+        return files, labels, classes
 
     def _layout(self) -> _Layout:
         name, root = self.config.dataset, self.config.root
@@ -119,7 +165,7 @@ class TorchvisionDataset(Source):
 class _ArraysSplit(Split):
     is_random_access = True
 
-    def __init__(self, dataset: str, root: str, part: str | bool, download: bool) -> None:
+    def __init__(self, dataset: str, root: str, part: Part, download: bool) -> None:
         if download:
             _open(dataset, root, part, download=True)
         self.settings = (dataset, root, part)
@@ -149,7 +195,7 @@ class _ArraysSplit(Split):
 
 
 @lru_cache(maxsize=4)
-def _arrays(dataset: str, root: str, part: str | bool) -> tuple[np.ndarray, Int64s, tuple[str, ...]]:
+def _arrays(dataset: str, root: str, part: Part) -> tuple[np.ndarray, Int64s, tuple[str, ...]]:
     """Pixels uint8 [N, H, W] or [N, H, W, 3], labels int64 [N], and names of the classes."""
     layout = LAYOUTS[dataset]
     loaded = _open(dataset, root, part, download=False)
@@ -163,7 +209,10 @@ def _content(dataset: Any, layout: _Layout) -> tuple[Sequence[Any], Int64s]:
     images = attrgetter(layout.images)(dataset)
     if layout.labels is None:
         return [path for path, _ in images], np.array([label for _, label in images], np.int64)
-    return images, np.asarray(attrgetter(layout.labels)(dataset), dtype=np.int64)
+    labels = attrgetter(layout.labels)(dataset)
+    if any(label is None for label in labels):
+        raise ConfigError(f"this part of torchvision's {type(dataset).__name__} has no labels; give another one")
+    return images, np.asarray(labels, dtype=np.int64)
 
 
 def _classes(dataset: Any, labels: Int64s) -> tuple[str, ...]:
@@ -174,7 +223,7 @@ def _classes(dataset: Any, labels: Int64s) -> tuple[str, ...]:
     return tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
 
 
-def _open(dataset: str, root: str, part: str | bool, download: bool) -> Any:
+def _open(dataset: str, root: str, part: Part, download: bool) -> Any:
     """Open a dataset with torchvision.
 
     Raises:
@@ -183,8 +232,9 @@ def _open(dataset: str, root: str, part: str | bool, download: bool) -> Any:
     import torchvision.datasets
 
     kind = vars(torchvision.datasets)[dataset]
+    chosen = {} if part is None else {"train" if isinstance(part, bool) else "split": part}
     try:
-        return kind(root, **{"train" if isinstance(part, bool) else "split": part}, download=download)
+        return kind(root, **chosen, download=download)
     except (RuntimeError, OSError, ValueError, ImportError) as error:
         reason = str(error).replace(" You can use download=True to download it", "").strip(" .")
         if isinstance(error, ValueError | ImportError):

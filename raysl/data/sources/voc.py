@@ -36,6 +36,9 @@ class VOC(Source):
         """Set of the training images. Default: trainval if there is a test set (2007), else train (2012)."""
         test_set: str | None = None
         """Set of the held-out images. Default: test, else val."""
+        validation_set: str | None = None
+        """Further training images, behind those of `train_set`; benchmarks choose their settings on them where they
+        can."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -44,17 +47,29 @@ class VOC(Source):
         if chosen is None:
             return None
         files, labels = self._table(chosen)
+        validation = self.config.validation_set
         if name == "test":
-            both = set(files) & set(self._table(train_set)[0])
-            if both:
-                raise ConfigError(
-                    f"{len(both):,} images of the set {test_set!r} are in {train_set!r} too; "
-                    "give data.train_set= and data.test_set= that share none"
-                )
+            self._refuse_common(files, test_set, train_set, "data.train_set= and data.test_set=")
+            if validation is not None:
+                self._refuse_common(files, test_set, validation, "data.test_set= and data.validation_set=")
+        num_validation = 0
+        if name == "train" and validation is not None:
+            self._refuse_common(files, train_set, validation, "data.train_set= and data.validation_set=")
+            more, its_labels = self._table(validation)
+            files, labels, num_validation = files + more, np.concatenate([labels, its_labels]), len(more)
         uri = self._folder.uri_of("JPEGImages")
         present = check_present(uri, files, f"the set {chosen!r}")
         mtimes = (file.mtime_ns for file in present)
-        return FilesSplit(uri, files, labels, self._classes, file_sizes(present), mtimes=mtimes)
+        split = FilesSplit(uri, files, labels, self._classes, file_sizes(present), mtimes=mtimes)
+        split.num_validation = num_validation
+        return split
+
+    def _refuse_common(self, files: Sequence[str], chosen: str | None, other: str, settings: str) -> None:
+        both = set(files) & set(self._table(other)[0])
+        if both:
+            raise ConfigError(
+                f"{len(both):,} images of the set {chosen!r} are in {other!r} too; give {settings} that share none"
+            )
 
     @cached_property
     def _folder(self) -> Folder:

@@ -12,7 +12,9 @@ import torchvision.datasets
 
 from raysl.data.decode.decode import decode
 from raysl.data.source import Missing
+from raysl.data.sources.subset import Subset
 from raysl.data.sources.torchvision_dataset import LAYOUTS, TorchvisionDataset
+from raysl.data.sources.torchvision_labels import CLEVR_DISTANCES, WHOLE
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
 
@@ -120,7 +122,7 @@ def gtsrb(root: Path) -> None:
     put(root / "gtsrb/GTSRB/Final_Test/Images/7.ppm", png(7))
 
 
-def folders(root: Path, parts: tuple[str, str], classes: tuple[str, str], ending: str) -> None:
+def folders(root: Path, parts: tuple[str, ...], classes: tuple[str, str], ending: str) -> None:
     for shade, part in enumerate(parts):
         for name in classes:
             put(root / part / name / f"1{ending}", png(shade))
@@ -152,9 +154,55 @@ def cars(root: Path) -> None:
     savemat(folder / "devkit" / "cars_meta.mat", {"class_names": np.array(["Acura", "BMW"], dtype=object)})
 
 
+NEAREST = {"train": [7.9, 8.0], "val": [9.7, 31.0]}
+
+
+def clevr(root: Path) -> None:
+    folder = root / "clevr" / "CLEVR_v1.0"
+    for part, distances in NEAREST.items():
+        scenes = []
+        for number, distance in enumerate(distances):
+            objects = [{"pixel_coords": [1, 2, far]} for far in (distance, distance + 1, 40.0)[: 2 + number]]
+            scenes.append({"image_filename": f"CLEVR_{part}_{number}.png", "objects": objects})
+            put(folder / "images" / part / f"CLEVR_{part}_{number}.png", png(number))
+        put(folder / "scenes" / f"CLEVR_{part}_scenes.json", json.dumps({"scenes": scenes}))
+
+
+def pcam(root: Path) -> None:
+    import h5py
+
+    for part, rows in (("train", 3), ("test", 2)):
+        for axis, content in (("x", pixels(rows, 96, 96, 3)), ("y", np.arange(rows).reshape(rows, 1, 1, 1) % 2)):
+            path = root / "pcam" / f"camelyonpatch_level_2_split_{part}_{axis}.h5"
+            path.parent.mkdir(exist_ok=True)
+            with h5py.File(path, "w") as file:
+                file[axis] = content
+
+
+def caltech(root: Path, num: int = 3) -> None:
+    for name in ("BACKGROUND_Google", "ant", "bass"):
+        for number in range(1, num + 1):
+            path = root / "caltech101" / "101_ObjectCategories" / name / f"image_{number:04d}.jpg"
+            put(path, png(number + 100 * (name == "bass")))
+
+
+def eurosat(root: Path) -> None:
+    folders(root / "eurosat", ("2750",), ("Forest", "River"), ".jpg")
+
+
+def sun(root: Path) -> None:
+    put(root / "SUN397" / "ClassName.txt", "/a/abbey\n/a/access_road\n")
+    for number, name in enumerate(("abbey", "access_road")):
+        for image in ("sun_aaa", "sun_aab", "sun_aac"):
+            put(root / "SUN397" / "a" / name / f"{image}.jpg", png(number))
+    put(root / "SUN397" / "Training_01.txt", "/a/access_road/sun_aaa.jpg\n/a/abbey/sun_aab.jpg\n")
+    put(root / "SUN397" / "Testing_01.txt", "/a/abbey/sun_aaa.jpg\n")
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "CIFAR10": cifar10,
     "CIFAR100": cifar100,
+    "CLEVRClassification": clevr,
     "Country211": country,
     "DTD": dtd,
     "FGVCAircraft": aircraft,
@@ -166,6 +214,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "KMNIST": lambda root: mnist(root, "KMNIST"),
     "MNIST": lambda root: mnist(root, "MNIST"),
     "OxfordIIITPet": oxford_pet,
+    "PCAM": pcam,
     "RenderedSST2": sst2,
     "STL10": stl10,
     "SVHN": svhn,
@@ -195,8 +244,19 @@ def message_of(source: TorchvisionDataset, name: str = "train") -> str:
 
 @pytest.mark.usefixtures("_any_content")
 @pytest.mark.parametrize("name", ["train", "test"])
-@pytest.mark.parametrize("dataset", LAYOUTS)
+@pytest.mark.parametrize("dataset", [dataset for dataset in LAYOUTS if dataset not in (*WHOLE, "PCAM")])
 def test_images_and_labels_are_those_that_torchvision_gives(tmp_path: Path, dataset: str, name: str) -> None:
+    check_part(tmp_path, dataset, name)
+
+
+@pytest.mark.cluster  # h5py asks another process for the name of the CPU
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_rows_of_patch_camelyon_are_those_that_torchvision_gives(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("h5py")
+    check_part(tmp_path, "PCAM", name)
+
+
+def check_part(tmp_path: Path, dataset: str, name: str) -> None:
     FILES[dataset](tmp_path)
     split = source_of(dataset, tmp_path).required(name)
     layout = LAYOUTS[dataset]
@@ -312,3 +372,61 @@ def test_names_that_pick_nothing_are_told(tmp_path: Path) -> None:
         TorchvisionDataset.Config(dataset="DTD", root="s3://bucket"),
     ):
         assert "torchvision needs a local folder" in message_of(TorchvisionDataset(settings))
+
+
+@pytest.mark.parametrize(("dataset", "files", "num"), [("Caltech101", caltech, 6), ("EuroSAT", eurosat, 2)])
+def test_datasets_without_parts_are_read_whole(
+    tmp_path: Path, dataset: str, files: Callable[[Path], None], num: int
+) -> None:
+    files(tmp_path)
+    source = source_of(dataset, tmp_path)
+    rows = all_rows(source.required("train"))
+    expected = vars(torchvision.datasets)[dataset](str(tmp_path))
+    assert len(rows.images) == len(expected) == num
+    for image, label, (picture, target) in zip(rows.images, rows.labels, expected, strict=True):
+        assert np.array_equal(decode(image).permute(1, 2, 0), np.array(picture.convert("RGB")))
+        assert label == target
+    assert source.optional("test") is None
+    assert "leave out data.train_split=" in message_of(source_of(dataset, tmp_path, train_split="train"))
+
+
+def test_parts_of_sun397_are_the_lists_of_its_first_split(tmp_path: Path) -> None:
+    sun(tmp_path)
+    source = source_of("SUN397", tmp_path)
+    train, test = source.required("train"), source.required("test")
+    assert [name.partition("SUN397/")[2] for name in all_rows(train).names] == [
+        "a/access_road/sun_aaa.jpg",
+        "a/abbey/sun_aab.jpg",
+    ]
+    assert (all_rows(train).labels.tolist(), all_rows(test).labels.tolist()) == ([1, 0], [0])
+    assert train.classes == ("abbey", "access_road")
+    assert "there: Testing_01, Training_01" in message_of(source_of("SUN397", tmp_path, train_split="Training_02"))
+    (tmp_path / "SUN397" / "a" / "abbey" / "sun_aab.jpg").unlink()
+    assert "1 of the 2 images" in message_of(source)
+
+
+def test_the_nearest_object_of_clevr_is_in_one_of_six_ranges(tmp_path: Path) -> None:
+    clevr(tmp_path)
+    source = source_of("CLEVRClassification", tmp_path, target="distance")
+    assert all_rows(source.required("train")).labels.tolist() == [0, 1]
+    assert all_rows(source.required("test")).labels.tolist() == [4, 5]
+    assert source.required("train").classes == CLEVR_DISTANCES
+    (tmp_path / "clevr/CLEVR_v1.0/images/test").mkdir()
+    put(tmp_path / "clevr/CLEVR_v1.0/images/test/CLEVR_test_0.png", png(1))
+    assert "has no labels" in message_of(source_of("CLEVRClassification", tmp_path, test_split="test"), "test")
+
+
+def test_published_validation_images_stand_behind_the_training_images(tmp_path: Path) -> None:
+    dtd(tmp_path)
+    put(tmp_path / "dtd/dtd/labels/val1.txt", "banded/val_2.jpg\n")
+    put(tmp_path / "dtd/dtd/images/banded/val_2.jpg", png(77))
+    split = source_of("DTD", tmp_path, validation_split="val").required("train")
+    assert (split.num_samples, split.num_validation) == (3, 1)
+    assert all_rows(split).images[-1] == png(77)
+    assert Subset(split, np.array([0, 2])).num_validation == 1
+    assert source_of("DTD", tmp_path, validation_split="val").required("test").num_validation == 0
+
+
+def test_arrays_have_no_validation_part(tmp_path: Path) -> None:
+    cifar10(tmp_path)
+    assert "not stored as files" in message_of(source_of("CIFAR10", tmp_path, validation_split="val"))

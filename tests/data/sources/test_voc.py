@@ -161,3 +161,13 @@ def test_a_list_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
     (path / "ImageSets" / "Main" / "dog_trainval.txt").write_bytes(b"caf\xe9 1\n")
     message = message_of(source_of(path))
     assert message.endswith("dog_trainval.txt is not a UTF-8 text: invalid continuation byte at byte 3; fetch it again")
+
+
+def test_the_validation_set_stands_behind_the_training_set(tmp_path: Path) -> None:
+    folder = devkit(tmp_path, "train", "val", "trainval", "test")
+    split = source_of(folder, train_set="train", validation_set="val", test_set="test").required("train")
+    assert all_rows(split).images == [png(5), png(7)]
+    assert split.num_validation == 1
+    assert split.fingerprint == source_of(folder).required("train").fingerprint
+    both = source_of(folder, train_set="trainval", validation_set="val", test_set="test")
+    assert "give data.train_set= and data.validation_set= that share none" in message_of(both)
