@@ -56,6 +56,7 @@ class Labelled:
         num_train, num_test: images.
         classes: their names; labels lie in [0, number of classes). Empty where there are none.
         counts: training images of each class, int64 [K]; None where counting them would take long.
+        num_validation: how many of the training images, the last ones, are the published validation images.
         is_multilabel: whether an image has a label of each class.
 
     >>> Labelled(num_train=100, num_test=20, classes=("cat", "dog"), counts=None).num_train
@@ -67,6 +68,7 @@ class Labelled:
     classes: tuple[str, ...]
     counts: Int64s | None
     is_multilabel: bool = False
+    num_validation: int = 0
 
 
 @dataclass
@@ -86,6 +88,8 @@ class FeatureSet:
     """int64 [N], -1 where unlabelled; [N, K] of 1 present, 0 absent and -1 ignore, of a multi-label dataset."""
     stages: Mapping[str, Tensor] = field(default_factory=dict)
     """float [N, D] of further stages by the names that `Benchmark.stages` returned; empty for raw pixels."""
+    num_validation: int = 0
+    """Rows at the end that are the dataset's published validation images: settings may be chosen on them."""
 
     def __post_init__(self) -> None:
         are_rows = self.labels.ndim in (1, 2) and len(self.labels) == len(self.features) > 0
@@ -103,11 +107,13 @@ class FeatureSet:
     def to(self, device: torch.device | str) -> "FeatureSet":
         """Return the same features and labels on a device."""
         stages = {stage: matrix.to(device) for stage, matrix in self.stages.items()}
-        return FeatureSet(self.features.to(device), self.labels.to(device), stages)
+        return FeatureSet(self.features.to(device), self.labels.to(device), stages, self.num_validation)
 
     def at(self, stage: str) -> "FeatureSet":
         """Return the same images with the features of a stage."""
-        return self if stage == FEATURES else FeatureSet(self.stages[stage], self.labels)
+        if stage == FEATURES:
+            return self
+        return FeatureSet(self.stages[stage], self.labels, num_validation=self.num_validation)
 
     def check(self, split: str, num_classes: int) -> None:
         """Refuse features or labels that make every number meaningless.

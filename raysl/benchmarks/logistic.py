@@ -1,7 +1,6 @@
 """Multinomial logistic regression on cached features by L-BFGS (DINOv2, arXiv 2304.07193; low-shot of VISSL)."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -9,19 +8,26 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
-from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
+from raysl.benchmarks.average_precision import Kind
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Needs
+from raysl.benchmarks.classifiers.classification import (
+    Lines,
+    check_hold_out,
+    hold_out,
+    measure_stages,
+    names_of_tops,
+    suffix_of,
+)
 from raysl.benchmarks.classifiers.few_labels import few_label_metrics, fitting_labels
-from raysl.benchmarks.classifiers.lbfgs import minimise
+from raysl.benchmarks.classifiers.logistic_fit import fit_logistic
 from raysl.benchmarks.classifiers.probes import Probes, best_of
-from raysl.benchmarks.classifiers.scaling import CHUNK_ROWS, Scaling, chunks_of, device_for, rows_of, softmax
+from raysl.benchmarks.classifiers.scaling import Scaling, device_for
+from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, measure_classes, measure_precision
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
-
-MOST_KEPT = 1 << 30
-"""Bytes of scaled features that are kept in memory between the passes; more of them are scaled anew in each."""
 
 
 class Logistic(Benchmark):
@@ -32,6 +38,9 @@ class Logistic(Benchmark):
     Metrics `top1` and, with more than five classes, `top5`, `mean_per_class` and
     `macro_f1`; of a stage `top1_<stage>` and so on. `top1_5_labels` is the mean, with its deviation, over draws of five
     labelled images of each class.
+
+    `loss=sigmoid` is for images with several labels: a binary regression for each class, all with the C whose mean
+    average precision is best on held-out images. Its metric is `map`.
     """
 
     protocol = (
@@ -60,7 +69,16 @@ class Logistic(Benchmark):
         tolerance: Annotated[float, Within(0, 1, above=True)] = 1e-4
         """It ends where no element of the gradient of the mean loss is larger."""
         holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
-        """Share of the training images of each class on which C is chosen. None are held out where one is given."""
+        """Share of the training images of each class on which C is chosen. None are held out where one is given. A
+        dataset with published validation images, such as `data.validation_split` of torchvision's, has C chosen on
+        those."""
+        holdout_images: Count | None = None
+        """Choose C on so many images, drawn from all training images, instead of a share of each class."""
+        loss: Literal["softmax", "sigmoid"] = "softmax"
+        """One regression over all classes, or a binary one for each class, for images with several labels."""
+        ap: Kind = "all"
+        """Average precision of `sigmoid`: the area under all points of the curve (`all`), or the mean at eleven
+        (`11point`), as VOC 2007 has it."""
         labels: tuple[Count, ...] = ()
         """Measured besides: a regression of so many labelled images of each class alone, on features of length 1, as
         low-label tables have it (MSN, Assran et al. 2022, arXiv 2204.07141)."""
@@ -71,6 +89,11 @@ class Logistic(Benchmark):
 
     @classmethod
     @override
+    def needs(cls, config: Config) -> Needs:
+        return Needs(labels="one" if config.loss == "softmax" else "any")
+
+    @classmethod
+    @override
     def stages(cls, config: Config) -> tuple[str, ...]:
         return (FEATURES, *dict.fromkeys(config.stages))
 
@@ -78,8 +101,18 @@ class Logistic(Benchmark):
     @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """C cannot be chosen if no class has an image to hold out."""
-        if len(set(config.costs)) > 1:
-            check_hold_out(images, config.holdout, "logistic", "costs")
+        if len(set(config.costs)) > 1 and not images.num_validation:
+            if config.holdout_images is not None and config.holdout_images >= images.num_train:
+                raise ConfigError(
+                    f"logistic.holdout_images={config.holdout_images} of {images.num_train:,} training images leaves "
+                    "none to learn from; set a smaller one"
+                )
+            if config.holdout_images is None and not images.is_multilabel:
+                check_hold_out(images, config.holdout, "logistic", "costs")
+        if config.loss == "sigmoid":
+            if config.labels:
+                raise ConfigError("logistic.labels= measures images with one label each; leave it out of loss=sigmoid")
+            return config, []
         labels, lines = fitting_labels(config.labels, images)
         return replace(config, labels=labels), lines
 
@@ -87,6 +120,8 @@ class Logistic(Benchmark):
     @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """Raw pixels have the metrics of the features only."""
+        if config.loss == "sigmoid":
+            return [f"map{suffix_of(stage)}" for stage in cls.stages(config)]
         few = [f"top1_{num}_labels" for num in dict.fromkeys(config.labels)]
         return names_of_tops(cls.stages(config), num_classes) + few
 
@@ -94,18 +129,29 @@ class Logistic(Benchmark):
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """The held-out images are drawn at random."""
 
-        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
-            scaling = Scaling.of(self.config.normalize, rows.features, device_for(rows.features))
+        config, what = self.config, "Logistic regression"
+
+        def learn(rows: FeatureSet, name: str) -> tuple[Probes, Lines]:
+            scaling = Scaling.of(config.normalize, rows.features, device_for(rows.features))
             cost, tried = self._choose(rows, scaling, num_classes, seed, name)
-            every = torch.arange(len(rows.labels))
-            return self._fit(rows, every, (cost,), scaling, num_classes).probabilities(queries), tried
+            return self._fit(rows, torch.arange(len(rows.labels)), (cost,), scaling, num_classes), tried
+
+        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
+            fitted, tried = learn(rows, name)
+            return fitted.probabilities(queries), tried
+
+        def score(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
+            fitted, tried = learn(rows, name)
+            return fitted.scores(queries)[:, 0], tried
 
         def classify_few(rows: FeatureSet, queries: Tensor) -> Tensor:
             every = torch.arange(len(rows.labels))
             found = self._fit(rows, every, (config.label_cost,), Scaling("l2"), num_classes)
             return found.probabilities(queries).argmax(dim=1)
 
-        config, what = self.config, "Logistic regression"
+        if config.loss == "sigmoid":
+            train, test = binary_labels(train, "train", num_classes), binary_labels(test, "test", num_classes)
+            return measure_classes(train, test, self.stages(config), what, config.ap, score)
         found = measure_stages(train, test, num_classes, self.stages(config), what, "C", classify)
         few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, what, classify_few)
         return replace(found, metrics=[*found.metrics, *few])
@@ -117,14 +163,29 @@ class Logistic(Benchmark):
         costs = tuple(dict.fromkeys(self.config.costs))
         if len(costs) == 1:
             return costs[0], {}
-        rest, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
+        rest, held = self._hold_out(train, num_classes, seed)
         fitted = self._fit(train, rest, costs, scaling, num_classes)
-        shares, losses = fitted.measure(train.features, train.labels, held)
+        if self.config.loss == "sigmoid":
+            shares, losses = measure_precision(fitted, train, held, self.config.ap)
+        else:
+            shares, losses = fitted.measure(train.features, train.labels, held)
         best = best_of(shares, losses)
         assert best is not None
         log.info("logistic: C=%g of %s, %.2f %% of %d held-out", costs[best], name, 100 * shares[best], len(held))
         points = [[cost, 100 * share] for cost, share in zip(costs, shares.tolist(), strict=True)]
         return costs[best], {name: points}
+
+    def _hold_out(self, train: FeatureSet, num_classes: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Return places of the rows that are learned from, and of those that C is chosen on."""
+        config, num = self.config, len(train.labels)
+        if train.num_validation:
+            first = num - train.num_validation
+            return torch.arange(first), torch.arange(first, num)
+        if config.holdout_images is not None:
+            return draw(num, config.holdout_images, seed)
+        if config.loss == "sigmoid":
+            return draw(num, max(1, round(num * config.holdout)), seed)
+        return hold_out(train.labels, num_classes, config.holdout, seed)
 
     def _fit(
         self, train: FeatureSet, index: Tensor, costs: tuple[float, ...], scaling: Scaling, num_classes: int
@@ -143,96 +204,3 @@ class Logistic(Benchmark):
             costs_text = ", ".join(f"{cost:g}" for cost in early)
             log.info("logistic: L-BFGS was stopped after %d steps at C=%s", self.config.max_iter, costs_text)
         return fitted
-
-
-def fit_logistic(
-    features: Tensor,
-    labels: Tensor,
-    index: Tensor,
-    num_classes: int,
-    costs: tuple[float, ...],
-    scaling: Scaling,
-    tolerance: float = 1e-4,
-    max_iter: int = 100,
-) -> tuple[Probes, Tensor]:
-    """Fit a logistic regression of the same rows for each C, all in the same passes over the features.
-
-    The mean of the cross entropies plus |W|^2 / (2 C N) is minimised, from zero weights. The gradient of a class's
-    biases sums to zero over classes, so that of all equally good ones those that sum to zero are found.
-
-    Args:
-        features: [N, D], maybe mapped into memory: a chunk at a time is read.
-        labels: int64 [N].
-        index: int64 [M], places of the rows that are learned from.
-        num_classes: labels lie in [0, num_classes).
-        costs: the G values of C.
-        scaling: of the features.
-        tolerance, max_iter: see `minimise`.
-
-    Returns:
-        The classifiers, and whether each got within the tolerance, bool [G].
-    """
-    device = device_for(features)
-    dtype = rows_of(features, index[:1], device).dtype
-    shape = num_classes, features.shape[1] + 1  # the last column: the biases
-    penalty = 1 / (torch.tensor(costs, dtype=dtype, device=device) * len(index))
-    rows = _Rows(features, labels, index, scaling, device)
-
-    def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        loss, grad = _loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
-        gradient, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
-        gradient[..., :-1] += penalty[which, None, None] * free
-        return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), gradient.flatten(1)
-
-    start = torch.zeros(len(costs), shape[0] * shape[1], dtype=dtype, device=device)
-    points, is_done = minimise(evaluate, start, tolerance, max_iter)
-    weight = points.view(-1, shape[1])
-    return Probes(weight[:, :-1].contiguous(), weight[:, -1], num_classes, scaling), is_done
-
-
-class _Rows:
-    """Scaled rows and labels in chunks, for repeated passes; kept in memory if they fit.
-
-    Args:
-        features: [N, D].
-        labels: int64 [N].
-        index: int64 [M], the places of the rows.
-        scaling: of the features.
-        device: that calculates.
-    """
-
-    def __init__(self, features: Tensor, labels: Tensor, index: Tensor, scaling: Scaling, device: torch.device) -> None:
-        self.features, self.scaling, self.index, self.device = features, scaling, index, device
-        self.targets = labels[index.to(labels.device)].to(device)
-        is_kept = len(index) * features.shape[1] * 4 <= MOST_KEPT
-        self.kept = torch.cat(list(self._scaled())) if is_kept else None
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        first = 0
-        for x in self._scaled() if self.kept is None else torch.split(self.kept, CHUNK_ROWS):
-            yield x, self.targets[first : first + len(x)]
-            first += len(x)
-
-    def _scaled(self) -> Iterator[Tensor]:
-        return (self.scaling(rows) for _, rows in chunks_of(self.features, self.index, self.device))
-
-
-def _loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean cross entropy float64 [A] of classifiers [A K, D + 1] over rows, and its gradient of their
-    shape."""
-    loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
-    grad = torch.zeros_like(weight)
-    for x, target in rows:
-        logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
-        columns = torch.arange(len(x), device=x.device)
-        named = logits[:, target, columns]  # [A, B]
-        error, norm = softmax(logits)
-        loss += (norm - named).double().sum(dim=1)
-        error[:, target, columns] -= 1
-        flat = error.flatten(0, 1)  # [A K, B]
-        grad[:, :-1].addmm_(flat, x)
-        grad[:, -1] += flat.sum(dim=1)
-    return loss / len(rows), grad / len(rows)

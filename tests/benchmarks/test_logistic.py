@@ -3,12 +3,12 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from raysl.benchmarks import logistic as logistic_module
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.classifiers import scaling
+from raysl.benchmarks.classifiers import logistic_fit, scaling
 from raysl.benchmarks.classifiers.classification import hold_out
+from raysl.benchmarks.classifiers.logistic_fit import fit_logistic
 from raysl.benchmarks.classifiers.scaling import Scaling
-from raysl.benchmarks.logistic import Logistic, fit_logistic
+from raysl.benchmarks.logistic import Logistic
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set, top1
@@ -107,9 +107,9 @@ def test_what_cannot_be_chosen_or_is_broken_is_refused() -> None:
 def test_rows_that_are_scaled_anew_in_each_pass_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(1500, 0), random_set(20, 1)
     kept = logistic(train, test, 4)
-    monkeypatch.setattr(logistic_module, "MOST_KEPT", 0)
+    monkeypatch.setattr(logistic_fit, "MOST_KEPT", 0)
     monkeypatch.setattr(scaling, "CHUNK_ROWS", 100)
-    monkeypatch.setattr(logistic_module, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(logistic_fit, "CHUNK_ROWS", 100)
     anew = logistic(train, test, 4)
     assert kept.scores is not None
     assert anew.scores is not None

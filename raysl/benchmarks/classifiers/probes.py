@@ -91,6 +91,12 @@ class Probes:
         return torch.cat([self.logits(rows)[:, 0].softmax(dim=1).float().cpu() for _, rows in chunks])
 
     @torch.no_grad()
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores of all classifiers, float32 [N, G, K] on the CPU, for features [N, D] in chunks."""
+        chunks = chunks_of(features, torch.arange(len(features)), self.weight.device)
+        return torch.cat([self.logits(rows).float().cpu() for _, rows in chunks])
+
+    @torch.no_grad()
     def measure(self, features: Tensor, labels: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return share of hits and mean cross entropy of each classifier, both float64 [G], on some rows of features
         [N, D]."""

@@ -1,0 +1,124 @@
+"""Fits of logistic regressions of cached features at many strengths at once, by L-BFGS."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.benchmarks.classifiers.lbfgs import minimise
+from raysl.benchmarks.classifiers.probes import Probes
+from raysl.benchmarks.classifiers.scaling import CHUNK_ROWS, Scaling, chunks_of, device_for, rows_of, softmax
+
+MOST_KEPT = 1 << 30
+"""Bytes of scaled features that are kept in memory between the passes; more of them are scaled anew in each."""
+
+
+def fit_logistic(
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_classes: int,
+    costs: tuple[float, ...],
+    scaling: Scaling,
+    tolerance: float = 1e-4,
+    max_iter: int = 100,
+) -> tuple[Probes, Tensor]:
+    """Fit a logistic regression of the same rows for each C, all in the same passes over the features.
+
+    The mean of the cross entropies plus |W|^2 / (2 C N) is minimised, from zero weights. The gradient of a class's
+    biases sums to zero over classes, so that of all equally good ones those that sum to zero are found.
+
+    Args:
+        features: [N, D], maybe mapped into memory: a chunk at a time is read.
+        labels: int64 [N] for one regression over all classes; of 1 present, 0 absent and -1 ignore [N, K] for a binary
+            one of each class, whose losses add up.
+        index: int64 [M], places of the rows that are learned from.
+        num_classes: labels lie in [0, num_classes).
+        costs: the G values of C.
+        scaling: of the features.
+        tolerance, max_iter: see `minimise`.
+
+    Returns:
+        The classifiers, and whether each got within the tolerance, bool [G].
+    """
+    device = device_for(features)
+    dtype = rows_of(features, index[:1], device).dtype
+    shape = num_classes, features.shape[1] + 1  # the last column: the biases
+    penalty = 1 / (torch.tensor(costs, dtype=dtype, device=device) * len(index))
+    rows = _Rows(features, labels, index, scaling, device)
+    loss_and_gradient = _loss_and_gradient if labels.ndim == 1 else _binary_loss_and_gradient
+
+    def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        loss, grad = loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
+        gradient, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
+        gradient[..., :-1] += penalty[which, None, None] * free
+        return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), gradient.flatten(1)
+
+    start = torch.zeros(len(costs), shape[0] * shape[1], dtype=dtype, device=device)
+    points, is_done = minimise(evaluate, start, tolerance, max_iter)
+    weight = points.view(-1, shape[1])
+    return Probes(weight[:, :-1].contiguous(), weight[:, -1], num_classes, scaling), is_done
+
+
+class _Rows:
+    """Scaled rows and labels in chunks, for repeated passes; kept in memory if they fit.
+
+    Args:
+        features: [N, D].
+        labels: int64 [N] or [N, K].
+        index: int64 [M], the places of the rows.
+        scaling: of the features.
+        device: that calculates.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, index: Tensor, scaling: Scaling, device: torch.device) -> None:
+        self.features, self.scaling, self.index, self.device = features, scaling, index, device
+        self.targets = labels[index.to(labels.device)].to(device)
+        is_kept = len(index) * features.shape[1] * 4 <= MOST_KEPT
+        self.kept = torch.cat(list(self._scaled())) if is_kept else None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        first = 0
+        for x in self._scaled() if self.kept is None else torch.split(self.kept, CHUNK_ROWS):
+            yield x, self.targets[first : first + len(x)]
+            first += len(x)
+
+    def _scaled(self) -> Iterator[Tensor]:
+        return (self.scaling(rows) for _, rows in chunks_of(self.features, self.index, self.device))
+
+
+def _loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean cross entropy float64 [A] of classifiers [A K, D + 1] over rows, and its gradient of their
+    shape."""
+    loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
+    grad = torch.zeros_like(weight)
+    for x, target in rows:
+        logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
+        columns = torch.arange(len(x), device=x.device)
+        named = logits[:, target, columns]  # [A, B]
+        error, norm = softmax(logits)
+        loss += (norm - named).double().sum(dim=1)
+        error[:, target, columns] -= 1
+        flat = error.flatten(0, 1)  # [A K, B]
+        grad[:, :-1].addmm_(flat, x)
+        grad[:, -1] += flat.sum(dim=1)
+    return loss / len(rows), grad / len(rows)
+
+
+def _binary_loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean over rows of the binary cross entropies of all classes that count, float64 [A], of classifiers
+    [A K, D + 1], and its gradient of their shape."""
+    loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
+    grad = torch.zeros_like(weight)
+    for x, target in rows:
+        logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
+        wanted, counts = (target.T == 1).to(x.dtype), (target.T >= 0).to(x.dtype)  # [K, B]
+        loss += ((F.softplus(logits) - wanted * logits) * counts).double().sum(dim=(1, 2))
+        flat = ((logits.sigmoid() - wanted) * counts).flatten(0, 1)  # [A K, B]
+        grad[:, :-1].addmm_(flat, x)
+        grad[:, -1] += flat.sum(dim=1)
+    return loss / len(rows), grad / len(rows)

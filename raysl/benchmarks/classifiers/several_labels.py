@@ -1,0 +1,115 @@
+"""Classifiers of images with several labels each: a score for each class, measured by average precision."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.benchmarks.average_precision import Kind, average_precisions, map_interval, mean_average_precision
+from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Findings, Metric
+from raysl.benchmarks.classifiers.classification import Lines, curves, stages_in, suffix_of
+from raysl.benchmarks.classifiers.probes import Probes
+from raysl.benchmarks.classifiers.svm_training import one_against_rest
+from raysl.errors import ConfigError
+from raysl.hashing import hash_words, permutation
+
+log = logging.getLogger("raysl")
+
+_DRAW = 103  # part of random keys
+
+
+def binary_labels(rows: FeatureSet, split: str, num_classes: int) -> FeatureSet:
+    """Return the same rows with labels [N, K] of 1 present, 0 absent and -1 ignore; an image with one label has one 1.
+
+    Raises:
+        ConfigError: if a feature is not finite.
+    """
+    rows.check_finite(split)
+    labels = torch.from_numpy(one_against_rest(rows, split, num_classes)).to(rows.labels.device)
+    return replace(rows, labels=labels)
+
+
+def draw(num_rows: int, num: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return places of the rows that stay, and of `num` that are drawn, each in order.
+
+    >>> stay, drawn = draw(10, 3, seed=0)
+    >>> len(stay), len(drawn)
+    (7, 3)
+    """
+    order = permutation(num_rows, hash_words(_DRAW, seed))
+    return torch.from_numpy(np.sort(order[num:])), torch.from_numpy(np.sort(order[:num]))
+
+
+def measure_precision(fitted: Probes, train: FeatureSet, held: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return the mean average precision of each classifier on some rows, float64 [G], and zeros for their losses.
+
+    Args:
+        fitted: G classifiers.
+        train: rows with labels [N, K].
+        held: int64 [M], places of the rows.
+        kind: of the average precision.
+    """
+    scores = fitted.scores(train.features.index_select(0, held.to(train.features.device))).double().numpy()  # [M, G, K]
+    labels = train.labels.cpu().numpy()[held.numpy()]
+    means = [mean_average_precision(average_precisions(scores[:, one], labels, kind)) for one in range(scores.shape[1])]
+    if np.isnan(means).any():
+        raise ConfigError(f"none of the {len(held):,} images that C is chosen on has any class; hold out more")
+    shares = torch.tensor(means, dtype=torch.float64)
+    return shares, torch.zeros_like(shares)
+
+
+def measure_classes(
+    train: FeatureSet,
+    test: FeatureSet,
+    stages: Sequence[str],
+    what: str,
+    kind: Kind,
+    score: Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]],
+) -> Findings:
+    """Measure scores of classes by their mean average precision, on the features and on further stages.
+
+    Args:
+        train, test: the images, with labels [N, K].
+        stages: their names.
+        what: begins the titles, such as `Logistic regression`.
+        kind: of the average precision.
+        score: from training rows, features [N, D] of test rows and the name of the stage to scores [N, K], and what
+            each of the C that were tried gave.
+
+    Raises:
+        ConfigError: if no test image has a class.
+    """
+    labels = test.labels.cpu().numpy().astype(np.int8)
+    metrics: list[Metric] = []
+    lines: Lines = {}
+    by_class: dict[str, dict[str, float]] = {}
+    for stage in stages_in(train, stages):
+        name = stage or "features"
+        found, its_lines = score(train.at(stage), test.at(stage).features, name)
+        scores = found.double().numpy()
+        lines |= its_lines
+        areas = average_precisions(scores, labels, kind)
+        if np.isnan(areas).all():
+            raise ConfigError("no test image has any of the classes; give labelled test images")
+        if missing := np.flatnonzero(np.isnan(areas)).tolist():
+            log.warning("logistic: no test image has class %s; the mean is over the others", missing)
+        bounds = map_interval(scores, labels, kind)
+        metrics.append(
+            Metric(
+                f"map{suffix_of(stage)}",
+                100 * mean_average_precision(areas),
+                title=f"{what}{f' of {stage}' if stage else ''}, mAP",
+                is_headline=stage == FEATURES,
+                interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
+            )
+        )
+        known = {str(label): 100 * area for label, area in enumerate(areas.tolist()) if not np.isnan(area)}
+        by_class[f"{what} of {name}: average precision (%)"] = known
+    figures: dict[str, Any] = {"per_class": by_class}
+    if lines:
+        figures["curves"] = curves(f"{what}: held-out training images", "C", "mAP (%)", lines)
+    return Findings(metrics, figures=figures)
