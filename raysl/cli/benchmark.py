@@ -44,6 +44,26 @@ def run_benchmark(
     keep_features: Annotated[
         bool, typer.Option("--keep-features", help="Keep the features on disk for the next time.")
     ] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Benchmarks on several datasets with their average: transfer, transfer_finetune, vtab, dense, or a "
+            "YAML file of your own; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the suites' datasets; default: data.root, or else $RAYSL_DATA, or ~/data.",
+            show_default=False,
+        ),
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Let torchvision fetch datasets of the suites that are not there.")
+    ] = False,
     out: Annotated[str | None, typer.Option(help="Folder of the comparison of several checkpoints.")] = None,
     low_resource: Annotated[bool, typer.Option("--low-resource", help="A quick check: 500 images per split.")] = False,
     trust_code: TrustCode = False,
@@ -65,10 +85,12 @@ def run_benchmark(
         from raysl.benchmarks.suite.several import compare
         from raysl.benchmarks.suite.several import watch as watch_run
 
+        of_suites: dict[str, Any] = {"suite": suite, "root": root}
         options: dict[str, Any] = {"trust_code": trust_code, "again": again, "keep_features": keep_features}
+        options |= {**of_suites, "download": download}
         result: Report | Comparison
         if watch is not None:
-            result = watch_run(watch, chosen, overrides, trust_code)
+            result = watch_run(watch, chosen, overrides, trust_code, **of_suites)
         elif len(uris) > 1:
             result = compare(uris, chosen, overrides, out, **options)
         else:

@@ -21,7 +21,7 @@ from raysl.components import ALIASES
 from raysl.errors import ConfigError
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
-_CLUSTER_FOLDER = "cluster"  # files of Ray's cluster launcher
+_NO_RUNS = ("cluster", "suite")  # files of Ray's cluster launcher, and suites of benchmarks
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 
 
@@ -85,7 +85,7 @@ def config_names() -> list[str]:
     """Return the names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
     folder = packaged_folder()
     paths = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
-    runs = (path for path in paths if path.name != CATALOG_FILE and path.parts[0] != _CLUSTER_FOLDER)
+    runs = (path for path in paths if path.name != CATALOG_FILE and path.parts[0] not in _NO_RUNS)
     return sorted(path.with_suffix("").as_posix() for path in runs)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from raysl.benchmarks.suite.fitting import benchmark_class
 from raysl.benchmarks.suite.settings import load_benchmarks, load_data
+from raysl.benchmarks.suite.suites import load_suites
 from raysl.cli.benchmark import _sort_arguments
 from raysl.components import ALIASES, resolve
 from raysl.config.load import load_config
@@ -32,13 +33,14 @@ def commands(text: str) -> list[str]:
 
 def given(command: str) -> tuple[dict[str, BenchmarkConfig], DataConfig]:
     """Settings of benchmarks and images that a command asks for on a run of the quickstart."""
-    words = shlex.split(re.sub(r" --(again|keep-features|list)\b", "", command))[2:]
-    places = [place for place, word in enumerate(words) if word in ("--checkpoint", "--watch")]
+    words = shlex.split(re.sub(r" --(again|keep-features|list|download|root \S+)\b", "", command))[2:]
+    suites = load_suites([words[place + 1] for place, word in enumerate(words) if word == "--suite"], "/d", RUN.data)
+    places = [place for place, word in enumerate(words) if word in ("--checkpoint", "--watch", "--suite")]
     words = [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
     _, names, overrides = _sort_arguments([word for word in words if not word.startswith("runs/")], [])
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
     others = [word for word in overrides if word not in of_images]
-    return load_benchmarks(RUN, names, others), load_data(RUN, of_images) if of_images else RUN.data
+    return load_benchmarks(RUN, names, others, suites), load_data(RUN, of_images) if of_images else RUN.data
 
 
 def columns(name: str) -> tuple[str, str, str, str]:

@@ -10,6 +10,7 @@ import pytest
 import ray.tune
 
 from raysl.benchmarks.suite.settings import load_benchmarks, load_data
+from raysl.benchmarks.suite.suites import load_suites
 from raysl.config.schema import RunConfig
 from raysl.plan.cards import card_of
 from raysl.pretraining import Result
@@ -84,8 +85,8 @@ class Ends:
     ) -> Any:
         config = self.reader.run_of(uri)
         data = [word for word in overrides if word.startswith(("data.", "data="))]
-        load_data(config, data)
-        load_benchmarks(config, names, [word for word in overrides if word not in data])
+        suites = load_suites(options.get("suite"), options.get("root"), load_data(config, data))
+        load_benchmarks(config, names, [word for word in overrides if word not in data], suites)
         return SimpleNamespace(check=lambda: None)
 
     def compare(self, uris: Sequence[str], names: Any, overrides: Any, out: Any, **options: Any) -> Any:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from raysl.benchmarks.report.assemble import Pictured, assemble, upload
+from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
@@ -63,7 +64,7 @@ class Page:
 
     def differs(self, results: Sequence[Result], notes: Sequence[str]) -> bool:
         """Return whether the stored report shows something else, or is missing."""
-        scores = [score for result in results for score in result.scores]
+        scores = scores_of(results)
         before = self.before
         if before is None or flat_metrics(before.scores) != flat_metrics(scores) or before.notes != notes:
             return True
@@ -85,7 +86,7 @@ class Page:
         same_images = [result.name for result in results if (result.basis.train, result.basis.test) == here]
         retrieved = {name: figures[name]["retrieved"] for name in same_images if "retrieved" in figures.get(name, {})}
         report = assemble(self.loaded, self.images, pictured, self.run, facts, retrieved)
-        scores = [score for result in results for score in result.scores]
+        scores = scores_of(results)
         states = [self.images.state(name) for name in self.images.splits]
         digest = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:12]
         upload(replace(report, scores=scores, notes=notes, figures=figures, measured_on=digest), self.home)

@@ -10,6 +10,8 @@ from raysl.benchmarks.suite.measurement import Measurement
 from raysl.benchmarks.suite.measurement import Report as Report
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
 from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_cluster, load_data
+from raysl.benchmarks.suite.suites import download as download_all
+from raysl.benchmarks.suite.suites import load_suites
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.files import checkpoint_names
 from raysl.cluster.settings import use_settings
@@ -33,6 +35,9 @@ def benchmark(
     keep_features: bool = False,
     beside: bool = False,
     out: str | None = None,
+    suite: str | Sequence[str] | None = None,
+    root: str | None = None,
+    download: bool = False,
 ) -> Report:
     """Measure a checkpoint's backbone, the same one untrained, and raw pixels; keep the results and write the report.
 
@@ -58,6 +63,11 @@ def benchmark(
             call beside which another one is at work on the checkpoint.
         beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
         out: folder for results and report in place of the run's.
+        suite: benchmarks on several datasets with their average: `transfer`, `vtab`, `dense`, the path of a YAML file,
+            or a list of them. Datasets that are not there are left out and named. Without `benchmarks`, suites alone
+            are measured.
+        root: folder of their datasets; default: `data.root`, or else the variable RAYSL_DATA, or ~/data.
+        download: whether torchvision fetches those of its datasets that are not there.
 
     Returns:
         The numbers, where the report lies, and which benchmarks failed.
@@ -66,7 +76,7 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             do not allow a benchmark that is required, or, without `config`, any.
     """
-    task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside, out)
+    task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside, out, suite, root, download)
     return task.run(facts or {}, again, keep_features)
 
 
@@ -78,6 +88,9 @@ def prepare(
     config: RunConfig | None = None,
     beside: bool = False,
     out: str | None = None,
+    suite: str | Sequence[str] | None = None,
+    root: str | None = None,
+    download: bool = False,
 ) -> Measurement:
     """Check everything that can be checked before `benchmark` measures."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
@@ -92,19 +105,23 @@ def prepare(
     with problems.catching():
         cluster = load_cluster(loaded.config, of_cluster)
     with problems.catching():
-        wanted = load_benchmarks(loaded.config, benchmarks, rest)
-    with problems.catching():
         data = load_data(loaded.config, of_images) if of_images else loaded.config.data
     problems.check()
+    suites = load_suites(suite, root, data)
+    wanted = load_benchmarks(loaded.config, benchmarks, rest, suites)
+    usual = load_benchmarks(loaded.config, None, (), suites) if suites else {}
+    if download:
+        download_all(suites, data)
     use_settings(cluster)
     images = MeasuredImages.of(data, "" if of_images else loaded.data.fingerprint)
-    fitting = images.fit(wanted, in_run=config is not None)
+    fitting = images.fit(wanted, config is not None, {key: text for one in suites for key, text in one.files.items()})
+    fitting.left_out.extend(note for one in suites for note in one.notes)
     if config is None:
         for line in group_left_out(fitting.left_out):
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
-    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside, out))
+    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside, out), suites, usual)
 
 
 def _check_finite(loaded: Checkpoint) -> None:

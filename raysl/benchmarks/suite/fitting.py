@@ -11,6 +11,7 @@ import numpy as np
 
 from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs
 from raysl.benchmarks.suite.settings import other_data
+from raysl.benchmarks.suite.suites import with_way
 from raysl.components import resolve
 from raysl.config.ranges import Interpolation
 from raysl.config.schema import BenchmarkConfig, DataConfig
@@ -130,7 +131,14 @@ class MeasuredImages:
         elif labels is not None:
             counts = np.bincount(labels[labels >= 0], minlength=self.num_classes)
         num_test = 0 if self.test is None else self.test.num_samples
-        return Labelled(self.train.num_samples, num_test, self.train.classes, counts, self.train.is_multilabel)
+        return Labelled(
+            self.train.num_samples,
+            num_test,
+            self.train.classes,
+            counts,
+            self.train.is_multilabel,
+            self.train.num_validation,
+        )
 
     @cached_property
     def _train_labels(self) -> np.ndarray | None:
@@ -171,12 +179,15 @@ class MeasuredImages:
             self._resizes[interpolation]._states = self._states
         return self._resizes[interpolation]
 
-    def fit(self, wanted: Mapping[str, BenchmarkConfig], in_run: bool = True) -> Fitting:
+    def fit(
+        self, wanted: Mapping[str, BenchmarkConfig], in_run: bool = True, files: Mapping[str, str] | None = None
+    ) -> Fitting:
         """Fit benchmarks to these images.
 
         Args:
             wanted: their settings, by their names.
             in_run: whether a run's settings name them, else the words of a command, for the message.
+            files: which files the dataset of a benchmark needs and where, in words, for those whose name is a key.
 
         Raises:
             ConfigError: a line for each reason why benchmarks that are required cannot be measured at all, or settings
@@ -187,7 +198,7 @@ class MeasuredImages:
         for key, config in wanted.items():
             benchmark_class(config)(config)  # refuses settings that are wrong whatever the images
             try:
-                self._fit_one(key, config, fitting)
+                self._fit_one(key, config, fitting, (files or {}).get(key, ""))
             except ConfigError as error:
                 if config.required:
                     refused[key] = error
@@ -197,16 +208,21 @@ class MeasuredImages:
             raise ConfigError("\n".join(_refusals(refused, [key for key in wanted if key not in refused], in_run)))
         return fitting
 
-    def _fit_one(self, key: str, config: BenchmarkConfig, fitting: Fitting) -> None:
-        kind, images = benchmark_class(config), self.for_(config)
+    def _fit_one(self, key: str, config: BenchmarkConfig, fitting: Fitting, files: str) -> None:
+        kind = benchmark_class(config)
         needs = kind.needs(config)
+        try:
+            images = self.for_(config)
+        except ConfigError as error:
+            raise ConfigError(with_way(str(error), files)) from error
         if reason := images.lacks(needs):
             raise ConfigError(reason)
         known = Labelled(0, 0, (), None) if needs.own_images else images.labelled
         try:
             fitted, lines = kind.fit_to(config, known)
         except ConfigError as error:
-            raise ConfigError(f"{error}{images._chosen}") from error
+            reason = with_way(str(error), files) if needs.own_images else str(error)
+            raise ConfigError(f"{reason}{images._chosen}") from error
         fitting.settings[key], fitting.images[key] = fitted, images.resized(config.interpolation)
         fitting.left_out.extend(f"{key}: {line}{images._chosen}" for line in lines)
 

@@ -1,7 +1,7 @@
 """One measurement: benchmarks of a checkpoint, stored one by one and then reported."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from raysl.benchmarks.benchmark import PIXELS, Side
 from raysl.benchmarks.features.extraction import check_stages
 from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.report.page import Page
+from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, label_of
 from raysl.benchmarks.suite.side_by_side import (
@@ -20,6 +21,7 @@ from raysl.benchmarks.suite.side_by_side import (
     predictions_file,
     sharing_features,
 )
+from raysl.benchmarks.suite.suites import Suite, members_of
 from raysl.benchmarks.suite.tasks import Tasks, outlooks
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint
@@ -100,13 +102,23 @@ class Measurement:
         run: folder of the run.
         results: folder of the results.
         home: folder of the report.
+        suites: whose parts are among the benchmarks.
+        usual: settings of these parts before the changes of the command.
 
     Raises:
         ConfigError: if the backbone has not the stages that a benchmark asks for, or does not allow its settings.
     """
 
     def __init__(
-        self, loaded: Checkpoint, fitting: Fitting, images: MeasuredImages, run: Folder, results: Folder, home: Folder
+        self,
+        loaded: Checkpoint,
+        fitting: Fitting,
+        images: MeasuredImages,
+        run: Folder,
+        results: Folder,
+        home: Folder,
+        suites: Sequence[Suite] = (),
+        usual: Mapping[str, BenchmarkConfig] | None = None,
     ) -> None:
         self.loaded = loaded
         self.fitting = fitting
@@ -114,12 +126,14 @@ class Measurement:
         self.run_folder = run
         self.home = home
         self.results = Results(results)
+        self.members = members_of(suites)
+        self.asked = [*fitting.asked, *(key for suite in suites for key in suite.left_out)]
         for key, config in fitting.settings.items():
             kind = benchmark_class(config)
             check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
             kind.check(config, loaded)
         self.labels = {
-            key: label_of(key, fitting.asked[key], _own(loaded.config, key, config))
+            key: label_of(key, fitting.asked[key], (usual or {}).get(key) or _own(loaded.config, key, config))
             for key, config in fitting.settings.items()
         }
         self.bases = {key: Basis.of(loaded, config, fitting.images[key]) for key, config in fitting.settings.items()}
@@ -142,7 +156,7 @@ class Measurement:
         self._tell(lacking)
         page = Page(self.loaded, self.images, self.run_folder, self.home)
         results, failures = [] if lacking else self._shown(), dict[str, str]()
-        notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
+        notes = page.notes(self.asked, self.fitting.left_out, failures)
         if lacking or page.differs(results, notes):
             with workplace(self.results.folder) as work:
                 if again:
@@ -154,12 +168,12 @@ class Measurement:
                     self._measure(tasks, failures)
                     self._look_again(failures)
                     results = self._shown(is_logged=True)
-                    notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
+                    notes = page.notes(self.asked, self.fitting.left_out, failures)
                     enter("writing the report")
                     page.write(results, notes, facts, made.shown(tasks))
                 if not failures and not keep_features:
                     work.forget_features()
-        scores = [score for result in results for score in result.scores]
+        scores = scores_of(results)
         return Report(flat_metrics(scores), page.uri, scores, failures, self.loaded.uri)
 
     def _look_again(self, failures: Mapping[str, str]) -> None:
@@ -227,7 +241,12 @@ class Measurement:
         scores = [_score(key, metric, rivals) for metric in trained.metrics.values()]
         seconds = sum(measured.seconds for measured in sides.values())
         result = Result(
-            name, self.bases[key], [_named(score, name, special) for score in scores], trained.figures, seconds
+            name,
+            self.bases[key],
+            [_named(score, name, special) for score in scores],
+            trained.figures,
+            seconds,
+            self.members.get(key),
         )
         self.kept[name] = result
         self.results.keep(result, self.fitting.images[key].data.name, predictions_file(*by_side["trained"]))
@@ -244,12 +263,13 @@ class Measurement:
         if not self.bases:
             return []
         asked = {self.labels[key][0]: basis for key, basis in self.bases.items()}
+        members = {name: self.members[key] for key, (name, _) in self.labels.items() if key in self.members}
         names = [*asked, *(name for name in sorted(self.kept) if name not in asked)]
         results = []
         for name in names:
             if name not in self.kept:
                 continue
-            result = self.kept[name]
+            result = replace(self.kept[name], member=members.get(name, self.kept[name].member))
             changes = asked[name].changes_from(result.basis) if name in asked else self._changes_since(result)
             if not changes:
                 results.append(result)

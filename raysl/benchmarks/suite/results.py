@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from raysl.benchmarks.suite.averages import Member
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.locations import content_of, digests_of
@@ -177,6 +178,7 @@ class Result:
         scores: the numbers.
         figures: data of its charts, in the types of JSON, see `Findings.figures` and `figures.py`.
         seconds: that it took, all sides together, without the extraction of features.
+        member: the suite that it is a part of.
     """
 
     name: str
@@ -184,6 +186,7 @@ class Result:
     scores: list[Score]
     figures: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    member: Member | None = None
 
 
 class Results:
@@ -223,6 +226,7 @@ class Results:
             "seconds": round(result.seconds, 2),
             "scores": [asdict(score) for score in result.scores],
             "figures": result.figures,
+            **({} if result.member is None else {"member": asdict(result.member)}),
         }
         text = json.dumps(plain(content), indent=1, allow_nan=False) + "\n"
         outlast(self.folder.make)
@@ -248,7 +252,8 @@ def _parse(file: bytes) -> Result | None:
         known = {part.name: content[part.name] for part in fields(Basis) if part.name in content}
         scores = [parse_score(score, "a result") for score in content["scores"]]
         basis = from_record(Basis, known, "a result")
-        return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
+        member = from_record(Member, content["member"], "a result") if "member" in content else None
+        return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"], member)
     except Damaged:
         return None
 

@@ -22,6 +22,7 @@ from raysl.redact import bare_tree
 
 if TYPE_CHECKING:
     from raysl.benchmarks.benchmark import Needs
+    from raysl.benchmarks.suite.suites import Suite
 
 _OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
 """Settings of images that a backbone expects to stay."""
@@ -34,7 +35,7 @@ _LABELS = {"one": "a label on every image", "any": "labels, one or several an im
 
 
 def load_benchmarks(
-    config: RunConfig, names: Sequence[str] | None, overrides: Sequence[str] = ()
+    config: RunConfig, names: Sequence[str] | None, overrides: Sequence[str] = (), suites: "Sequence[Suite]" = ()
 ) -> dict[str, BenchmarkConfig]:
     """Return the settings of benchmarks on a run's checkpoint.
 
@@ -43,24 +44,33 @@ def load_benchmarks(
         names: benchmarks to take, which are then required; one of a file, `mine.py:Mine`, goes by its class there.
             Default: those of the run, or, where it has none, `DEFAULTS`, of which none is.
         overrides: `knn.k=[20,200]`.
+        suites: whose parts are taken beside `names`, none of them required.
 
     Raises:
         ConfigError: if a name or a setting is wrong.
     """
+    for suite in suites:
+        overrides = [word for override in overrides for word in suite.expand(override)]
     of_run = to_dict(config)["benchmarks"]
     if names:
         files = {name.rpartition(":")[2]: name for name in names if ":" in name}
         overrides = [*(f"{key}={json.dumps({'name': name})}" for key, name in files.items()), *overrides]
         wanted = {name: {**of_run.get(name, {}), "required": True} for name in names if ":" not in name}
+    elif suites:
+        wanted = {}
     else:
         wanted = of_run or {name: {"required": False} for name in DEFAULTS}
+    for suite in suites:
+        wanted |= {key: {**settings, "required": False} for key, settings in suite.settings.items()}
     for override in overrides:
         key, _, text = override.partition("=")
         if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
             ways = " or ".join(f"{name}.{override}" for name in wanted)
             raise ConfigError(f"{override!r}: of which benchmark? write {ways}")
     settings = from_dict({**to_dict(config), "benchmarks": wanted})
-    return apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
+    benchmarks = apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
+    parts = {key for suite in suites for key in suite.settings}
+    return {key: dataclasses.replace(one, required=False) if key in parts else one for key, one in benchmarks.items()}
 
 
 def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:

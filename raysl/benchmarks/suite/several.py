@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
@@ -55,6 +56,9 @@ def compare(
     trust_code: bool = False,
     again: bool = False,
     keep_features: bool = False,
+    suite: str | Sequence[str] | None = None,
+    root: str | None = None,
+    download: bool = False,
 ) -> Comparison:
     """Measure several checkpoints alike and write one page with all of them.
 
@@ -66,7 +70,7 @@ def compare(
 
     Args:
         checkpoints: local paths or URIs of checkpoints, or of runs, whose newest ones are taken.
-        benchmarks, overrides, trust_code, again, keep_features: as of `raysl.benchmark`.
+        benchmarks, overrides, trust_code, again, keep_features, suite, root, download: as of `raysl.benchmark`.
         out: folder of the page; default: `comparison` in the run that all of them are of, else `comparison_<hash>`
             beside the first one's run.
 
@@ -77,14 +81,21 @@ def compare(
     uris = [newest(checkpoint) for checkpoint in given]
     if twice := [uri for uri in uris if uris.count(uri) > 1]:
         raise ConfigError(f"{twice[0]} is given twice; give each checkpoint once")
+    of_suites: dict[str, Any] = {"suite": suite, "root": root}
     for checkpoint in given:
-        prepare(checkpoint, benchmarks, overrides, trust_code)
+        prepare(checkpoint, benchmarks, overrides, trust_code, **of_suites, download=download)
     reports = []
     for checkpoint in given:
         log.info("measuring %s", checkpoint)
         reports.append(
             benchmark(
-                checkpoint, benchmarks, overrides, trust_code=trust_code, again=again, keep_features=keep_features
+                checkpoint,
+                benchmarks,
+                overrides,
+                trust_code=trust_code,
+                again=again,
+                keep_features=keep_features,
+                **of_suites,
             )
         )
     return Comparison(reports, write_page(reports, Folder(out or _home(uris))))
@@ -120,6 +131,8 @@ def watch(
     overrides: Sequence[str] = (),
     trust_code: bool = False,
     sleep: Callable[[float], object] = time.sleep,
+    suite: str | Sequence[str] | None = None,
+    root: str | None = None,
 ) -> Comparison:
     """Measure each checkpoint that a run saves, until it is finished, and write one page with all of them.
 
@@ -130,6 +143,7 @@ def watch(
         run: local path or URI of its folder, which need not have a checkpoint yet.
         benchmarks, overrides, trust_code: as of `raysl.benchmark`.
         sleep: pauses for so many seconds.
+        suite, root: as of `raysl.benchmark`.
 
     Raises:
         ConfigError: as `raysl.benchmark`, and if there is no such folder.
@@ -143,7 +157,7 @@ def watch(
         names = outlast(lambda: _whole(folder))
         new = [name for name in names if name not in reports]
         for name in new:
-            report = _measured(folder, name, benchmarks, overrides, trust_code)
+            report = _measured(folder, name, benchmarks, overrides, trust_code, suite, root)
             if report is not None:
                 reports[name] = report
                 page = write_page(list(reports.values()), Folder(_page_of(folder.uri)))
@@ -160,10 +174,17 @@ def _whole(run: Folder) -> list[str]:
 
 
 def _measured(
-    folder: Folder, name: str, benchmarks: Sequence[str] | None, overrides: Sequence[str], trust_code: bool
+    folder: Folder,
+    name: str,
+    benchmarks: Sequence[str] | None,
+    overrides: Sequence[str],
+    trust_code: bool,
+    suite: str | Sequence[str] | None,
+    root: str | None,
 ) -> Report | None:
+    uri = folder.uri_of(name)
     try:
-        return benchmark(folder.uri_of(name), benchmarks, overrides, trust_code=trust_code, beside=True)
+        return benchmark(uri, benchmarks, overrides, trust_code=trust_code, beside=True, suite=suite, root=root)
     except ConfigError:
         if folder.exists(name):
             raise

@@ -82,6 +82,8 @@ def measure(task: Task) -> Measured:
     began = time.monotonic()
     train = None if task.train is None else task.train.load(task.stages)
     test = None if task.test is None else task.test.load(task.stages)
+    if train is not None:
+        train.num_validation = task.context.images["train"].num_validation
     if torch.cuda.is_available():
         train, test = _on_gpu(train, test, task.kind.streams_training, torch.cuda.mem_get_info()[0] // 4)
     context = replace(task.context, train=train, test=test)

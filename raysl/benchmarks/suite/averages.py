@@ -1,0 +1,134 @@
+"""The rows of suites in the tables of a report: a row for each dataset, and the average of the suite."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from raysl.report.contents import Score
+
+AVERAGE = "mean"
+"""Metric of the average."""
+RIVALS = ("untrained", "pixels")
+
+
+@dataclass(frozen=True)
+class Member:
+    """What makes a result a part of a suite.
+
+    Args:
+        suite: its name.
+        suite_title: for people.
+        title: of the part.
+        metric: that counts.
+        size: datasets of the suite, those among them that cannot be measured.
+    """
+
+    suite: str
+    suite_title: str
+    title: str
+    metric: str
+    size: int
+
+
+class HasScores(Protocol):
+    """A result, see `raysl.benchmarks.suite.results.Result`."""
+
+    @property
+    def name(self) -> str:
+        """Of the benchmark, with a mark where its settings are special."""
+
+    @property
+    def scores(self) -> list[Score]:
+        """Its numbers."""
+
+    @property
+    def member(self) -> Member | None:
+        """The suite that it is a part of."""
+
+
+def scores_of(results: Sequence[HasScores]) -> list[Score]:
+    """Return all scores of results: of a part of a suite the one that counts, and before them the suite's average.
+
+    Where a dataset has several results, of other settings, the average takes the first.
+    """
+    scores: list[Score] = []
+    seen: set[str] = set()
+    for result in results:
+        if result.member is None:
+            scores += result.scores
+            continue
+        if result.member.suite not in seen:
+            seen.add(result.member.suite)
+            scores += _with_average(result.member, results)
+    return scores
+
+
+def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
+    """Return the average of a suite and the rows of its parts."""
+    rows: list[Score] = []
+    first: dict[str, Score] = {}
+    for result in results:
+        if result.member is None or result.member.suite != member.suite:
+            continue
+        own = [_row(score, result.member) for score in result.scores if score.metric == result.member.metric]
+        rows += own or result.scores
+        for score in own[:1]:
+            first.setdefault(result.name.partition("@")[0], score)
+    return [*_average(member, first), *rows]
+
+
+def _row(score: Score, member: Member) -> Score:
+    return replace(score, title=f"{member.title}: {score.heading}", is_headline="@" not in score.benchmark)
+
+
+def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
+    """Return the mean of the parts in percent; none without any, or where one is not a number."""
+    parts = {name: score for name, score in by_part.items() if score.unit == "%" and not score.is_lower_better}
+    scores = list(parts.values())
+    if not scores or not all(math.isfinite(score.trained) for score in scores):
+        return []
+    num = len(scores)
+    mean = sum(score.trained for score in scores) / num
+    beside: dict[str, Any] = {}
+    for rival in RIVALS:
+        if any(getattr(score, rival) is None for score in scores):
+            continue
+        value = sum(getattr(score, rival) for score in scores) / num
+        reach = _reach([(score.trained - getattr(score, rival), getattr(score, f"over_{rival}")) for score in scores])
+        over = None if reach is None else (mean - value - reach[0], mean - value + reach[1])
+        beside |= {rival: value, f"over_{rival}": over}
+    reach = _reach([(score.trained, score.interval) for score in scores])
+    notes = []
+    if num < member.size:
+        names = ", ".join(name.removeprefix(f"{member.suite}_") for name in parts)
+        notes.append(f"over {num} of {member.size} datasets: {names}")
+    if special := [name for name, score in parts.items() if "@" in score.benchmark]:
+        notes.append(f"with settings of one's own on {len(special)} of them")
+    title = f"{member.suite_title}: mean of {num}" + (f" of {member.size}" if num < member.size else "")
+    return [
+        Score(
+            benchmark=member.suite,
+            metric=AVERAGE,
+            trained=mean,
+            **beside,
+            interval=None if reach is None else (mean - reach[0], mean + reach[1]),
+            title=title,
+            note="; ".join(notes),
+        )
+    ]
+
+
+def _reach(parts: Sequence[tuple[float, tuple[float, float] | None]]) -> tuple[float, float] | None:
+    """Return how far the interval of a mean reaches down and up, from values with their intervals; None without those.
+
+    The datasets are independent, so the squares of the reaches add up (Zou and Donner 2008).
+    """
+    if any(interval is None for _, interval in parts):
+        return None
+    down, up = 0.0, 0.0
+    for value, interval in parts:
+        assert interval is not None
+        down += (value - interval[0]) ** 2
+        up += (interval[1] - value) ** 2
+    return math.sqrt(down) / len(parts), math.sqrt(up) / len(parts)
