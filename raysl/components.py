@@ -23,6 +23,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "aim": "raysl.methods.aim:AIM",
         "barlow_twins": "raysl.methods.barlow_twins:BarlowTwins",
         "byol": "raysl.methods.byol:BYOL",
+        "capi": "raysl.methods.capi:CAPI",
         "clusterfit": "raysl.methods.clusterfit:ClusterFit",
         "colorization": "raysl.methods.colorization:Colorization",
         "cross_mae": "raysl.methods.cross_mae:CrossMAE",

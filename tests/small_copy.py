@@ -21,6 +21,12 @@ LESS = {
     "aim": ("method.head_depth=1", "method.head_width=64"),
     "data2vec": ("method.num_layers=2",),
     "barlow_twins": ("method.dim=64",),
+    "capi": (
+        "method.num_clusters=512",
+        "method.predictor_width=64",
+        "method.predictor_depth=2",
+        "method.predictor_heads=4",
+    ),
     "densecl": ("method.queue_size=512",),
     "directclr": ("method.dim=16",),
     "emp_ssl": ("method.hidden_dim=64", "method.output_dim=32"),

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from raysl.config.ranges import Within
 from raysl.config.schema import MethodConfig
@@ -20,7 +19,7 @@ from raysl.errors import ConfigError
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
-from raysl.nn.backbones.attention import Mlp
+from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
@@ -152,34 +151,6 @@ class Decoder(nn.Module):
         for block, norm, tokens in zip(self.blocks, self.norms, mixed, strict=True):
             x = block(x, norm(tokens))
         return self.pixels(self.norm(x))  # type: ignore[no-any-return]
-
-
-class CrossBlock(nn.Module):
-    """Attention to other tokens and an MLP, each after a layer norm and added to its input.
-
-    Args:
-        width: of a token, a multiple of `heads`.
-        other_width: of the tokens that it looks at.
-        heads: of the attention.
-    """
-
-    def __init__(self, width: int, other_width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width, eps=1e-6)
-        self.q = nn.Linear(width, width)
-        self.kv = nn.Linear(other_width, 2 * width)
-        self.proj = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = Mlp(width)
-
-    def forward(self, x: Tensor, others: Tensor) -> Tensor:
-        """Return tokens [B, M, W] that have looked at others [B, T, D]."""
-        q = self.q(self.norm1(x)).unflatten(2, (self.heads, -1)).transpose(1, 2)  # [B, heads, M, d]
-        k, v = self.kv(others).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # [B, heads, T, d]
-        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # [B, M, W]
-        x = x + self.proj(seen)
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
 def _mask(setup: Setup) -> PartMask:

@@ -31,6 +31,19 @@ def test_codes_equal_a_slow_loop(epsilon: float, num_iters: int) -> None:
     torch.testing.assert_close(sinkhorn(scores, epsilon, num_iters), expected, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("num_iters", [0, 1, 4])
+def test_leading_dimensions_are_balanced_each_by_itself(num_iters: int) -> None:
+    scores, extra = scores_of(18).view(2, 9, 4), scores_of(6, seed=1).view(2, 3, 4)
+    mask, extra_mask = torch.rand(2, 9) < 0.8, torch.rand(2, 3) < 0.8
+    together = sinkhorn(scores, 0.1, num_iters, mask=mask, extra=extra, extra_mask=extra_mask)
+    for number in range(2):
+        masks = {"mask": mask[number], "extra": extra[number], "extra_mask": extra_mask[number]}
+        alone = sinkhorn(scores[number], 0.1, num_iters, **masks)
+        torch.testing.assert_close(together[number], alone, rtol=1e-12, atol=1e-15)
+    far = torch.cat([scores, scores - 50], dim=1).float()
+    assert sinkhorn(far, 0.01).isfinite().all()
+
+
 def test_further_rows_count_as_if_they_were_the_ranks_own() -> None:
     scores, extra = scores_of(5), scores_of(8, seed=1)
     together = sinkhorn(torch.cat([scores, extra]))

@@ -391,6 +391,16 @@ def test_training_moves_places_for_each_view_alike_on_any_rank(field: str) -> No
     assert torch.equal(Teacher(network.train())(images), still)
 
 
+def test_the_fastest_pair_turns_so_often_over_an_image() -> None:
+    sines, cosines = RotaryPositions(4, turns=0.5)(torch.zeros(1, 3, 4, 4), (4, 1))
+    turns = torch.atan2(sines[0, :, 0], cosines[0, :, 0]) / (2 * math.pi)
+    torch.testing.assert_close(turns, 0.5 * torch.tensor([-0.375, -0.125, 0.125, 0.375]))
+    images = images_of()
+    slow, fast = (small(position="rope", rope_turns=turns).tokens(images) for turns in (2.0, 7.0))
+    assert torch.equal(slow, small(position="rope").tokens(images))
+    assert not torch.isclose(slow, fast).all(dim=-1).any()
+
+
 def test_random_places_stay_in_their_range() -> None:
     images = torch.zeros(2000, 3, 4, 4)
     positions = RotaryPositions(4, base=1.0, rescale=2.0)

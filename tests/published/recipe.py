@@ -31,6 +31,7 @@ IMAGES = 1_281_167
 NARROW = {
     "aim": ("method.head_depth=1", "method.head_width=512"),
     "barlow_twins": ("method.dim=1024",),
+    "capi": ("method.predictor_depth=1",),
     "data2vec": ("method.num_layers=2", "backbone.width=384", "backbone.heads=6"),
     "ressl": ("method.queue_size=4096",),
     "simmim": ("backbone.width=384", "backbone.heads=6"),

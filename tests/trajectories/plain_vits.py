@@ -188,6 +188,42 @@ def sobel(image: Tensor) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(across), torch.as_tensor(down)
 
 
+class CAPI(Plain):
+    """Darcet et al. 2025: patches of a place are balanced over the images, and hidden ones predicted one by one."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of clusters of all patches, and of their predictions."""
+        images, net, config = batch.views["global"].flatten(0, 1), self.net, self.config
+        masks, predicted = (batch.extras[f"global.{name}"].flatten(0, 1).flatten(1) for name in ("mask", "predicted"))
+        with torch.no_grad():
+            patches = net.teacher.module.tokens(images)[:, net.backbone.num_prefix_tokens :]
+        codes, clustering, predictions = [], [], []
+        for place in range(masks.shape[1]):
+            scores = net.clustering(torch.stack([unit(row) for row in patches[:, place]]))
+            codes.append(balanced(scores.detach(), config.target_temp, config.sinkhorn_iters))
+            clustering.append(cross_entropy(codes[-1], scores / config.clustering_temp))
+        for number, image in enumerate(images):
+            keep = (~masks[number]).nonzero().T  # [1, T]
+            tokens = net.backbone.visible_tokens(image[None], keep)
+            for place in predicted[number].nonzero().flatten():
+                z = net.predictor(tokens, image[None], keep, place.view(1, 1))[0, 0]
+                rows = zip(net.head.weight, net.head.scale[:, 0], strict=True)
+                scores = torch.stack([scale * (unit(row) @ unit(z)) for row, scale in rows])
+                predictions.append(-(codes[place][number] * log_softmax(scores / config.temperature)).sum())
+        return mean(clustering) + mean(predictions)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows, at first faster with each update, then slower along a part of half a cosine."""
+        config = self.config
+        length = config.momentum_warmup.steps(step.total, step.epoch_len)
+        if step.index < length:
+            share = 1.0 + step.index / length * (config.momentum - 1.0)
+        else:
+            turn = math.pi * config.momentum_part * (step.index - length) / (step.total - length)
+            share = config.momentum_end + (config.momentum - config.momentum_end) * (1 + math.cos(turn)) / 2
+        follow(self.net.teacher, (self.net.backbone,), share)
+
+
 class IJEPA(Plain):
     """Assran et al. 2023, section 3: one image and one block at a time, so that nothing is filled up."""
 
@@ -354,6 +390,7 @@ def koleo(h: Tensor) -> Tensor:
 VITS = {
     "aim": (AIM, ()),
     "aim-plain": (AIM, ("method.is_normalised=false",)),
+    "capi": (CAPI, ("method.clustering_lr_scale=1", "method.momentum_warmup=2st", "method.num_clusters=16")),
     "cross_mae": (CrossMAE, ()),
     "data2vec": (Data2Vec, ()),
     "ijepa": (IJEPA, ()),

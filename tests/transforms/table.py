@@ -73,6 +73,10 @@ TRANSFORMS = {
         "test_multi_block.py::test_blocks_are_rectangles_within_their_ranges",
         "test_multi_block.py::test_a_context_is_a_square_less_the_targets",
     ),
+    "InverseBlockMask": (
+        "test_inverse_block.py::test_masks_equal_a_loop_over_patches_of_one_image",
+        "test_inverse_block.py::test_masks_are_those_of_lightly_in_distribution",
+    ),
     "Mixup": (
         "test_mix.py::test_images_are_mixed_as_by_hand",
         "test_mix.py::test_mixup_shares_have_the_beta_distribution",

@@ -153,3 +153,41 @@ class Block(nn.Module):
         and keys are turned by a `rotation` [2, n, N, d], and `offsets` add a bias, see `Attention`."""
         x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key, rotation, offsets)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
+
+
+class CrossBlock(nn.Module):
+    """Attention to other tokens, taken as they are, and an MLP, each after a layer norm and added to its input (CrossMAE,
+    Fu et al. 2024, arXiv 2401.14391): [B, M, W] and [B, T, D] to [B, M, W].
+
+    >>> CrossBlock(width=192, other_width=96, heads=3)(torch.zeros(2, 5, 192), torch.zeros(2, 50, 96)).shape
+    torch.Size([2, 5, 192])
+
+    Args:
+        width: of a token, a multiple of `heads`.
+        other_width: of the tokens that it looks at.
+        heads: of the attention.
+        drop_path, number: as in `Block`.
+    """
+
+    def __init__(self, width: int, other_width: int, heads: int, drop_path: float = 0.0, number: int = 0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.q = nn.Linear(width, width)
+        self.kv = nn.Linear(other_width, 2 * width)
+        self.proj = nn.Linear(width, width)
+        self.drop_path1 = DropPath(drop_path, 2 * number)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = Mlp(width)
+        self.drop_path2 = DropPath(drop_path, 2 * number + 1)
+
+    def forward(self, x: Tensor, others: Tensor, rotations: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Return tokens [B, M, W] that have looked at others [B, T, D]; queries and keys are turned first by two
+        `rotations`, see `rotate`."""
+        q = self.q(self.norm1(x)).unflatten(2, (self.heads, -1)).transpose(1, 2)  # [B, heads, M, d]
+        k, v = self.kv(others).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # [B, heads, T, d]
+        if rotations is not None:
+            q, k = rotate(q, rotations[0]), rotate(k, rotations[1])
+        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # [B, M, W]
+        x = x + self.drop_path1(self.proj(seen))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]

@@ -76,7 +76,7 @@ class RotaryPositions(Drawing):
     (Simeoni et al. 2025, arXiv 2508.10104, section 3.2).
 
     A place is the centre of a patch, its row and its column each from -1 to 1 over the image, whatever the grid. The
-    first half of a head's pairs of channels turns with the row, the second with the column: by 2 pi place / period,
+    first half of a head's pairs of channels turns with the row, the second with the column: by pi turns place / period,
     where the dim / 4 periods rise from 1 towards `base` in a geometric row. In training the places of each view are
     moved, stretched along each axis, and scaled, by random amounts of its own; they are the same in all blocks.
 
@@ -91,6 +91,7 @@ class RotaryPositions(Drawing):
         jitter: largest factor of each axis, whose logarithm is drawn evenly; 1 for none.
         rescale: the same of both axes together.
         place: first of the five numbers of this module in its network, see `Drawing`.
+        turns: of the fastest pair over an image.
     """
 
     def __init__(
@@ -101,9 +102,10 @@ class RotaryPositions(Drawing):
         jitter: float = 1.0,
         rescale: float = 1.0,
         place: int = 0,
+        turns: float = 2.0,
     ) -> None:
         super().__init__()
-        self.dim, self.base = dim, base
+        self.dim, self.base, self.turns = dim, base, turns
         self.shift, self.jitter, self.rescale = shift, jitter, rescale
         self.place = place
 
@@ -128,13 +130,13 @@ class RotaryPositions(Drawing):
                 places = self._moved(places, images)  # [B, h*w, 2]
             quarter = self.dim // 4
             periods = self.base ** (torch.arange(quarter, device=images.device, dtype=dtype) / quarter)  # [dim / 4]
-            angles = (2 * math.pi * places[..., None] / periods).flatten(2).repeat(1, 1, 2)  # [n, h*w, dim]
+            angles = (math.pi * self.turns * places[..., None] / periods).flatten(2).repeat(1, 1, 2)  # [n, h*w, dim]
             return torch.stack([angles.sin(), angles.cos()])
 
     def extra_repr(self) -> str:
         """Return the settings, for printing."""
         moves = f"shift={self.shift:g}, jitter={self.jitter:g}, rescale={self.rescale:g}"
-        return f"dim={self.dim}, base={self.base:g}, {moves}"
+        return f"dim={self.dim}, base={self.base:g}, turns={self.turns:g}, {moves}"
 
     def _moved(self, places: Tensor, images: Tensor) -> Tensor:
         def drawn(first: int, num: int) -> Tensor:
@@ -168,3 +170,17 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     low, high = patches.chunk(2, dim=-1)
     turned = patches * cosines + torch.cat([-high, low], dim=-1) * sines
     return torch.cat([first, turned.to(x.dtype)], dim=2)
+
+
+def rotation_at(rotation: Tensor, places: Tensor) -> Tensor:
+    """Return the rotations of some patches [2, B, M, d].
+
+    >>> rotation_at(torch.arange(6.0).view(2, 1, 3, 1), torch.tensor([[2, 0]])).flatten()
+    tensor([2., 0., 5., 3.])
+
+    Args:
+        rotation: of all patches [2, n, N, d], n is B or 1.
+        places: their indices among the N, int64 [B, M].
+    """
+    rotation = rotation.expand(-1, len(places), -1, -1)
+    return rotation.gather(2, places[None, :, :, None].expand(2, -1, -1, rotation.shape[3]))

@@ -15,7 +15,13 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import TokenBackbone, uncovered
 from raysl.nn.backbones.init import Init, init_vit
-from raysl.nn.backbones.positions import Resize, RotaryPositions, resize_positions, sincos_positions
+from raysl.nn.backbones.positions import (
+    Resize,
+    RotaryPositions,
+    resize_positions,
+    rotation_at,
+    sincos_positions,
+)
 from raysl.nn.backbones.relative import Offsets, RelativePositions, relative_index
 
 SIZES: dict[str, tuple[int, int, int]] = {
@@ -83,6 +89,8 @@ class ViT(TokenBackbone):
         fine-tune."""
         rope_base: Annotated[float, Within(1, 1e6)] = 100.0
         """Base of the periods of these rotations."""
+        rope_turns: Positive = 2.0
+        """Turns of the fastest of these rotations over an image; 7 in CAPI."""
         rope_shift: Amount = 0.0
         """Largest random move of a view's places along each axis in training, where the image goes from -1 to 1."""
         rope_jitter: Annotated[float, Within(1, 100)] = 1.0
@@ -146,7 +154,9 @@ class ViT(TokenBackbone):
         else:
             self.pos_embed = None
             moves = config.rope_shift, config.rope_jitter, config.rope_rescale
-            self.rope = RotaryPositions(width // heads, config.rope_base, *moves, place=2 * depth)
+            self.rope = RotaryPositions(
+                width // heads, config.rope_base, *moves, place=2 * depth, turns=config.rope_turns
+            )
         self.reg_token = nn.Parameter(torch.empty(1, config.num_registers, width)) if config.num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, width)) if config.mask_token else None
         rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
@@ -307,10 +317,7 @@ class ViT(TokenBackbone):
         if self.rope is None:
             return None
         rotation: Tensor = self.rope(images, self.grid(images))  # [2, n, h*w, d]
-        if keep is None:
-            return rotation
-        rotation = rotation.expand(-1, len(images), -1, -1)
-        return rotation.gather(2, keep[None, :, :, None].expand(2, -1, -1, rotation.shape[3]))  # [2, B, K, d]
+        return rotation if keep is None else rotation_at(rotation, keep)  # [2, B, K, d]
 
     def _replace_masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         if self.mask_token is None:

@@ -1,0 +1,88 @@
+"""The mask of CAPI: everything but one block of patches."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.transforms.masking import Mask, Masks, patch_grid
+from raysl.transforms.random import SampleRandom
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseBlockMask(Mask):
+    """Mask all patches but a block, and choose some of them to predict (CAPI, Darcet et al. 2025).
+
+    The block is the smallest rectangle of its aspect ratio with enough patches, without the last ones row by row, and
+    is then moved round the image: what leaves it at one side comes in at the other. All places are seen as often.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> extras = InverseBlockMask(ratio=0.65, predicted=0.05).extras(random, (224, 224))
+    >>> {name: mask.sum(dim=(1, 2)).tolist() for name, mask in extras.items()}
+    {'mask': [127, 127], 'predicted': [6, 6]}
+    """
+
+    ratio: float = 0.65
+    """Masked share of the patches, in [0, 1), rounded down to a number of patches."""
+    predicted: float = 0.05
+    """Predicted share of the masked patches, in [0, 1], rounded down to a number of patches."""
+    aspect: tuple[float, float] = (0.5, 2.0)
+    """Range of height / width of the block, above 0, its logarithm drawn uniformly; less where it would not fit."""
+    is_rolled: bool = True
+    """Move the block round the image; otherwise it lies inside, and the border is masked more often."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.ratio < 1.0:
+            raise ValueError(f"ratio={self.ratio} is outside [0, 1); give a share of the patches")
+        if not 0.0 <= self.predicted <= 1.0:
+            raise ValueError(f"predicted={self.predicted} is outside [0, 1]; give a share of the masked patches")
+        if not 0.0 < self.aspect[0] <= self.aspect[1]:
+            raise ValueError(f"aspect={self.aspect} must be a rising range above 0")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
+        grid = patch_grid(size, self.patch_size)
+        num_seen = grid[0] * grid[1] - self.num_masked(grid[0] * grid[1])
+        seen = self._blocks(random, num_seen, grid)  # [B, h, w]
+        if self.is_rolled:
+            down, across = (random.integers(0, side)[:, None] for side in grid)
+            rows, columns = (np.arange(side) - shift for side, shift in zip(grid, (down, across), strict=True))
+            image = np.arange(len(seen))[:, None, None]
+            seen = seen[image, (rows % grid[0])[:, :, None], (columns % grid[1])[:, None, :]]
+        return torch.from_numpy(~seen)
+
+    def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """Return "mask" and "predicted", bool [B, H / patch_size, W / patch_size]."""
+        mask = self.draw(random, size)
+        masked = mask.flatten(1).numpy()  # [B, N]
+        order = np.where(masked, random.permutation(masked.shape[1]), masked.shape[1])
+        ranks = order.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+        return {"mask": mask, "predicted": torch.from_numpy(ranks < self.num_predicted(masked.shape[1])).view_as(mask)}
+
+    def num_masked(self, num_patches: int) -> int:
+        """Return the number of masked patches out of `num_patches`."""
+        return int(num_patches * self.ratio + 1e-9)
+
+    def num_predicted(self, num_patches: int) -> int:
+        """Return the number of predicted patches out of `num_patches`."""
+        return int(self.num_masked(num_patches) * self.predicted + 1e-9)
+
+    def _blocks(self, random: SampleRandom, num: int, grid: tuple[int, int]) -> Masks:
+        """Draw a block of `num` patches inside the grid for each image [B, h, w]."""
+        height, width = grid
+        limits = math.log(num / width**2), math.log(height**2 / num)
+        low, high = np.clip(np.log(self.aspect), *limits)
+        aspect = np.exp(low + random.uniform() * (high - low))  # [B]
+        # Less a little, so that rounding in the roots adds no row; never fewer patches than `num`.
+        tall = np.clip(np.ceil(np.sqrt(num * aspect) - 1e-9), 1, height)
+        wide = np.clip(np.ceil(np.sqrt(num / aspect) - 1e-9), np.ceil(num / tall), width)
+        top, left = (
+            random.integers(0, (side - long).astype(np.int64) + 1) for side, long in ((height, tall), (width, wide))
+        )
+        rows, columns = np.arange(height) - top[:, None], np.arange(width) - left[:, None]
+        inside = ((rows >= 0) & (rows < tall[:, None]))[:, :, None] & ((columns >= 0) & (columns < wide[:, None]))[
+            :, None
+        ]
+        counts = np.cumsum(inside.reshape(len(inside), height * width), axis=1).reshape(inside.shape)
+        return np.asarray(inside & (counts <= num))
