@@ -26,6 +26,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "capi": "raysl.methods.capi:CAPI",
         "clusterfit": "raysl.methods.clusterfit:ClusterFit",
         "colorization": "raysl.methods.colorization:Colorization",
+        "cmae": "raysl.methods.cmae:CMAE",
         "cross_mae": "raysl.methods.cross_mae:CrossMAE",
         "data2vec": "raysl.methods.data2vec:Data2Vec",
         "densecl": "raysl.methods.densecl:DenseCL",

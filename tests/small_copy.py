@@ -19,6 +19,7 @@ ROWS = 4
 SMALL_HEAD = "num_prototypes=512", "hidden_dim=64"
 LESS = {
     "aim": ("method.head_depth=1", "method.head_width=64"),
+    "cmae": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3", "method.hidden_dim=64"),
     "data2vec": ("method.num_layers=2",),
     "barlow_twins": ("method.dim=64",),
     "capi": (

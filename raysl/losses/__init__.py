@@ -5,6 +5,7 @@ the batch is an argument, gathered by `raysl.distributed.all_gather`, or its mom
 No loss reads a number from its tensors or selects by a mask, so none waits for a GPU.
 """
 
+from raysl.losses.batch_contrast import batch_info_nce
 from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
 from raysl.losses.clustering import (
     UNKNOWN,
@@ -52,6 +53,7 @@ __all__ = [
     "at_least_fp32",
     "bank_cross_entropy",
     "barlow_twins",
+    "batch_info_nce",
     "byol",
     "characteristic_sums",
     "cluster_cross_entropy",

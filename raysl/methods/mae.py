@@ -5,7 +5,7 @@ decoder, discarded later, predicts the pixels of the others from its tokens and 
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.transforms.masking import RandomMask
+from raysl.transforms.masking import Mask, RandomMask
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import ViewRecipe
 
@@ -32,7 +32,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 class MAE(Method):
     """Predicts the pixels of masked patches from the visible ones."""
 
-    logged = COLLAPSE
+    logged: ClassVar[tuple[str, ...]] = COLLAPSE
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -59,7 +59,7 @@ class MAE(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
         num_patches = (self.config.views.size // self.backbone.patch_size) ** 2
-        self.num_visible = num_patches - _mask(setup).num_masked(num_patches)
+        self.num_visible = num_patches - self._num_masked(setup, num_patches)
         self.decoder = Decoder(self.config, self.backbone)
 
     @classmethod
@@ -67,7 +67,7 @@ class MAE(Method):
         """Refuse backbones without patches, patches that do not cover a view or are all or none masked, and impossible
         decoders."""
         config, num_patches = setup.method, grid_side(setup, "MAE") ** 2
-        num_masked = _mask(setup).num_masked(num_patches)
+        num_masked = cls._num_masked(setup, num_patches)
         if not 0 < num_masked < num_patches:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks {num_masked} of the {num_patches} patches of a view; "
@@ -79,19 +79,33 @@ class MAE(Method):
     def views(cls, setup: Setup) -> ViewRecipe:
         """Return the views of `Config.views`, each with a mask."""
         views: Crops = setup.method.views
-        return views.recipe(_mask(setup))
+        return views.recipe(cls._mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the masked patches' pixels (section 3)."""
+        tokens, _, loss = self._reconstruct(batch)
+        h = tokens.detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
+        return StepOutput(loss, batch_collapse(h.view(len(batch), -1, h.shape[1])))
+
+    def _reconstruct(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tokens of visible patches [B*V, 1 + K, D], the patches' indices [B*V, K], and the loss."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
         keep = visible_places(mask, self.num_visible)  # [B*V, K]
         tokens = self.backbone.visible_tokens(images, keep)  # [B*V, 1 + K, D]
         pixels = self.decoder(tokens, keep)  # [B*V, L, p*p*C]
         patches = patchify(images, self.backbone.patch_size)
-        loss = masked_patch_mse(pixels, patches, mask.flatten(1), self.config.is_normalised)
-        h = tokens.detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
-        return StepOutput(loss, batch_collapse(h.view(len(batch), -1, h.shape[1])))
+        return tokens, keep, masked_patch_mse(pixels, patches, mask.flatten(1), self.config.is_normalised)
+
+    @classmethod
+    def _mask(cls, setup: Setup) -> Mask:
+        """Return the mask of each view."""
+        return RandomMask(patch_size=patch_side(setup, "MAE"), ratio=setup.method.mask_ratio)
+
+    @classmethod
+    def _num_masked(cls, setup: Setup, num_patches: int) -> int:
+        """Return the number of masked patches of a view."""
+        return RandomMask(ratio=setup.method.mask_ratio).num_masked(num_patches)
 
 
 class Decoder(nn.Module):
@@ -100,32 +114,36 @@ class Decoder(nn.Module):
     Args:
         config: of the method.
         backbone: the network whose tokens it gets.
+        depth: of it, in blocks; default: `decoder_depth` of the settings.
+        num_values: of its output for each patch; default: those of the patch's pixels.
     """
 
     positions: Tensor
 
-    def __init__(self, config: MAE.Config, backbone: TokenBackbone) -> None:
+    def __init__(
+        self, config: MAE.Config, backbone: TokenBackbone, depth: int | None = None, num_values: int | None = None
+    ) -> None:
         super().__init__()
         width, side = config.decoder_width, config.views.size // backbone.patch_size
         self.num_prefix = backbone.num_prefix_tokens
         self.embed = nn.Linear(backbone.token_dim, width)
         self.mask_token = nn.Parameter(torch.empty(width))
         self.register_buffer("positions", sincos_positions(side, side, width, self.num_prefix))
-        self.blocks = nn.ModuleList(Block(width, config.decoder_heads) for _ in range(config.decoder_depth))
+        self.blocks = nn.ModuleList(Block(width, config.decoder_heads) for _ in range(depth or config.decoder_depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.pixels = nn.Linear(width, 3 * backbone.patch_size**2)
+        self.pixels = nn.Linear(width, num_values or 3 * backbone.patch_size**2)
         init_linear(self, "mae")
         nn.init.normal_(self.mask_token, std=0.02)
 
     def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """Return the pixels of all patches.
+        """Return the pixels of all patches, or what else it predicts of them.
 
         Args:
             tokens: of the backbone [B, num_prefix_tokens + K, D].
             keep: indices of the K patches among all L, int64 [B, K].
 
         Returns:
-            [B, L, p*p*3], a patch's values in the order of `patchify`.
+            [B, L, p*p*3], a patch's values in the order of `patchify`; or [B, L, num_values].
         """
         x = self.embed(tokens)  # [B, P + K, W]
         prefix, visible = x[:, : self.num_prefix], x[:, self.num_prefix :]
@@ -136,8 +154,3 @@ class Decoder(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.pixels(self.norm(x[:, self.num_prefix :]))  # type: ignore[no-any-return]
-
-
-def _mask(setup: Setup) -> RandomMask:
-    """Return the mask of each view."""
-    return RandomMask(patch_size=patch_side(setup, "MAE"), ratio=setup.method.mask_ratio)

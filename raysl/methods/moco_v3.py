@@ -8,16 +8,14 @@ patches to tokens stays frozen at its random start.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import at_least_fp32
+from raysl.losses import at_least_fp32, batch_info_nce
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
@@ -111,11 +109,9 @@ class MoCoV3(Method):
 
     def _contrast(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Return eq. 1 times 2T with the keys of all ranks, and the share of queries nearest to their own key."""
-        everyone, rows = dist.all_gather(at_least_fp32(k)), dist.own_rows(k)  # [N, D], [B]
-        with torch.autocast(q.device.type, enabled=False):
-            cosines = F.normalize(at_least_fp32(q), dim=1) @ F.normalize(everyone, dim=1).T  # [B, N]
-            loss = 2 * self.config.temperature * F.cross_entropy(cosines / self.config.temperature, rows)
-            return loss, (cosines.detach().argmax(dim=1) == rows).float().mean()
+        temperature = self.config.temperature
+        loss, hits = batch_info_nce(q, dist.all_gather(at_least_fp32(k)), dist.own_rows(k), temperature)
+        return 2 * temperature * loss, hits
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)

@@ -58,6 +58,22 @@ def check_small_views(setup: Setup, title: str) -> None:
         )
 
 
+def check_mask_size(setup: Setup, title: str) -> None:
+    """Refuse masked squares that are not made of whole patches or do not cover a view exactly; arguments are those of
+    `patch_side`.
+
+    Raises:
+        ConfigError: with the sides that fit.
+    """
+    patch_size, size, side = patch_side(setup, title), setup.method.views.size, setup.method.mask_size
+    if side % patch_size or size % side:
+        fits = [str(width) for width in range(patch_size, size, patch_size) if size % width == 0]
+        raise ConfigError(
+            f"method.mask_size is {side}, and has to be a multiple of patches of {patch_size} pixels that divides "
+            f"views of {size}; give {' or '.join(fits) or 'smaller patches'}"
+        )
+
+
 def need_mask_token(setup: Setup, title: str) -> None:
     """Refuse a ViT without a token for masked patches.
 

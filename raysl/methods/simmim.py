@@ -15,7 +15,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
+from raysl.methods.patches import check_mask_size, grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
@@ -57,15 +57,9 @@ class SimMIM(Method):
         views, or are all masked."""
         grid_side(setup, "SimMIM")
         need_mask_token(setup, "SimMIM")
-        config, patch_size = setup.method, patch_side(setup, "SimMIM")
-        size, side = config.views.size, config.mask_size
-        if side % patch_size or size % side:
-            fits = [str(width) for width in range(patch_size, size, patch_size) if size % width == 0]
-            raise ConfigError(
-                f"method.mask_size is {side}, and has to be a multiple of patches of {patch_size} pixels that divides "
-                f"views of {size}; give {' or '.join(fits) or 'smaller patches'}"
-            )
-        num_squares = (size // side) ** 2
+        check_mask_size(setup, "SimMIM")
+        config = setup.method
+        num_squares = (config.views.size // config.mask_size) ** 2
         if _mask(setup).num_masked(num_squares) == num_squares:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks all {num_squares} squares of a view; take a smaller "

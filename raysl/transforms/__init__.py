@@ -17,6 +17,7 @@ from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.rand_augment import RandAugment
 from raysl.transforms.random import SampleRandom
+from raysl.transforms.shifted_crop import ShiftedCrop
 from raysl.transforms.tiles import Tiles, permutation_table
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
@@ -53,6 +54,7 @@ __all__ = [
     "RandomRotation90",
     "SampleRandom",
     "Sharpness",
+    "ShiftedCrop",
     "Solarize",
     "Tiles",
     "ToLab",

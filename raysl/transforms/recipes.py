@@ -12,6 +12,7 @@ from raysl.transforms.functional import Interpolation
 from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
 from raysl.transforms.masking import Mask
 from raysl.transforms.photometric import Arithmetic, ColorJitter, GaussianBlur, Grayscale, Solarize
+from raysl.transforms.shifted_crop import ShiftedCrop
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe
@@ -156,6 +157,44 @@ class AsymmetricCrops(Crops):
         chain = replace(self, blur_p=self.second_blur_p, solarize_p=self.second_solarize_p)._chain()
         views = (replace(view, transforms=chain) if n % 2 else view for n, view in enumerate(groups["global"]))
         return ViewRecipe(groups | {"global": tuple(views)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftedCrops(Crops):
+    """A view without colours, and a view of nearly the same pixels: its place in the same random crop is moved by some
+    pixels, and it has the colours, the blur and the affine map. The defaults are CMAE's (Huang et al. 2022, and the
+    authors' code).
+
+    >>> groups = ShiftedCrops(size=28, shift=3).recipe().groups
+    >>> {name: (views[0].crop.master, views[0].crop.shift, len(views[0].transforms)) for name, views in groups.items()}
+    {'global': (32, 0, 1), 'shifted': (32, 3, 4)}
+    """
+
+    num: NumViews = 1
+    """Views of each image without colours, each with a moved one."""
+    min_scale: Area = 0.2
+    """Smallest area of the random crop, as a share of the image."""
+    interpolation: Interpolation = "bicubic"
+    """How crops are resized, always antialiased."""
+    shift: Annotated[int, Within(0, 4096)] = 31
+    """Largest move of the second view along each axis, in pixels. The crop is resized to a side of `size + shift + 1`,
+    of which both views are squares of `size`; the first is the upper left one."""
+    jitter: tuple[Amount, Amount, Amount, Annotated[float, Within(0, 0.5)]] = (0.4, 0.4, 0.4, 0.1)
+    """Colour jitter of brightness, contrast, saturation and hue at strength 1."""
+
+    def recipe(self, mask: Mask | None = None) -> ViewRecipe:
+        """Return the groups "global", with masked patches if a mask is given, and "shifted", flipped alike."""
+        plain = replace(self, affine_p=0.0, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0)
+        views = [self._square(0, plain._chain(), mask=mask)] * self.num
+        moved = [self._square(self.shift, self._chain(), repeats=number) for number in range(self.num)]
+        return ViewRecipe({"global": tuple(views), "shifted": tuple(moved)})
+
+    def _square(
+        self, shift: int, chain: tuple[Transform, ...], mask: Mask | None = None, repeats: int | None = None
+    ) -> View:
+        sides = {"size": self.size, "master": self.size + self.shift + 1, "shift": shift}
+        crop = ShiftedCrop(**sides, scale=(self.min_scale, 1.0), interpolation=self.interpolation)
+        return View(crop, chain, mask=mask, repeats=repeats)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,6 +131,55 @@ class AIM(Plain):
         return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
 
 
+class CMAE(Plain):
+    """Huang et al. 2022, sections 3.2 and 3.3."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of hidden patches, and the cross entropy of picking the own whole image."""
+        images, masks = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0].flatten(1)
+        net, size, prefix = self.net, self.net.backbone.patch_size, self.net.backbone.num_prefix_tokens
+        pixel_terms, features = [], []
+        for image, mask in zip(images, masks, strict=True):
+            keep = (~mask).nonzero().T  # [1, K]
+            x = net.backbone._embed(image[None])[:, [*range(prefix), *(prefix + keep[0]).tolist()]]
+            for block in net.backbone.blocks:
+                x = block(x)
+            tokens = net.backbone.norm(x)
+            said = net.decoder(tokens, keep)[0]
+            features.append(mean(net.feature_decoder(tokens, keep)[0]))
+            across = image.shape[-1] // size
+            for place in mask.nonzero().flatten().tolist():
+                row, column = place // across * size, place % across * size
+                pixels = image[:, row : row + size, column : column + size].permute(1, 2, 0).flatten()
+                centred = pixels - pixels.mean()
+                told = centred / (centred.square().sum() / (len(pixels) - 1) + 1e-6).sqrt()
+                pixel_terms.append((said[place] - told).square().mean())
+        queries = net.predictor(net.projector(torch.stack(features)))
+        with torch.no_grad():
+            keys = self._keys(batch.views["shifted"][:, 0])
+        terms = []
+        for number, query in enumerate(queries):
+            scores = torch.stack([unit(query) @ unit(key) for key in keys]) / self.config.temperature
+            terms.append(-log_softmax(scores)[number])
+        return mean(pixel_terms) + self.config.contrast_weight * 2 * self.config.temperature * mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows."""
+        momentum = cosine_course(step, self.config.momentum, self.config.momentum_end)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), momentum)
+
+    def _keys(self, images: Tensor) -> Tensor:
+        """Projections of the mean patch of the last block."""
+        backbone, projector = self.net.teacher.module
+        means = []
+        for image in images:
+            x = backbone._embed(image[None])
+            for block in backbone.blocks:
+                x = block(x)
+            means.append(mean(x[0, backbone.num_prefix_tokens :]))
+        return projector(torch.stack(means))  # type: ignore[no-any-return]
+
+
 class CrossMAE(Plain):
     """Fu et al. 2024, sections 3.2 to 3.4."""
 
@@ -391,6 +440,7 @@ VITS = {
     "aim": (AIM, ()),
     "aim-plain": (AIM, ("method.is_normalised=false",)),
     "capi": (CAPI, ("method.clustering_lr_scale=1", "method.momentum_warmup=2st", "method.num_clusters=16")),
+    "cmae": (CMAE, ()),
     "cross_mae": (CrossMAE, ()),
     "data2vec": (Data2Vec, ()),
     "ijepa": (IJEPA, ()),

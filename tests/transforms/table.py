@@ -5,6 +5,10 @@ TRANSFORMS = {
         "test_functional.py::test_resized_crop_equals_torchvision",
         "test_transforms.py::test_random_resized_crop_has_torchvisions_distribution",
     ),
+    "ShiftedCrop": (
+        "test_shifted_crop.py::test_a_shifted_crop_is_a_slice_of_torchvisions_resized_crop",
+        "test_shifted_crop.py::test_moves_are_as_often_of_each_length",
+    ),
     "CenterCrop": ("test_transforms.py::test_center_crop_equals_torchvision",),
     "RandomCrop": ("test_random_crop.py::test_random_crop_equals_torchvisions_resize_and_crop",),
     "Canvas": ("test_random_crop.py::test_a_canvas_holds_the_image_at_its_place",),

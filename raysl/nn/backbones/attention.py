@@ -156,8 +156,9 @@ class Block(nn.Module):
 
 
 class CrossBlock(nn.Module):
-    """Attention to other tokens, taken as they are, and an MLP, each after a layer norm and added to its input (CrossMAE,
-    Fu et al. 2024, arXiv 2401.14391): [B, M, W] and [B, T, D] to [B, M, W].
+    """Attention to other tokens, taken as they are, and an MLP, each after a layer norm and added to its input.
+
+    From [B, M, W] and [B, T, D] to [B, M, W] (CrossMAE, Fu et al. 2024, arXiv 2401.14391).
 
     >>> CrossBlock(width=192, other_width=96, heads=3)(torch.zeros(2, 5, 192), torch.zeros(2, 50, 96)).shape
     torch.Size([2, 5, 192])
