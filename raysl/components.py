@@ -68,6 +68,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "tico": "raysl.methods.tico:TiCo",
         "vibcreg": "raysl.methods.vibcreg:VIbCReg",
         "vicreg": "raysl.methods.vicreg:VICReg",
+        "vicregl": "raysl.methods.vicregl:VICRegL",
         "wmse": "raysl.methods.wmse:WMSE",
     },
     "backbone": {

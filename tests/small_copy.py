@@ -48,6 +48,7 @@ LESS = {
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
     "vibcreg": ("method.dim=64",),
     "vicreg": ("method.dim=64",),
+    "vicregl": ("method.dim=64", "method.local_dim=32"),
     "wmse": ("method.output_dim=2", "method.sub_batch=4"),
 }
 """Settings of methods whose published ones take gigabytes, larger batches, or a teacher of the user's."""

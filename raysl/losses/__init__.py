@@ -28,6 +28,7 @@ from raysl.losses.contrastive import (
     sup_con,
 )
 from raysl.losses.gradients import hog, hog_patches
+from raysl.losses.matches import best_matches, spread
 from raysl.losses.non_contrastive import (
     BarlowTwinsLoss,
     VICRegLoss,
@@ -54,6 +55,7 @@ __all__ = [
     "bank_cross_entropy",
     "barlow_twins",
     "batch_info_nce",
+    "best_matches",
     "byol",
     "characteristic_sums",
     "cluster_cross_entropy",
@@ -85,6 +87,7 @@ __all__ = [
     "smoothed",
     "soft_binary_cross_entropy",
     "soft_cross_entropy",
+    "spread",
     "sup_con",
     "swapped_prediction",
     "top_share",

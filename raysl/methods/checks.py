@@ -5,6 +5,7 @@ import logging
 from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.maps import last_map
 from raysl.nn.classifiers import vector_widths
 from raysl.plan.setup import Setup
 
@@ -71,6 +72,20 @@ def check_queue(setup: Setup, what: str) -> None:
             f"method.queue_size is {queue_size} and train.batch_size {batch_size}: {what}; give {batch_size} or more, "
             "better 16 batches"
         )
+
+
+def check_map_stage(setup: Setup) -> None:
+    """Refuse a `method.stage` that the backbone has not, and a backbone without a map in front of its features.
+
+    Raises:
+        ConfigError: with the stages that there are.
+    """
+    backbone: type[Backbone] = resolve("backbone", setup.config.backbone.name)
+    info, stage = backbone.info(setup.config.backbone), setup.method.stage
+    if stage is None:
+        last_map(info)
+    elif stage not in info.stages:
+        raise ConfigError(f"method.stage is {stage!r}; the stages of the backbone are {', '.join(info.stages)}")
 
 
 def check_heads(setup: Setup) -> None:

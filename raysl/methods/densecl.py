@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.components import resolve
 from raysl.config.ranges import Share, Width
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, info_nce
+from raysl.methods.checks import check_map_stage
 from raysl.methods.method import StepOutput
 from raysl.methods.moco import MoCo
 from raysl.nn.backbones.backbone import Backbone
@@ -65,12 +64,7 @@ class DenseCL(MoCo):
     def check(cls, setup: Setup) -> None:
         """Refuse what MoCo refuses, and a stage that the backbone has not."""
         super().check(setup)
-        backbone: type[Backbone] = resolve("backbone", setup.config.backbone.name)
-        info, stage = backbone.info(setup.config.backbone), setup.method.stage
-        if stage is None:
-            last_map(info)
-        elif stage not in info.stages:
-            raise ConfigError(f"method.stage is {stage!r}; the stages of the backbone are {', '.join(info.stages)}")
+        check_map_stage(setup)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 3 of this rank's queries, with the queues of all ranks' keys."""

@@ -15,7 +15,7 @@ OutputNorm = Literal["none", "plain", "scale", "affine"]
 
 def mlp(
     dims: Sequence[int],
-    norm: bool = False,
+    norm: bool | Literal["layer"] = False,
     activation: Callable[[], nn.Module] = RELU,
     output_norm: OutputNorm = "none",
     last_bias: bool = True,
@@ -31,7 +31,8 @@ def mlp(
 
     Args:
         dims: widths from input to output, at least two; [2048, 2048, 128] is SimCLR's projector.
-        norm: batch normalisation before every activation; the linear layer before it then has no bias.
+        norm: batch normalisation before every activation; the linear layer before it then has no bias. "layer" is layer
+            normalisation, behind linear layers with a bias.
         activation: makes the activation after each layer but the last; default: ReLU.
         output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without scale and
             shift, "scale" with a scale, "affine" with both.
@@ -44,9 +45,9 @@ def mlp(
         raise ValueError(f"an MLP needs at least an input and an output width, got {list(dims)}")
     layers: list[nn.Module] = []
     for before, after in pairwise(dims[:-1]):
-        layers.append(nn.Linear(before, after, bias=not norm))
+        layers.append(nn.Linear(before, after, bias=norm is not True))
         if norm:
-            layers.append(nn.BatchNorm1d(after))
+            layers.append(nn.LayerNorm(after) if norm == "layer" else nn.BatchNorm1d(after))
         layers.append(activation())
     layers.append(nn.Linear(dims[-2], dims[-1], bias=last_bias and output_norm == "none"))
     if output_norm != "none":

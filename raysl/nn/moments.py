@@ -33,7 +33,8 @@ def centred(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def products(first: Tensor, second: Tensor, same_loss: bool = False) -> Tensor:
-    """Sum the outer products of the rows of all ranks: [B, D] and [B, E] to [D, E].
+    """Sum the outer products of the rows of all ranks: [B, D] and [B, E] to [D, E], or [B, ..., D] and [B, ..., E] to
+    [..., D, E].
 
     Inside a training step whose rows are one for each image, ranks exchange the rows instead of the sums where that is
     less.
@@ -49,7 +50,7 @@ def products(first: Tensor, second: Tensor, same_loss: bool = False) -> Tensor:
     """
     with torch.autocast(first.device.type, enabled=False):
         if dist.world() == 1:
-            return first.T @ second
+            return _summed(first, second)
         factor = dist.loss_factor() if same_loss else None
         product: Tensor = _Products.apply(first, second, first is second, factor)
         return product
@@ -121,7 +122,7 @@ def unit_columns(z: Tensor, eps: float = 1e-12) -> Tensor:
 def _is_less_to_gather(first: Tensor, second: Tensor) -> bool:
     """Return whether ranks hold one row for each image of a step, which are together less than two sums [D, E]: one on
     its way to the rank that adds it up, and one on its way back."""
-    num_rows, width, other = dist.planned_num(), first.shape[1], second.shape[1]
+    num_rows, width, other = dist.planned_num(), first.shape[-1], second.shape[-1]
     if num_rows is None or len(first) != dist.planned_share():
         return False
     return num_rows * (width + other) < 2 * width * other
@@ -133,13 +134,13 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(first, second)
         ctx.factor = factor
         if not _is_less_to_gather(first, second):
-            return dist.all_sum(first.T @ second)
+            return dist.all_sum(_summed(first, second))
         if is_same:
             first = second = dist.all_gather(first)
         else:
-            both = dist.all_gather(torch.cat([first, second], dim=1))  # [N, D + E]
-            first, second = torch.split(both, [first.shape[1], second.shape[1]], dim=1)
-        return first.T @ second
+            both = dist.all_gather(torch.cat([first, second], dim=-1))  # [N, ..., D + E]
+            first, second = torch.split(both, [first.shape[-1], second.shape[-1]], dim=-1)
+        return _summed(first, second)
 
     @staticmethod
     @once_differentiable
@@ -147,7 +148,12 @@ class _Products(torch.autograd.Function):
         first, second = ctx.saved_tensors
         grad = dist.all_sum(grads[0]) if ctx.factor is None else grads[0] * ctx.factor
         with torch.autocast(first.device.type, enabled=False):
-            return second @ grad.T, first @ grad, None, None
+            first, second = first.movedim(0, -2), second.movedim(0, -2)  # [..., B, D]
+            return (second @ grad.mT).movedim(-2, 0), (first @ grad).movedim(-2, 0), None, None
+
+
+def _summed(first: Tensor, second: Tensor) -> Tensor:
+    return first.movedim(0, -1) @ second.movedim(0, -2)
 
 
 @torch.no_grad()

@@ -36,6 +36,7 @@ NARROW = {
     "ressl": ("method.queue_size=4096",),
     "simmim": ("backbone.width=384", "backbone.heads=6"),
     "vicreg": ("method.dim=1024",),
+    "vicregl": ("method.dim=1024",),
     "resnet": ("backbone.width=32",),
     "vit": ("backbone.width=192", "backbone.heads=3"),
 }

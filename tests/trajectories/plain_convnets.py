@@ -214,6 +214,55 @@ class VIbCReg(Plain):
         return total
 
 
+class VICRegL(Plain):
+    """Bardes et al. 2022, section 3."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of images, and of the places of two views that are near in the image, or whose embeddings are."""
+        net, config, views = self.net, self.config, []
+        for images, boxes in zip(two(batch), batch.extras["global.box"].unbind(1), strict=True):
+            f = net.backbone.stages(images, [net.stage])[net.stage]  # [B, C, h, w]
+            rows = f.permute(0, 2, 3, 1)
+            places = net.local_expander(rows.reshape(-1, f.shape[1])).view(len(f), -1, config.local_dim)
+            centres = torch.stack([self._centres(box, *f.shape[2:]) for box in boxes])
+            views.append((net.expander(f.mean(dim=(2, 3))), places, centres))
+        total = config.alpha * self._vicreg(views[0][0], views[1][0])
+        for by in (1, 2):  # embeddings, centres
+            for one, other in ((0, 1), (1, 0)):
+                ours, theirs = views[one], views[other]
+                rows = zip(ours[1], theirs[1], ours[by], theirs[by], strict=True)
+                pairs = [self._best(*image) for image in rows]
+                slots = [self._vicreg(*map(torch.stack, zip(*slot, strict=True))) for slot in zip(*pairs, strict=True)]
+                total = total + (1 - config.alpha) * mean(slots) / 2
+        return total
+
+    def _centres(self, box: Tensor, height: int, width: int) -> Tensor:
+        top, left, bottom, right = box[:4].tolist()
+        spots = [(y + 0.5, x + 0.5) for y in range(height) for x in range(width)]
+        where = [(top + (bottom - top) * y / height, left + (right - left) * x / width) for y, x in spots]
+        return torch.tensor(where, dtype=torch.float64)
+
+    def _best(self, ours: Tensor, theirs: Tensor, here: Tensor, there: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The places whose nearest one in the other view is nearest, with it."""
+        found = []
+        for place, spot in enumerate(here):
+            away = (there - spot).detach().square().sum(dim=1).sqrt()
+            found.append((float(away.min()), place, int(away.argmin())))
+        return [(ours[one], theirs[other]) for _, one, other in sorted(found)[: self.config.num_matches]]
+
+    def _vicreg(self, first: Tensor, second: Tensor) -> Tensor:
+        """Of pairs of rows [n, D]."""
+        config = self.config
+        total = config.invariance * (first - second).square().mean()
+        for view in (first, second):
+            rows = view - mean(view)
+            c = rows.T @ rows / (len(rows) - 1)
+            hinges = (config.target_std - (c.diagonal() + config.eps).sqrt()).clamp(min=0)
+            others = c.square().sum() - c.diagonal().square().sum()
+            total = total + (config.variance * hinges.mean() + config.covariance * others / len(c)) / 2
+        return total
+
+
 class TiCo(Plain):
     """Zhu et al. 2022, algorithm 1; a gradient flows through what the batch adds to the covariance."""
 
@@ -572,6 +621,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "densecl": (DenseCL, ("method.queue_size=32",)),
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),
+    "vicregl": (VICRegL, ("method.dim=8", "method.local_dim=6")),
     "vibcreg": (VIbCReg, ("method.dim=8", "method.num_groups=2")),
     "frossl": (FroSSL, ()),
     "emp_ssl": (EMPSSL, ()),
