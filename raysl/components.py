@@ -33,6 +33,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "dcl": "raysl.methods.dcl:DCL",
         "deepcluster": "raysl.methods.deepcluster:DeepCluster",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
+        "detcon": "raysl.methods.detcon:DetCon",
         "dino": "raysl.methods.dino:DINO",
         "dino_v2": "raysl.methods.dino_v2:DINOv2",
         "dino_v3": "raysl.methods.dino_v3:DINOv3",

@@ -28,6 +28,7 @@ from raysl.losses.contrastive import (
     sup_con,
 )
 from raysl.losses.gradients import hog, hog_patches
+from raysl.losses.masks import DetConLoss, detcon
 from raysl.losses.matches import best_matches, spread
 from raysl.losses.non_contrastive import (
     BarlowTwinsLoss,
@@ -49,6 +50,7 @@ from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm
 __all__ = [
     "UNKNOWN",
     "BarlowTwinsLoss",
+    "DetConLoss",
     "IBOTLoss",
     "VICRegLoss",
     "at_least_fp32",
@@ -62,6 +64,7 @@ __all__ = [
     "coding_rate",
     "contrastive_accuracy",
     "dcl",
+    "detcon",
     "dino",
     "epps_pulley",
     "frossl",

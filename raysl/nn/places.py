@@ -45,6 +45,26 @@ def grid_cells(box: Tensor, height: int, width: int, grid: int) -> Tensor:
     return rows * grid + columns
 
 
+def draw_present(values: Tensor, numbers: Tensor, num: int) -> Tensor:
+    """Draw values among those that are there, each equally often however often it is there.
+
+    >>> draw_present(torch.tensor([3, 3, 3, 1]), torch.tensor([0.1, 0.6, 0.9]), num=5)
+    tensor([1, 3, 3])
+
+    Args:
+        values: int64 [..., P], in [0, num).
+        numbers: random, in [0, 1), [..., M].
+        num: number of values that there may be.
+
+    Returns:
+        int64 [..., M].
+    """
+    is_there = (values[..., None] == torch.arange(num, device=values.device)).any(dim=-2)  # [..., num]
+    up_to = is_there.cumsum(dim=-1)  # how many of the values up to each are there
+    nth = torch.minimum((numbers * up_to[..., -1:]).long(), up_to[..., -1:] - 1)  # a product may round up
+    return (up_to[..., None, :] <= nth[..., None]).sum(dim=-1)
+
+
 def _along(first: Tensor, last: Tensor, num: int) -> Tensor:
     """Return the centres of `num` equal parts between two edges [...], [..., num]."""
     shares = (torch.arange(num, device=first.device, dtype=first.dtype) + 0.5) / num

@@ -142,6 +142,66 @@ class DenseCL(Plain):
         follow(self.net.dense_teacher, (self.net.dense_projector,), self.config.momentum)
 
 
+class DetCon(Plain):
+    """Hénaff et al. 2021, eq. 3; which masks are drawn is raysl's, whose numbers have tests of their own."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Each drawn mask of a view picks itself in the other view."""
+        net = self.net
+        side = self._map(net.backbone, two(batch)[0]).shape[2]
+        boxes = batch.extras["global.box"].tolist()
+        cells = torch.tensor([[self._cells(box, side) for box in pair] for pair in boxes])
+        masks = net._drawn(cells, batch)
+        z = self._vectors(net.backbone, net.projector, batch, cells, masks)
+        p = [net.predictor(view.flatten(0, 1)).view_as(view) for view in z]
+        with torch.no_grad():
+            targets = self._vectors(*net.teacher.module, batch, cells, masks)
+        first, second = masks.unbind(1)
+        there = self._directed(p[0], targets[0], targets[1], first.tolist(), second.tolist())
+        return there + self._directed(p[1], targets[1], targets[0], second.tolist(), first.tolist())
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The target follows."""
+        share = cosine_course(step, self.config.momentum, self.config.final_momentum)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), share)
+
+    def _map(self, backbone: Any, images: Tensor) -> Tensor:
+        return backbone.stages(images, [self.net.stage])[self.net.stage]  # type: ignore[no-any-return]
+
+    def _cells(self, box: list[float], side: int) -> list[int]:
+        """Of each place of a view, by the share of the image that lies above and left of its centre."""
+        top, left, bottom, right, height, width = box
+        shares = [(place + 0.5) / side for place in range(side)]
+        rows = [int((top + (bottom - top) * share) * (self.config.grid / height)) for share in shares]
+        columns = [int((left + (right - left) * share) * (self.config.grid / width)) for share in shares]
+        return [row * self.config.grid + column for row in rows for column in columns]
+
+    def _vectors(self, backbone: Any, projector: Any, batch: Batch, cells: Tensor, masks: Tensor) -> list[Tensor]:
+        """Projections [B, M, D] of the mean features under each drawn mask, of both views."""
+        found = []
+        for view, images in enumerate(two(batch)):
+            values = self._map(backbone, images).flatten(2)
+            images_of = zip(values, cells[:, view], masks[:, view], strict=True)
+            under = [rows[:, cell == mask].mean(dim=1) for rows, cell, drawn in images_of for mask in drawn]
+            found.append(projector(torch.stack(under)).unflatten(0, masks[:, view].shape))
+        return found
+
+    def _directed(
+        self, p: Tensor, own: Tensor, other: Tensor, masks: list[list[int]], others: list[list[int]]
+    ) -> Tensor:
+        terms = []
+        for n, row in enumerate(p):
+            for vector, mask in zip(row, masks[n], strict=True):
+                drawn = [(i, k, one) for i, row_of in enumerate(masks) for k, one in enumerate(row_of)]
+                kept = [own[i, k] for i, k, one in drawn if i != n or one != mask]
+                scores = units([*other.flatten(0, 1), *kept]) @ unit(vector) / self.config.temperature
+                same = [k for k, one in enumerate(others[n]) if one == mask]
+                if same:
+                    cosines = units(other[n, same]) @ unit(vector) / self.config.temperature
+                    terms.append((scores.logsumexp(dim=0) - mean(cosines)) / masks[n].count(mask))
+        return torch.stack(terms).sum() / (len(p) * len(masks[0]))
+
+
 class DirectCLR(Plain):
     """Jing et al. 2021, section 6: each view picks the other among all views of the batch but itself."""
 
@@ -619,6 +679,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
     "nnbyol": (NNBYOL, ()),
     "densecl": (DenseCL, ("method.queue_size=32",)),
+    "detcon": (DetCon, ()),
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),
     "vicregl": (VICRegL, ("method.dim=8", "method.local_dim=6")),
