@@ -62,6 +62,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "simclr": "raysl.methods.simclr:SimCLR",
         "simmim": "raysl.methods.simmim:SimMIM",
         "simsiam": "raysl.methods.simsiam:SimSiam",
+        "smog": "raysl.methods.smog:SMoG",
         "supcon": "raysl.methods.supcon:SupCon",
         "supervised": "raysl.methods.supervised:Supervised",
         "swav": "raysl.methods.swav:SwAV",

@@ -46,6 +46,7 @@ LESS = {
     "nnclr": ("method.queue_size=512",),
     "ressl": ("method.queue_size=512", "method.hidden_dim=64"),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
+    "smog": ("method.num_groups=4", "method.queue_size=512"),
     "vibcreg": ("method.dim=64",),
     "vicreg": ("method.dim=64",),
     "vicregl": ("method.dim=64", "method.local_dim=32"),

@@ -325,6 +325,41 @@ class SwAV(Convnet):
         return [*super().pairs(ended), *(("prototypes.weight", own.weight, theirs.weight) for own, theirs in heads_)]
 
 
+class SMoG(Convnet):
+    """Lightly takes embeddings of any length into its groups; raysl's are of length 1. k-means begins behind these
+    steps."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        method: Any = course.begun
+        self.parts["projector"], self.parts["predictor"] = head_like(method.projector), head_like(method.predictor)
+        self.teacher = Following(self.parts["backbone"], self.parts["projector"])
+        self.groups = heads.SMoGPrototypes(method.groups.clone(), self.config.group_momentum)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """The teacher follows first in lightly's example, so that it has seen the same updates."""
+        first, second = two(batch)
+        z = self.embed(first)
+        told = self.groups.assign_groups(self.teacher(second))
+        groups = self.groups.get_updated_group_features(F.normalize(z, dim=1))
+        scores = self.groups(self.parts["predictor"](z), groups, temperature=self.config.temperature)
+        self.groups.set_group_features(groups.detach())
+        return F.cross_entropy(scores, told)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows."""
+        self.teacher.follow(self.config.momentum)
+
+    def pairs(self, ended: Method) -> list[tuple[str, Tensor, Tensor]]:
+        """With the teacher and the groups."""
+        method: Any = ended
+        return [
+            *super().pairs(ended),
+            *same("teacher", method.teacher.module, self.teacher.teacher),
+            ("groups", method.groups, self.groups.group_features),
+        ]
+
+
 class DINO(Convnet):
     """One head for all views; the temperature is constant in the digits' configuration."""
 
@@ -400,6 +435,7 @@ CONVNET_PEERS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "vicreg": (VICReg, ()),
     "swav": (SwAV, ("method.queue_length=0",)),
     "swav-queue": (SwAV, ("method.queue_length=32", "method.queue_from=0st", "method.queue_start=random")),
+    "smog": (SMoG, ("method.reset_every=300st",)),
     "dino": (DINO, ()),
 }
 """By method, with what else a name tells behind a dash: what makes the peer, and further settings."""
