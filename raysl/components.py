@@ -21,6 +21,7 @@ from raysl.errors import ConfigError
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
         "aim": "raysl.methods.aim:AIM",
+        "all4one": "raysl.methods.all4one:All4One",
         "barlow_twins": "raysl.methods.barlow_twins:BarlowTwins",
         "byol": "raysl.methods.byol:BYOL",
         "capi": "raysl.methods.capi:CAPI",

@@ -21,6 +21,7 @@ LESS = {
     "aim": ("method.head_depth=1", "method.head_width=64"),
     "cmae": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3", "method.hidden_dim=64"),
     "data2vec": ("method.num_layers=2",),
+    "all4one": ("method.queue_size=512", "method.hidden_dim=64", "method.predictor_dim=64"),
     "barlow_twins": ("method.dim=64",),
     "capi": (
         "method.num_clusters=512",

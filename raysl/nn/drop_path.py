@@ -1,5 +1,6 @@
-"""Stochastic depth, and random numbers of networks per sample, the same on any number of ranks."""
+"""Stochastic depth, dropout, and random numbers of networks per sample, the same on any number of ranks."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,49 @@ class DropPath(Drawing):
         keep = 1 - self.rate
         is_kept = draw(x, self.place) < keep
         return x * (is_kept.view(-1, *[1] * (x.dim() - 1)) / keep).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return the rate, for printing."""
+        return f"rate={self.rate:g}"
+
+
+class Dropout(Drawing):
+    """Dropout (Srivastava et al. 2014, JMLR 15, section 4): in training, each value is dropped at this rate.
+
+    The others are scaled by 1 / (1 - rate), which preserves the mean. The numbers of a row are computed on its device
+    from one number that is drawn for it as by `DropPath`: they belong to the sample, on any number of ranks.
+
+    >>> Dropout(0.5, place=0).eval()(torch.ones(2, 3)).mean()  # nothing is dropped outside training
+    tensor(1.)
+
+    Args:
+        rate: probability that a value is dropped, in [0, 1).
+        place: number of this module in its network, different for each.
+    """
+
+    def __init__(self, rate: float, place: int) -> None:
+        super().__init__()
+        self.rate = rate
+        self.place = place
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place, unless nothing is dropped."""
+        return (self.place,) if self.rate > 0 else ()
+
+    def settle(self) -> None:
+        """Drop nothing."""
+        self.rate = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Set values of the input [B, ...] to 0, each by itself; views of a sample, in rows [B * V], are drawn
+        separately."""
+        if not self.training or self.rate == 0:
+            return x
+        keys = (draw(x, self.place).double() * 2.0**53).long()  # [B], whole numbers
+        numbers = device_hash.drawn(keys, 0, math.prod(x.shape[1:]))  # [B, n]
+        is_kept = numbers.view_as(x) >= self.rate
+        return x * (is_kept.to(x.dtype) / (1 - self.rate))
 
     def extra_repr(self) -> str:
         """Return the rate, for printing."""

@@ -75,6 +75,26 @@ class Queue(nn.Module):
             z = at_least_fp32(z)
             return self.keys.index_select(0, (z @ self.keys.to(z.dtype).T).argmax(dim=1))
 
+    @torch.no_grad()
+    def several_nearest(self, z: Tensor, num: int) -> Tensor:
+        """Return the `num` rows of `keys` with the largest cosines for each embedding, [B, num, D], of length 1, the
+        nearest first (All4One, Estepa et al. 2023, arXiv 2303.09417).
+
+        >>> queue = Queue(3, 2)
+        >>> queue.push(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
+        >>> queue.several_nearest(torch.tensor([[1.0, 2.0]]), num=2)
+        tensor([[[0., 1.],
+                 [1., 0.]]])
+
+        Args:
+            z: embeddings [B, D] of any length.
+            num: number of rows, from 1 to `length`.
+        """
+        with torch.autocast(z.device.type, enabled=False):
+            z = at_least_fp32(z)
+            found = (z @ self.keys.to(z.dtype).T).topk(num, dim=1).indices  # [B, num]
+            return self.keys.index_select(0, found.flatten()).view(*found.shape, -1)
+
     def is_filled(self) -> Tensor:
         """Return which of `keys` were pushed, bool [length]; the others are still random."""
         return torch.arange(len(self.keys), device=self.keys.device) < self.num_filled

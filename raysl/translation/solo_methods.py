@@ -73,6 +73,12 @@ def _nnclr(out: Translation) -> None:
     _two_hidden(out)
 
 
+def _all4one(out: Translation) -> None:
+    fields = {"temperature": "temperature", "queue_size": "queue_size", "proj_hidden_dim": "hidden_dim"}
+    _maps(out, "all4one", {**fields, "proj_output_dim": "output_dim", "pred_hidden_dim": "predictor_dim"})
+    _momentum(out, "momentum", "final_momentum")
+
+
 def _two_hidden(out: Translation) -> None:
     if out.theirs.given(f"{KW}.proj_hidden_dim"):
         width = out.theirs.whole(f"{KW}.proj_hidden_dim")
@@ -104,6 +110,7 @@ METHODS: dict[str, Callable[[Translation], None]] = {
     "byol": _byol,
     "simsiam": _simsiam,
     "nnclr": _nnclr,
+    "all4one": _all4one,
     "barlow_twins": _barlow_twins,
     "swav": _swav,
 }

@@ -67,3 +67,12 @@ def test_what_does_not_fit_is_refused() -> None:
         Queue(5, 3).push(torch.ones(2, 4))
     with pytest.raises(ValueError, match="is empty"):
         Queue(0, 3)
+
+
+def test_several_nearest_rows_are_those_of_the_largest_cosines_in_order() -> None:
+    queue, z = Queue(7, 3), rows_of(4, 1, 3)
+    found = queue.several_nearest(z, num=3)
+    for row, near in zip(z, found, strict=True):
+        ranked = sorted(queue.keys.tolist(), key=lambda key: -float(row @ torch.tensor(key)))
+        torch.testing.assert_close(near, torch.tensor(ranked[:3]))
+    assert torch.equal(found[:, 0], queue.nearest(z))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.data.batch import Batch
+from raysl.nn.drop_path import keyed_draws
 from raysl.schedule import Step
 from tests.trajectories.lightly_peers import by_size, sizes
 from tests.trajectories.ours import Course, Peer
@@ -105,6 +106,54 @@ class NNBYOL(Plain):
         share = cosine_course(step, self.config.momentum, self.config.final_momentum)
         follow(self.net.teacher, (self.net.backbone, self.net.projector), share)
         push(self.net.queue, self.newest)
+
+
+class All4One(Plain):
+    """Estepa et al. 2023, and solo-learn; self-attention is raysl's, which has tests of its own."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of neighbours, centroids and features, of both directions."""
+        net, config = self.net, self.config
+        views = two(batch)
+        z, targets = [self.embed(view) for view in views], [units(net.teacher(view)) for view in views]
+        p, q = [net.predictor(rows) for rows in z], [net.centroid_predictor(rows) for rows in z]
+        near = [torch.stack([self._nearest(row) for row in rows]) for rows in targets]
+        self.newest = targets[0]
+        replaced = [torch.cat([own[:, None], rows[:, :-1]], dim=1) for own, rows in zip(q, near, strict=True)]
+        sets = [rows + net.positions for image in zip(*near, *replaced, strict=True) for rows in image]
+        with keyed_draws(batch):  # dropout is that of the image, and of the number of its set
+            centroids = net.encoder(torch.stack(sets))[:, 0]
+        whole, mixed = (centroids[0::4], centroids[1::4]), (centroids[2::4], centroids[3::4])
+        terms = []
+        for one, other in ((0, 1), (1, 0)):
+            terms.append(self._picked(whole[one], mixed[other], config.centroid_temperature))
+            terms.append(self._picked(near[one][:, 0], p[other], config.temperature))
+        return mean(terms) * 2 + config.feature_weight * self._features(z, targets) / 2
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows, and its first views enter the queue."""
+        share = cosine_course(step, self.config.momentum, self.config.final_momentum)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), share)
+        push(self.net.queue, self.newest)
+
+    def _nearest(self, row: Tensor) -> Tensor:
+        cosines = torch.stack([row @ key for key in self.net.queue.keys])
+        return self.net.queue.keys[cosines.argsort(descending=True)[: self.config.num_neighbors]]
+
+    def _picked(self, rows: Tensor, others: Tensor, temperature: float) -> Tensor:
+        scores = [units(others) @ unit(row) / temperature for row in rows]
+        return mean(-log_softmax(row)[image] for image, row in enumerate(scores)) / 2
+
+    def _features(self, z: list[Tensor], targets: list[Tensor]) -> Tensor:
+        own, others = [], []
+        for one, other in ((0, 1), (1, 0)):
+            for i, column in enumerate(units(targets[one].T)):
+                for j, row in enumerate(units(z[other].T)):
+                    if i == j:
+                        own.append((column @ row - 1).square())
+                    else:
+                        others.append((column @ row).square())
+        return mean(own).sqrt() / 2 + mean(others).sqrt() / 2
 
 
 class DenseCL(Plain):
@@ -678,6 +727,7 @@ class Colorization(Plain):
 CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
     "nnbyol": (NNBYOL, ()),
+    "all4one": (All4One, ("method.queue_size=32", "method.output_dim=16", "method.encoder_lr_scale=1")),
     "densecl": (DenseCL, ("method.queue_size=32",)),
     "detcon": (DetCon, ()),
     "directclr": (DirectCLR, ()),

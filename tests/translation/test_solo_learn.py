@@ -95,8 +95,8 @@ def test_every_method_becomes_settings_that_raysl_takes(method: str) -> None:
 
 
 def test_another_method_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"'all4one' is none of simclr, "):
-        convert_config([FILE], ["+method=all4one"])
+    with pytest.raises(ConfigError, match=r"'deepclusterv2' is none of simclr, "):
+        convert_config([FILE], ["+method=deepclusterv2"])
 
 
 def test_true_is_no_number() -> None:
