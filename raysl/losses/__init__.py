@@ -45,7 +45,7 @@ from raysl.losses.non_contrastive import (
 from raysl.losses.normality import characteristic_sums, epps_pulley
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
-from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm
+from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm, ssl_ey
 
 __all__ = [
     "UNKNOWN",
@@ -91,6 +91,7 @@ __all__ = [
     "soft_binary_cross_entropy",
     "soft_cross_entropy",
     "spread",
+    "ssl_ey",
     "sup_con",
     "swapped_prediction",
     "top_share",

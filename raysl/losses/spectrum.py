@@ -1,5 +1,5 @@
 """Losses on the spectrum of a batch of embeddings, which is wide where they use all dimensions: nuclear norm, Frobenius
-norm and coding rate."""
+norm and coding rate; and on what the spectra of two views share."""
 
 from collections.abc import Sequence
 
@@ -96,3 +96,31 @@ def coding_rate(products: Tensor, num_rows: Tensor | float, eps: float = 0.2) ->
         root, _ = torch.linalg.cholesky_ex(identity + width / (num_rows * eps) * products)
         half: Tensor = root.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         return half
+
+
+def ssl_ey(shared: Tensor, covariances: Sequence[Tensor]) -> Tensor:
+    """Minus the variance that two views share, and the squared variance of each: least for canonical variates (SSL-EY,
+    Chapman, Aguila and Wells 2023, arXiv 2310.01012, the loss of CCA for two views of one network).
+
+    -2 tr(C) + tr(V V), where C holds the covariances between views, of the first with the second and of the second with
+    the first, and V the sum of those within.
+
+    >>> ssl_ey(torch.tensor(0.5), covariances=[torch.tensor([[0.5]])] * 2)  # one dimension, two equal views
+    tensor(-1.)
+
+    Args:
+        shared: the trace of the covariances between the views, a scalar, as from
+            `raysl.nn.moments.total_cross_covariance`.
+        covariances: of the dimensions of each view over the whole batch, [D, D] each, as from
+            `raysl.nn.moments.covariances`.
+
+    Raises:
+        ValueError: if there are not two matrices of one width.
+    """
+    shapes = [list(c.shape) for c in covariances]
+    if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != shapes[0][1]:
+        raise ValueError(f"covariances of shapes {shapes} must be two of [D, D]")
+    with torch.autocast(shared.device.type, enabled=False):
+        first, second = (at_least_fp32(c) for c in covariances)
+        # V is symmetric, so the trace of V V is its sum of squares.
+        return (first + second).square().sum() - 4 * at_least_fp32(shared)

@@ -102,6 +102,26 @@ def covariances(z: Tensor) -> list[Tensor]:
     return [products(view, view, same_loss=True) / (num_rows - 1) for view in rows.unbind(dim=1)]
 
 
+def total_cross_covariance(z: Tensor) -> Tensor:
+    """Return the covariances of each dimension of one view with the same dimension of the other over all ranks' images,
+    summed over dimensions: the trace of the covariances of two views.
+
+    Every rank calls it, with any number of images. A loss computed from it must be the same on all ranks, as
+    `raysl.losses.ssl_ey` is.
+
+    >>> total_cross_covariance(torch.tensor([[[1.0], [2.0]], [[3.0], [6.0]]]))  # two images, two views, one dimension
+    tensor(4.)
+
+    Args:
+        z: embeddings of two views of this rank's images [B, 2, D]; two images or more on all ranks together.
+
+    Returns:
+        A scalar, the same on every rank.
+    """
+    rows, num_rows = centred(at_least_fp32(z))
+    return dist.all_sum((rows[:, 0] * rows[:, 1]).sum()) / (num_rows - 1)
+
+
 def unit_columns(z: Tensor, eps: float = 1e-12) -> Tensor:
     """Return this rank's rows with each dimension of each view at length 1 over the rows of all ranks.
 

@@ -73,10 +73,23 @@ def _nnclr(out: Translation) -> None:
     _two_hidden(out)
 
 
+def _nnsiam(out: Translation) -> None:
+    fields = {"proj_output_dim": "output_dim", "pred_hidden_dim": "predictor_dim", "queue_size": "queue_size"}
+    _maps(out, "nnsiam", fields)
+    _two_hidden(out)
+    out.drops(f"{KW}.temperature", "NNSiam has none")
+
+
 def _all4one(out: Translation) -> None:
     fields = {"temperature": "temperature", "queue_size": "queue_size", "proj_hidden_dim": "hidden_dim"}
     _maps(out, "all4one", {**fields, "proj_output_dim": "output_dim", "pred_hidden_dim": "predictor_dim"})
     _momentum(out, "momentum", "final_momentum")
+
+
+def _ssley(out: Translation) -> None:
+    _maps(out, "ssl_ey", {"proj_output_dim": "dim"})
+    if out.theirs.any(f"{KW}.proj_hidden_dim") == out.theirs.any(f"{KW}.proj_output_dim"):
+        out.drops(f"{KW}.proj_hidden_dim", "all layers have one width")
 
 
 def _two_hidden(out: Translation) -> None:
@@ -110,7 +123,9 @@ METHODS: dict[str, Callable[[Translation], None]] = {
     "byol": _byol,
     "simsiam": _simsiam,
     "nnclr": _nnclr,
+    "nnsiam": _nnsiam,
     "all4one": _all4one,
+    "ssley": _ssley,
     "barlow_twins": _barlow_twins,
     "swav": _swav,
 }

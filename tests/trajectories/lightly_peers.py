@@ -223,6 +223,19 @@ class SimSiam(Convnet):
         return 0.5 * (there + back)  # type: ignore[no-any-return]
 
 
+class FastSiam(SimSiam):
+    """Each view is normalised for itself."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of each view, with the mean of the others as target."""
+        z = torch.stack([self.embed(view) for view in batch.views["global"].unbind(1)])
+        numbers = torch.arange(len(z))
+        targets = [z[numbers != view].mean(dim=0).detach() for view in numbers]
+        return torch.stack(
+            [self.criterion(self.parts["predictor"](rows), target) for rows, target in zip(z, targets, strict=True)]
+        ).mean()
+
+
 class BarlowTwins(Convnet):
     """The authors' factor of the loss is not in lightly's."""
 
@@ -431,6 +444,7 @@ CONVNET_PEERS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "moco": (MoCo, ("method.queue_size=32",)),
     "byol": (BYOL, ()),
     "simsiam": (SimSiam, ()),
+    "fastsiam": (FastSiam, ()),
     "barlow_twins": (BarlowTwins, ()),
     "vicreg": (VICReg, ()),
     "swav": (SwAV, ("method.queue_length=0",)),

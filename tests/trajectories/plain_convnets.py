@@ -108,6 +108,25 @@ class NNBYOL(Plain):
         push(self.net.queue, self.newest)
 
 
+class NNSiam(Plain):
+    """Dwibedi et al. 2021, eq. 4, in Chen and He 2020, eq. 3."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Each prediction goes to the neighbour of the other view's projection."""
+        z = [self.embed(view) for view in two(batch)]
+        p = [self.net.predictor(rows) for rows in z]
+        self.newest, terms = units(z[0].detach()), []
+        for one, other in ((0, 1), (1, 0)):
+            for image, row in enumerate(z[other].detach()):
+                cosines = torch.stack([row @ key for key in self.net.queue.keys])
+                terms.append(-unit(p[one][image]) @ unit(self.net.queue.keys[cosines.argmax()]))
+        return mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """First views enter the support set."""
+        push(self.net.queue, self.newest)
+
+
 class All4One(Plain):
     """Estepa et al. 2023, and solo-learn; self-attention is raysl's, which has tests of its own."""
 
@@ -154,6 +173,18 @@ class All4One(Plain):
                     else:
                         others.append((column @ row).square())
         return mean(own).sqrt() / 2 + mean(others).sqrt() / 2
+
+
+class SSLEY(Plain):
+    """Chapman et al. 2023, as the authors' code has it."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Covariances between views against the squares of those within."""
+        first, second = (self.embed(view) for view in two(batch))
+        rows = [(one - mean(first), other - mean(second)) for one, other in zip(first, second, strict=True)]
+        between = sum(one @ other for one, other in rows) / (len(rows) - 1)
+        within = sum(torch.outer(row, row) for pair in rows for row in pair) / (len(rows) - 1)
+        return within.square().sum() - 4 * between
 
 
 class DenseCL(Plain):
@@ -727,7 +758,9 @@ class Colorization(Plain):
 CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
     "nnbyol": (NNBYOL, ()),
+    "nnsiam": (NNSiam, ("method.queue_size=32", "method.output_dim=16")),
     "all4one": (All4One, ("method.queue_size=32", "method.output_dim=16", "method.encoder_lr_scale=1")),
+    "ssl_ey": (SSLEY, ("method.dim=8",)),
     "densecl": (DenseCL, ("method.queue_size=32",)),
     "detcon": (DetCon, ()),
     "directclr": (DirectCLR, ()),

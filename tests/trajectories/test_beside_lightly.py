@@ -11,7 +11,7 @@ from tests.trajectories.ours import assert_equal, course, train
 
 PEERS = CONVNET_PEERS | VIT_PEERS
 EXAMPLES = {
-    "aim", "barlow_twins", "byol", "dcl", "dino", "dino_v2", "ibot", "ijepa", "mae", "moco", "msn", "nnclr",
+    "aim", "barlow_twins", "byol", "dcl", "dino", "dino_v2", "fastsiam", "ibot", "ijepa", "mae", "moco", "msn", "nnclr",
     "pmsn", "simclr", "simmim", "simsiam", "smog", "swav", "tico", "vicreg",
 }  # fmt: skip
 """Methods of raysl that lightly 1.6.0 has an example of."""

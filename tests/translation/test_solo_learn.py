@@ -91,7 +91,7 @@ def test_every_method_becomes_settings_that_raysl_takes(method: str) -> None:
     kwargs = "{proj_hidden_dim: 512, proj_output_dim: 512, pred_hidden_dim: 512, temperature: 0.1, queue_size: 4096}"
     momentum = "+momentum={base_tau: 0.99, final_tau: 1.0}"
     done = convert_config([FILE], [f"+method={method}", f"+method_kwargs={kwargs}", momentum])
-    assert done.config().method.name in ("moco", "moco_v3", method)
+    assert done.config().method.name in ("moco", "moco_v3", "ssl_ey", method)
 
 
 def test_another_method_is_refused_with_those_that_are_known() -> None:
