@@ -4,8 +4,8 @@ Hinton, Vinyals and Dean 2015, arXiv 1503.02531. A trained, frozen network teach
 high temperature, or its features, as the hints of Romero et al. 2014 (FitNets, arXiv 1412.6550), which need no classes.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +13,22 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.components import resolve
-from raysl.config.ranges import Location, Share, Side, Temperature, Width
+from raysl.config.ranges import Location, Share, Side, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
-from raysl.methods.lessons import Lesson, ask, make_lesson, token_distance
+from raysl.methods.lessons import Lesson, make_lesson, token_distance
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_teacher, is_path
+from raysl.methods.recalled import Recalled, check_cache
+from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_several, check_teacher, is_path
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
+from raysl.transforms.view_recipe import ViewRecipe
 
 
 class Distill(Method):
@@ -66,6 +68,12 @@ class Distill(Method):
         """Hidden layers, with batch normalisation, between the student's features and those of the teacher."""
         is_crossed: bool = False
         """Learn from a view the teacher's output for the image's next view, instead of the same view."""
+        cycle: Annotated[int, Within(1, 10_000)] | None = None
+        """Epochs after which the views of an image come again: 1 shows the same ones in every epoch. Default: new ones
+        in every epoch."""
+        cache: Location | None = None
+        """Folder on a disk that keeps the teacher's outputs: each is computed once and read when the views come again,
+        in this run and in others with the same teacher, images, views and seed. It needs method.cycle."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
         """One crop, mirrored with probability 1/2."""
 
@@ -86,6 +94,7 @@ class Distill(Method):
         has_map = any(given.target == "tokens" for _, given in teachers)
         self.stage = last_map(backbone.info(backbone.config)) if has_map else ""
         self.lessons = tuple(make_lesson(setup, backbone, key, given) for key, given in teachers)
+        self.recalled = Recalled(setup, self.lessons)
         place_heads = [lesson.place_head for lesson in self.lessons if lesson.place_head is not None]
         if config.teachers:
             self.images_of_teachers = nn.ModuleList(lesson.images for lesson in self.lessons)
@@ -116,7 +125,7 @@ class Distill(Method):
         """Refuse a missing teacher, one that does not take these images, and labels that do not fit it."""
         method = setup.method
         if method.teachers:
-            _check_several(method)
+            check_several(method)
         targets = {given.target for given in method.all_teachers.values()} or {method.target}
         if method.is_crossed and "tokens" in targets:
             raise ConfigError("method.target=tokens compares places of one view; set method.is_crossed=false")
@@ -135,8 +144,15 @@ class Distill(Method):
         if "tokens" in targets:
             own: type[Backbone] = resolve("backbone", setup.config.backbone.name)
             last_map(own.info(setup.config.backbone))
+        if method.cache is not None:
+            check_cache(setup)
         for key, given in method.all_teachers.items():
             check_teacher(setup, given, key)
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """Return the views of `Config.views`, which come again after `cycle` epochs."""
+        return replace(super().views(setup), cycle=setup.method.cycle)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Distance of what the student says of this rank's images from what its teachers do."""
@@ -146,9 +162,11 @@ class Distill(Method):
             h, values = features_and_map(self.backbone, images, self.stage)  # [n, D], [n, C, h, w]
         else:
             h, values = self.backbone(images), None
-        losses, agreements = [], []
-        for lesson in self.lessons:
-            theirs = [at_least_fp32(value) for value in ask(lesson, images)]
+        losses, agreements, carry = [], [], {}
+        for number, lesson in enumerate(self.lessons):
+            outputs = self.recalled.outputs(number, images, batch)
+            carry |= self.recalled.carry(number, outputs, views.shape[1])
+            theirs = [at_least_fp32(output) for output in outputs]
             if values is not None and lesson.place_head is not None:
                 loss, agreement = token_distance(lesson, h, values, theirs)
             else:
@@ -160,7 +178,11 @@ class Distill(Method):
             for lesson, loss, agreement in zip(self.lessons, losses, agreements, strict=True):
                 name = lesson.given.title
                 metrics |= {f"{name}_loss": loss.detach(), f"{name}_agreement": agreement}
-        return StepOutput(torch.stack(losses).sum(), metrics)
+        return StepOutput(torch.stack(losses).sum(), metrics, carry)
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Store what the teachers said, if `method.cache` says where."""
+        self.recalled.store(batch, carry)
 
     def _of_features(
         self, lesson: Lesson, h: Tensor, theirs: Tensor, num_views: int, labels: Tensor
@@ -216,18 +238,3 @@ def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
         var, mean = torch.var_mean(dist.all_gather(teacher), dim=(0, 1), correction=0)  # [D] each
         error = (student - (teacher - mean) / (var + 1e-6).sqrt()).square().mean()
     return error, 1 - error.detach()
-
-
-def _check_several(config: Any) -> None:
-    """Refuse one teacher beside several, and names that are not different."""
-    if config.teacher is not None:
-        raise ConfigError(
-            "method.teacher and method.teachers are both set; give all teachers in method.teachers, and leave "
-            "method.teacher out"
-        )
-    names = [given.title for given in config.teachers]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(
-            f"method.teachers: {twice!r} is the name of more than one teacher in the logged numbers; give each a name "
-            "of its own, as [{teacher: runs/a, name: a}, ...]"
-        )

@@ -174,6 +174,25 @@ def read_classifier(checkpoint: Checkpoint) -> nn.Linear:
     return layer
 
 
+def check_several(config: Any) -> None:
+    """Refuse one teacher beside several, and names that are not different.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    if config.teacher is not None:
+        raise ConfigError(
+            "method.teacher and method.teachers are both set; give all teachers in method.teachers, and leave "
+            "method.teacher out"
+        )
+    names = [given.title for given in config.teachers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(
+            f"method.teachers: {twice!r} is the name of more than one teacher in the logged numbers; give each a name "
+            "of its own, as [{teacher: runs/a, name: a}, ...]"
+        )
+
+
 def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
     """Refuse a teacher that cannot be read or downloaded, does not take the views, or does not know their classes.
 

@@ -30,11 +30,16 @@ class ViewRecipe:
     >>> recipe([torch.zeros(3, 60, 80, dtype=torch.uint8)], index=np.array([0]), seed=0, epoch=0)["image"].shape
     torch.Size([1, 1, 3, 32, 32])
 
+    Args:
+        groups: the views.
+        cycle: number of epochs after which an image's views come again. Default: they never do.
+
     Raises:
         ValueError: if there is no group, an empty one, or one with two sizes.
     """
 
     groups: dict[str, tuple[View, ...]]
+    cycle: int | None = None
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -115,7 +120,7 @@ class ViewRecipe:
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
             boxes = torch.empty(len(images), len(views), 6)
             for number, view in enumerate(views):
-                random = SampleRandom(seed, epoch, index, _key(view, first + number)).at(_CROP)
+                random = self._random(seed, epoch, index, _key(view, first + number)).at(_CROP)
                 params = view.crop.draw(random, heights, widths)
                 if small is None or not view.crop.cut_small(small, params, group[:, number]):
                     crop_each(view.crop, images, params, sizes, group[:, number])
@@ -140,7 +145,8 @@ class ViewRecipe:
         rooms = []
         views = [view for group in self.groups.values() for view in group]
         for number, view in enumerate(views):
-            params = view.crop.draw(SampleRandom(seed, epoch, index, _key(view, number)).at(_CROP), heights, widths)
+            random = self._random(seed, epoch, index, _key(view, number)).at(_CROP)
+            params = view.crop.draw(random, heights, widths)
             rooms.append(view.crop.room(params, heights, widths))
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
@@ -169,7 +175,7 @@ class ViewRecipe:
         for name, views in self.groups.items():
             group = crops[name].contiguous()
             keys = [_key(view, first + number) for number, view in enumerate(views)]
-            randoms = [SampleRandom(seed, epoch, index, key) for key in keys]
+            randoms = [self._random(seed, epoch, index, key) for key in keys]
             results = augment(views, randoms, group, crops[f"{name}.box"] if views[0].box else None)
             cut = [tiles for tiles, _ in results if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
@@ -177,6 +183,10 @@ class ViewRecipe:
                 extras[f"{name}.{extra}"] = torch.stack([values[extra] for _, values in results], dim=1)
             first += len(views)
         return Augmented(out, extras)
+
+    def _random(self, seed: int, epoch: int, index: Ints, key: int) -> SampleRandom:
+        """Return the random numbers of a view of each image in an epoch."""
+        return SampleRandom(seed, epoch if self.cycle is None else epoch % self.cycle, index, key)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""The outputs of a student's teachers, from `method.cache` where they were computed before."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from raysl.config.dump import plain
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s
+from raysl.methods.lessons import Lesson, ask
+from raysl.methods.teacher_cache import TeacherCache
+from raysl.plan.setup import Setup
+from raysl.plan.shapes import is_shape
+from raysl.transforms.device import to_device
+
+
+class Recalled:
+    """Asks teachers for their outputs, or reads them.
+
+    Args:
+        setup: of the run.
+        lessons: the teachers.
+    """
+
+    def __init__(self, setup: Setup, lessons: Sequence[Lesson]) -> None:
+        self.setup = setup
+        self.lessons = lessons
+        self._caches: dict[int, TeacherCache] = {}
+
+    def outputs(self, number: int, images: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+        """Return what `ask` does of a teacher; it computes if an image of the batch is not stored.
+
+        Args:
+            number: of the teacher.
+            images: all views of the batch [B*V, C, H, W].
+            batch: that they are of.
+        """
+        cache = self._cache(number, images)
+        stored = None if cache is None else cache.read(_host_index(batch), self._cycle(batch))
+        if stored is None:
+            return ask(self.lessons[number], images)
+        return tuple(to_device(output.flatten(0, 1), images.device) for output in stored)
+
+    def carry(self, number: int, outputs: Sequence[Tensor], num_views: int) -> dict[str, Tensor]:
+        """Return the outputs of a teacher for `store`, with a row for each image; nothing without a cache."""
+        if self.setup.method.cache is None:
+            return {}
+        return {f"{number}.{place}": each.unflatten(0, (-1, num_views)) for place, each in enumerate(outputs)}
+
+    def store(self, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Write the outputs of a batch that are not stored yet."""
+        for number in range(len(self.lessons)):
+            outputs = [output for name, output in carry.items() if name.startswith(f"{number}.")]
+            if outputs and (cache := self._cache(number, outputs[0])) is not None:
+                cache.write(_host_index(batch), self._cycle(batch), outputs)
+
+    def _cycle(self, batch: Batch) -> int:
+        return batch.epoch % int(self.setup.method.cycle)
+
+    def _cache(self, number: int, values: Tensor) -> TeacherCache | None:
+        """Return the cache of a teacher, whose weights are those of the run in its first step; None without one."""
+        if self.setup.method.cache is None or is_shape(values):
+            return None
+        if number not in self._caches:
+            lesson, setup = self.lessons[number], self.setup
+            basis = _basis(setup, lesson)
+            self._caches[number] = TeacherCache.of(setup.method.cache, setup.data.num_samples, basis, lesson.teacher)
+        return self._caches[number]
+
+
+def check_cache(setup: Setup) -> None:
+    """Refuse a cache of views that never come again, outside of a disk, or beside settings that it does not go with.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    method, train = setup.method, setup.config.train
+    if method.cycle is None:
+        raise ConfigError(
+            "method.cache keeps outputs for views that come again; set method.cycle=1 for the same views in every "
+            "epoch, or method.cycle=4 for four kinds of them"
+        )
+    if "://" in method.cache:
+        raise ConfigError(f"method.cache={method.cache} is read row by row; give a folder on a disk of the workers")
+    if train.parallel == "fsdp":
+        raise ConfigError(
+            "method.cache: workers would find different rows, and train.parallel=fsdp has all of them compute the "
+            "teacher together; set train.parallel=zero1 or ddp"
+        )
+    if train.compile == "step":
+        raise ConfigError("method.cache is read in a step, which train.compile=step cannot do; set train.compile=true")
+    if not setup.data.fingerprint:
+        raise ConfigError("method.cache: nothing identifies these images; leave it out for batches of your own")
+
+
+def _basis(setup: Setup, lesson: Lesson) -> dict[str, Any]:
+    """Return everything but its weights that a teacher's outputs depend on."""
+    config, data, train = setup.config, setup.config.data, setup.config.train
+    factors = [values.flatten().tolist() for values in (lesson.images.factor, lesson.images.shift)]
+    return {
+        "images": setup.data.fingerprint,
+        "seed": setup.seed,
+        "cycle": config.method.cycle,
+        "views": plain(config.method.views),
+        "data": [data.mean, data.std, data.channels, data.scaled_decode, data.augment_on],
+        "precision": [train.precision, train.fp32_products],
+        "network": repr(lesson.teacher),
+        "target": lesson.given.target,
+        "stage": lesson.stage,
+        "size": lesson.given.size,
+        "normalisation": factors,
+    }
+
+
+def _host_index(batch: Batch) -> Int64s:
+    return np.asarray(batch.index.cpu().numpy() if batch.host_index is None else batch.host_index, np.int64)
