@@ -25,6 +25,7 @@ from raysl.redact import redact_uri
 from raysl.storage.addresses import absolute, cut
 from raysl.storage.folder import Folder
 from raysl.weights.described import described_config, read_description
+from raysl.weights.dino_v3 import with_meta_names
 from raysl.weights.exports import EXPORTS, FOLDER_FILES
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
@@ -199,7 +200,7 @@ def _recognise(
     """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show."""
     library = _backbone_settings(overrides).get("name")
     if library in (None, "resnet", "vit"):
-        stored = rename(find_backbone(tree, rules, where))
+        stored = rename(find_backbone(with_meta_names(tree), rules, where))
         seen = derive_settings(stored, where)
         config = _configure(name, where, stored.layout.name, seen, overrides)
         return _build(config), config, stored, seen

@@ -14,6 +14,7 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.positions import resize_positions
 from raysl.nn.backbones.vit import ViT
+from raysl.weights.dino_v3 import PERIODS, with_whole_biases
 from raysl.weights.layouts import StoredBackbone
 from raysl.weights.shapes import grid_side
 
@@ -28,6 +29,7 @@ _RENAMED = {
     "class_token": "cls_token",  # VISSL before its DINO
     "pos_embedding": "pos_embed",
     "register_tokens": "reg_token",  # DINOv2
+    "storage_tokens": "reg_token",  # DINOv3
 }
 """raysl's name of a ViT's tensor, by the name in other libraries."""
 
@@ -123,6 +125,7 @@ def rename(stored: StoredBackbone) -> StoredBackbone:
         if not (stored.layout.skip and name.startswith(stored.layout.skip))
     }
     if stored.family == "vit":
+        tensors = with_whole_biases(tensors)
         if "mask_token" in tensors:
             tensors["mask_token"] = tensors["mask_token"].reshape(1, 1, -1)
         if "pos_embed" in tensors and tensors["pos_embed"].ndim == 3:
@@ -143,8 +146,11 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
         ConfigError: if the position embeddings do not form a square grid.
     """
     wanted = backbone.state_dict()
-    skipped = [name for name in dict.fromkeys([*wanted, *stored.tensors]) if any(text in name for text in skip)]
-    given_tensors = {name: value for name, value in stored.tensors.items() if name not in skipped}
+    theirs = dict(stored.tensors)
+    if isinstance(backbone, ViT) and backbone.rope is not None:
+        theirs.pop(PERIODS, None)  # computed by `RotaryPositions`
+    skipped = [name for name in dict.fromkeys([*wanted, *theirs]) if any(text in name for text in skip)]
+    given_tensors = {name: value for name, value in theirs.items() if name not in skipped}
     resized = []
     if isinstance(backbone, ViT) and "pos_embed" in given_tensors and given_tensors["pos_embed"].ndim == 3:
         side = grid_side(given_tensors["pos_embed"], where)
@@ -162,9 +168,7 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
     trunk = {name.partition(".")[0] for name in wanted}
     return Table(
         loaded=list(fits),
-        missing=[
-            name for name in wanted if name not in stored.tensors and name not in skipped and not is_counter(name)
-        ],
+        missing=[name for name in wanted if name not in theirs and name not in skipped and not is_counter(name)],
         unexpected=unexpected,
         extra=[name for name in unexpected if name.partition(".")[0] in trunk or name.startswith(_OTHERS)],
         mismatched=[

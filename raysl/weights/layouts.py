@@ -13,6 +13,7 @@ from torch import Tensor
 from raysl.config.arguments import words
 from raysl.errors import ConfigError
 from raysl.weights.contents import describe_tree, named_tensors, network_to_name
+from raysl.weights.dino_v3 import is_dino_v3
 
 ANCHORS = {
     "resnet": ("conv1.weight", "layer1.0.conv1.weight"),
@@ -231,6 +232,13 @@ LAYOUTS = {
             "SwAV and DeepCluster v2",
             student=(*_places("", "module."), *_places("state_dict", "module.")),
             is_like=_of_swav,
+        ),
+        Layout(
+            "dino_v3",
+            "DINOv3's ViTs, by the names of Meta, timm or Hugging Face",
+            student=_PLAIN,
+            family="vit",
+            is_like=is_dino_v3,
         ),
         Layout(
             "mae",

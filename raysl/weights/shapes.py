@@ -11,6 +11,7 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 from raysl.nn.backbones.resnet import LAYERS
 from raysl.nn.backbones.vit import SIZES
+from raysl.weights.dino_v3 import is_dino_v3, settings_of
 from raysl.weights.layouts import StoredBackbone
 
 Tensors = Mapping[str, Tensor]
@@ -29,6 +30,8 @@ def derive_settings(stored: StoredBackbone, where: str) -> dict[str, Any]:
     if stored.family == "resnet":
         return {"name": "resnet", **_resnet(stored.tensors, where)}
     known = dict(stored.layout.settings)
+    if is_dino_v3(stored.tensors) and stored.layout.name != "raysl":
+        known = {**settings_of(stored.tensors, where), **known}
     vit = _vit(stored.tensors, where, known.pop("heads", None))
     return {"name": "vit", **vit, **known}
 

@@ -31,7 +31,11 @@ OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
         "my_overrides.yaml": FILE,
     },
     "command-line.md": {"runs/other": RESNET},
-    "continue.md": {"mae_pretrain_vit_base.pth": FILE, "dinov2_vitb14_pretrain.pth": FILE},
+    "continue.md": {
+        "mae_pretrain_vit_base.pth": FILE,
+        "dinov2_vitb14_pretrain.pth": FILE,
+        "dinov3_vitb16_pretrain_lvd1689m.pth": FILE,
+    },
     "data.md": {"images": "arrays"},
     "leaderboards.md": {"runs/first_sweep": SWEEP},
     "notebook.md": {"photos": IMAGES},
