@@ -59,6 +59,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "npid": "raysl.methods.npid:NPID",
         "npid_plus": "raysl.methods.npid_plus:NPIDPlus",
         "pirl": "raysl.methods.pirl:PIRL",
+        "pixio": "raysl.methods.pixio:Pixio",
         "pmsn": "raysl.methods.pmsn:PMSN",
         "ressl": "raysl.methods.ressl:ReSSL",
         "rotnet": "raysl.methods.rotnet:RotNet",

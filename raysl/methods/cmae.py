@@ -26,7 +26,7 @@ from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.plan.setup import Setup
 from raysl.schedule import Step, cosine
-from raysl.transforms.masking import Mask, UnitMask
+from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import ShiftedCrops
 
 
@@ -34,6 +34,7 @@ class CMAE(MAE):
     """Predicts hidden pixels, and contrasts a masked image with the whole one."""
 
     logged: ClassVar[tuple[str, ...]] = ("reconstruction", "contrast", "contrastive_top1", *COLLAPSE)
+    title: ClassVar[str] = "CMAE"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MAE.Config):
@@ -80,14 +81,26 @@ class CMAE(MAE):
     def check(cls, setup: Setup) -> None:
         """Refuse what MAE refuses, squares that do not fit both patches and views, several views, a batch without
         negatives, and a backbone that does not name its blocks."""
-        grid_side(setup, "CMAE")
-        check_mask_size(setup, "CMAE")
+        grid_side(setup, cls.title)
+        check_mask_size(setup, cls.title)
         super().check(setup)
         check_batch(setup, "CMAE contrasts images")
         if setup.method.views.num != 1:
             raise ConfigError(f"method.views.num is {setup.method.views.num}; CMAE contrasts one pair an image: set 1")
         if not setup.method.target_norm:
             _last_block(setup)
+
+    @classmethod
+    def mask(cls, setup: Setup) -> UnitMask:
+        """Return the mask of each view."""
+        config = setup.method
+        return UnitMask(patch_size=patch_side(setup, cls.title), unit_size=config.mask_size, ratio=config.mask_ratio)
+
+    @classmethod
+    def num_masked(cls, setup: Setup) -> int:
+        """Return the number of patches that a mask hides."""
+        fold = setup.method.mask_size // patch_side(setup, cls.title)
+        return cls.mask(setup).num_masked((grid_side(setup, cls.title) // fold) ** 2) * fold**2
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the masked patches' pixels and the contrast (section 3.3)."""
@@ -120,16 +133,6 @@ class CMAE(MAE):
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)
-
-    @classmethod
-    def _mask(cls, setup: Setup) -> Mask:
-        config = setup.method
-        return UnitMask(patch_size=patch_side(setup, "CMAE"), unit_size=config.mask_size, ratio=config.mask_ratio)
-
-    @classmethod
-    def _num_masked(cls, setup: Setup, num_patches: int) -> int:
-        fold = (setup.method.mask_size // patch_side(setup, "CMAE")) ** 2
-        return fold * UnitMask(ratio=setup.method.mask_ratio).num_masked(num_patches // fold)
 
 
 def _last_block(setup: Setup) -> str:

@@ -24,7 +24,7 @@ from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.transforms.masking import Mask, RandomMask
+from raysl.transforms.masking import RandomMask, UnitMask
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import ViewRecipe
 
@@ -33,6 +33,8 @@ class MAE(Method):
     """Predicts the pixels of masked patches from the visible ones."""
 
     logged: ClassVar[tuple[str, ...]] = COLLAPSE
+    title: ClassVar[str] = "MAE"
+    """Name in messages."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -59,19 +61,33 @@ class MAE(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
         num_patches = (self.config.views.size // self.backbone.patch_size) ** 2
-        self.num_visible = num_patches - self._num_masked(setup, num_patches)
-        self.decoder = Decoder(self.config, self.backbone)
+        self.num_visible = num_patches - self.num_masked(setup)
+        self.decoder = self.make_decoder()
+
+    def make_decoder(self) -> "Decoder":
+        """Return the network from tokens to pixels."""
+        return Decoder(self.config, self.backbone)
+
+    @classmethod
+    def mask(cls, setup: Setup) -> RandomMask | UnitMask:
+        """Return the mask of each view."""
+        return RandomMask(patch_size=patch_side(setup, cls.title), ratio=setup.method.mask_ratio)
+
+    @classmethod
+    def num_masked(cls, setup: Setup) -> int:
+        """Return the number of patches that a mask hides."""
+        return cls.mask(setup).num_masked(grid_side(setup, cls.title) ** 2)
 
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches, patches that do not cover a view or are all or none masked, and impossible
         decoders."""
-        config, num_patches = setup.method, grid_side(setup, "MAE") ** 2
-        num_masked = cls._num_masked(setup, num_patches)
+        config, num_patches = setup.method, grid_side(setup, cls.title) ** 2
+        num_masked = cls.num_masked(setup)
         if not 0 < num_masked < num_patches:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks {num_masked} of the {num_patches} patches of a view; "
-                "MAE needs masked and visible ones: take a ratio nearer to 0.5, or smaller patches"
+                f"{cls.title} needs masked and visible ones: take a ratio nearer to 0.5, or smaller patches"
             )
         check_width("decoder", config.decoder_width, config.decoder_heads)
 
@@ -79,7 +95,7 @@ class MAE(Method):
     def views(cls, setup: Setup) -> ViewRecipe:
         """Return the views of `Config.views`, each with a mask."""
         views: Crops = setup.method.views
-        return views.recipe(cls._mask(setup))
+        return views.recipe(cls.mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the masked patches' pixels (section 3)."""
@@ -96,16 +112,6 @@ class MAE(Method):
         pixels = self.decoder(tokens, keep)  # [B*V, L, p*p*C]
         patches = patchify(images, self.backbone.patch_size)
         return tokens, keep, masked_patch_mse(pixels, patches, mask.flatten(1), self.config.is_normalised)
-
-    @classmethod
-    def _mask(cls, setup: Setup) -> Mask:
-        """Return the mask of each view."""
-        return RandomMask(patch_size=patch_side(setup, "MAE"), ratio=setup.method.mask_ratio)
-
-    @classmethod
-    def _num_masked(cls, setup: Setup, num_patches: int) -> int:
-        """Return the number of masked patches of a view."""
-        return RandomMask(ratio=setup.method.mask_ratio).num_masked(num_patches)
 
 
 class Decoder(nn.Module):

@@ -65,10 +65,10 @@ def to_timm(loaded: Loaded) -> Written:
         net = _usual_resnet(net, "timm")
         made = f"timm.create_model('{_usual_name(net, 'timm')}', num_classes=0)"
         return Written(_saved(_tensors(net)), f"{made}.load_state_dict(torch.load(PATH))")
-    if net.config.output == "class_mean":
+    if net.config.output in ("class_mean", "classes"):
         raise ConfigError(
-            "timm's ViT has no backbone.output=class_mean; give backbone.output=class or backbone.output=mean, whose "
-            "weights are the same"
+            f"timm's ViT has no backbone.output={net.config.output}; give backbone.output=class or "
+            "backbone.output=mean, whose weights are the same"
         )
     _need_positions(net, "timm's ViT")
     tensors = _tensors(net)

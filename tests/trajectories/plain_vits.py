@@ -131,6 +131,35 @@ class AIM(Plain):
         return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
 
 
+class Pixio(Plain):
+    """Yang et al. 2025, figure 2, and MAE's section 3."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of hidden patches, a patch at a time."""
+        images, masks = batch.views["global"].flatten(0, 1), batch.extras["global.mask"].flatten(0, 1).flatten(1)
+        backbone, decoder, size = self.net.backbone, self.net.decoder, self.net.backbone.patch_size
+        num_prefix, across = backbone.num_prefix_tokens, images.shape[-1] // size
+        terms = []
+        for image, mask in zip(images, masks, strict=True):
+            kept = [*range(num_prefix), *(num_prefix + int(place) for place in (~mask).nonzero())]
+            x = backbone._embed(image[None])[:, kept]
+            for block in backbone.blocks:
+                x = block(x)
+            seen = dict(zip(kept, decoder.embed(backbone.norm(x))[0], strict=True))
+            rows = [seen.get(place, decoder.mask_token) for place in range(num_prefix + len(mask))]
+            y = torch.stack([row + place for row, place in zip(rows, decoder.positions[0], strict=True)])[None]
+            for block in decoder.blocks:
+                y = block(y)
+            for place in mask.nonzero().flatten().tolist():
+                row, column = place // across * size, place % across * size
+                pixels = image[:, row : row + size, column : column + size].permute(1, 2, 0).flatten()
+                centred = pixels - pixels.mean()
+                pixels = centred / (centred.square().sum() / (len(pixels) - 1) + 1e-6).sqrt()
+                told = decoder.pixels(decoder.norm(y[0, num_prefix + place]))
+                terms.append((told - pixels).square().mean())
+        return mean(terms)
+
+
 class CMAE(Plain):
     """Huang et al. 2022, sections 3.2 and 3.3."""
 
@@ -447,5 +476,6 @@ VITS = {
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
     "dino_v3": (DINOv3, ("method.head.norm=false", "method.patch_head.norm=false", "backbone.rope_rescale=1")),
+    "pixio": (Pixio, ()),
 }
 """As `CONVNETS`."""

@@ -104,8 +104,9 @@ class ViT(TokenBackbone):
         """Number of extra tokens beside the class token and the patches."""
         mask_token: bool = False
         """Have a learned token for masked patches, for methods that replace them; MAE drops them instead."""
-        output: Literal["class", "mean", "class_mean"] = "class"
-        """Features: the class token, the mean of the patches, or both concatenated, twice as wide."""
+        output: Literal["class", "mean", "class_mean", "classes"] = "class"
+        """Features: the class token, the mean of the patches, both concatenated, twice as wide, or the mean of the
+        class token and the registers, which are class tokens too in Pixio."""
         drop_path: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Rate at which training drops the last block for a sample; it rises linearly from 0 at the first block."""
         drop_path_uniform: bool = False
@@ -178,10 +179,12 @@ class ViT(TokenBackbone):
 
     @property
     def stage_widths(self) -> dict[str, int]:
-        """Channels of `block1` to the last block, `norm`, `class`, `mean`, `last1` and, from 4 blocks on, `last4`."""
+        """Channels of `block1` to the last block, `norm`, `class`, `mean`, `last1`, from 4 blocks on `last4`, and
+        `classes` where it is the output."""
         names = [*(f"block{number + 1}" for number in range(len(self.blocks))), "norm", "class", "mean"]
         widths = {f"last{num}": (num + 1) * self.token_dim for num in LAST_BLOCKS if num <= len(self.blocks)}
-        return dict.fromkeys(names, self.token_dim) | widths
+        also = ["classes"] if self.config.output == "classes" else []
+        return dict.fromkeys(names, self.token_dim) | widths | dict.fromkeys(also, self.token_dim)
 
     def units(self) -> dict[str, list[nn.Module]]:
         """Return the blocks, from `block1` to the last one."""
@@ -194,7 +197,7 @@ class ViT(TokenBackbone):
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
-        """Stages that `forward` returns: `class`, `mean` or both."""
+        """Stages that `forward` returns: `class`, `mean` or both, or `classes`."""
         return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
 
     @property
@@ -248,7 +251,8 @@ class ViT(TokenBackbone):
                 [B, num_prefix_tokens + h*w, D]; `class` and `mean`: the class token and the mean of the patches of
                 `norm` [B, D]; `last1` and `last4`: the class tokens of the last 1 or 4 blocks, each after the final
                 layer norm, and `mean`, concatenated [B, 2 D] and [B, 5 D], as in DINOv2's linear evaluation
-                (`create_linear_input` of its code).
+                (`create_linear_input` of its code); `classes`, where it is the output: the mean of the class token and
+                the registers [B, D].
 
         Raises:
             ValueError: if a name is not a stage of this network; the message lists the stages.
@@ -265,6 +269,8 @@ class ViT(TokenBackbone):
         if len(known) > len(self.blocks):
             x = self.norm(x)
             outputs |= {"norm": x, "class": self._pool(x, "class"), "mean": self._pool(x, "mean")}
+            if "classes" in names:
+                outputs["classes"] = self._pool(x, "classes")
             for num in LAST_BLOCKS:
                 if f"last{num}" in names:
                     outputs[f"last{num}"] = torch.cat([*map(self.norm, class_tokens[-num:]), outputs["mean"]], dim=1)
@@ -334,7 +340,10 @@ class ViT(TokenBackbone):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def _pool(self, tokens: Tensor, kind: str) -> Tensor:
-        return tokens[:, 0] if kind == "class" else tokens[:, self.num_prefix_tokens :].mean(dim=1)
+        if kind == "class":
+            return tokens[:, 0]
+        num = self.num_prefix_tokens
+        return (tokens[:, :num] if kind == "classes" else tokens[:, num:]).mean(dim=1)
 
 
 def _dimensions(config: ViT.Config) -> tuple[int, int, int]:
