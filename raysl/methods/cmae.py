@@ -126,8 +126,10 @@ class CMAE(MAE):
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:
         """Return the teacher's projections of the mean patches of whole images [B, D]."""
-        parts: Any = self.teacher.module
-        backbone, projector, stage = *parts, self.target_stage
+        stage = self.target_stage
+        backbone: Any
+        projector: nn.Module
+        backbone, projector = self.teacher.module.children()
         tokens = backbone.tokens(images) if stage is None else backbone.stages(images, [stage])[stage]
         z: Tensor = projector(tokens[:, backbone.num_prefix_tokens :].mean(dim=1))  # [B, D]
         return z

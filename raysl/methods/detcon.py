@@ -75,7 +75,8 @@ class DetCon(BYOL):
         """Return eq. 3 of this rank's masks, with the masks of all ranks' images."""
         views, box = batch.views["global"], batch.extras["global.box"]  # [B, 2, C, H, W], [B, 2, 6]
         maps = [self._map(self.backbone, view) for view in views.unbind(dim=1)]  # [B, C, h, w] each
-        cells = grid_cells(box, *maps[0].shape[-2:], self.config.grid).flatten(2)  # [B, 2, P]
+        height, width = maps[0].shape[-2:]
+        cells = grid_cells(box, height, width, self.config.grid).flatten(2)  # [B, 2, P]
         masks = self._drawn(cells, batch)  # [B, 2, M]
         z = self._of_masks(self.projector, maps, cells, masks)  # [B, 2, M, D]
         p, targets = z, z

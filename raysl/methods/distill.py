@@ -162,7 +162,8 @@ class Distill(Method):
             h, values = features_and_map(self.backbone, images, self.stage)  # [n, D], [n, C, h, w]
         else:
             h, values = self.backbone(images), None
-        losses, agreements, carry = [], [], {}
+        losses, agreements = [], []
+        carry: dict[str, Tensor] = {}
         for number, lesson in enumerate(self.lessons):
             outputs = self.recalled.outputs(number, images, batch)
             carry |= self.recalled.carry(number, outputs, views.shape[1])
@@ -188,8 +189,9 @@ class Distill(Method):
         self, lesson: Lesson, h: Tensor, theirs: Tensor, num_views: int, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted distance of the student's features or scores from a teacher's, and how far they agree."""
-        student = at_least_fp32(lesson.head(h)).unflatten(0, (-1, num_views))  # [B, V, K]
-        teacher = theirs.unflatten(0, (-1, num_views))
+        student = at_least_fp32(lesson.head(h))
+        student = student.view(-1, num_views, student.shape[1])  # [B, V, K]
+        teacher = theirs.view(-1, num_views, theirs.shape[1])
         if self.config.is_crossed:
             teacher = teacher.roll(1, dims=1)
         if lesson.given.target == "features":

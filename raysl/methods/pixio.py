@@ -55,7 +55,7 @@ class Pixio(MAE):
     @classmethod
     def num_masked(cls, setup: Setup) -> int:
         """Return the number of patches that a mask hides."""
-        block = setup.method.mask_block
+        block: int = setup.method.mask_block
         return cls.mask(setup).num_masked((grid_side(setup, cls.title) // block) ** 2) * block**2
 
     @classmethod

@@ -48,7 +48,7 @@ class Recalled:
         """Return the outputs of a teacher for `store`, with a row for each image; nothing without a cache."""
         if self.setup.method.cache is None:
             return {}
-        return {f"{number}.{place}": each.unflatten(0, (-1, num_views)) for place, each in enumerate(outputs)}
+        return {f"{number}.{place}": each.view(-1, num_views, *each.shape[1:]) for place, each in enumerate(outputs)}
 
     def store(self, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Write the outputs of a batch that are not stored yet."""
@@ -98,13 +98,13 @@ def check_cache(setup: Setup) -> None:
 
 def _basis(setup: Setup, lesson: Lesson) -> dict[str, Any]:
     """Return everything but its weights that a teacher's outputs depend on."""
-    config, data, train = setup.config, setup.config.data, setup.config.train
+    method, data, train = setup.method, setup.config.data, setup.config.train
     factors = [values.flatten().tolist() for values in (lesson.images.factor, lesson.images.shift)]
     return {
         "images": setup.data.fingerprint,
         "seed": setup.seed,
-        "cycle": config.method.cycle,
-        "views": plain(config.method.views),
+        "cycle": method.cycle,
+        "views": plain(method.views),
         "data": [data.mean, data.std, data.channels, data.scaled_decode, data.augment_on],
         "precision": [train.precision, train.fp32_products],
         "network": repr(lesson.teacher),

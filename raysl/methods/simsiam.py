@@ -6,7 +6,7 @@ and no slow copy.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -28,7 +28,7 @@ from raysl.transforms.recipes import Crops
 class SimSiam(Method):
     """Predicts the other view's projection, through which no gradient flows."""
 
-    logged = ("agreement", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...]] = ("agreement", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

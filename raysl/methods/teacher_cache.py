@@ -63,7 +63,7 @@ class TeacherCache:
         digest = hashlib.sha256()
         for name, value in sorted(teacher.state_dict().items()):
             digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-            digest.update(_to_bytes(value.detach().cpu()[None]).numpy())
+            digest.update(_to_bytes(value.detach().cpu()[None]).numpy().data)
         device = next(teacher.parameters()).device.type
         return cls(folder, num_rows, {**basis, "weights": digest.hexdigest(), "device": device})
 
@@ -84,13 +84,14 @@ class TeacherCache:
             with self._file(cycle).open("rb", buffering=0) as file:
                 for record, number in zip(records, index.tolist(), strict=True):
                     file.seek(number * length)
-                    if file.readinto(record) != length or record[:DIGEST].tobytes() != _digest(number, record[DIGEST:]):
+                    is_whole = file.readinto(record.data) == length
+                    if not is_whole or record[:DIGEST].tobytes() != _digest(number, record[DIGEST:]):
                         return None
         except FileNotFoundError:
             return None
         self._kinds = kinds
         self._written(cycle)[index] = True
-        parts = torch.from_numpy(records[:, DIGEST:]).split(sizes, dim=1)
+        parts = torch.split(torch.from_numpy(records[:, DIGEST:]), sizes, dim=1)
         return [
             part.contiguous().view(dtype).view(len(index), *shape)
             for part, (dtype, shape) in zip(parts, kinds, strict=True)

@@ -140,7 +140,7 @@ class VICRegL(Method):
             h, values = features_and_map(self.backbone, images, self.stage)  # [B, F], [B, C, y, x]
             embedded.append(at_least_fp32(self.expander(h)))
             rows = values.flatten(2).transpose(1, 2)  # [B, P, C]
-            z = at_least_fp32(self.local_expander(rows.flatten(0, 1))).unflatten(0, rows.shape[:2])
+            z = at_least_fp32(self.local_expander(rows.flatten(0, 1))).view(*rows.shape[:2], -1)
             centres = place_centres(box, *values.shape[-2:]).flatten(1, 2)
             places.append(Places(z, centres, num_matches))
         z = torch.stack(embedded, dim=1)  # [B, V, D]
@@ -186,11 +186,11 @@ class VICRegL(Method):
             for one, other, away in ((first, second, distances), (second, first, distances.mT)):
                 places, partners = best_matches(away, one.z.shape[1] if takes_all else one.num_matches)
                 matched.append(torch.stack([_rows(one.z, places), _rows(other.z, partners)], dim=1))
-        invariance = torch.stack([F.mse_loss(*pairs.unbind(dim=1)) for pairs in matched]).mean()
+        invariance = torch.stack([F.mse_loss(pairs[:, 0], pairs[:, 1]) for pairs in matched]).mean()
         slots = [pairs.flatten(1, 2) for pairs in matched]  # [B, 2*M, E] each
         hinges, squares = self._spread(torch.cat(slots, dim=1))  # [S] each
         sizes = [rows.shape[1] for rows in slots]
-        means = [torch.stack([part.mean() for part in terms.split(sizes)]).mean() for terms in (hinges, squares)]
+        means = [torch.stack([part.mean() for part in torch.split(terms, sizes)]).mean() for terms in (hinges, squares)]
         return 2 * torch.stack([invariance, *means])
 
     def _spread(self, z: Tensor) -> tuple[Tensor, Tensor]:

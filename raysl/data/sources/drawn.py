@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from typing_extensions import override
@@ -71,7 +71,7 @@ class Drawn(Source):
         return self._source.required("train")
 
     @cached_property
-    def _is_training(self) -> np.ndarray:
+    def _is_training(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """bool [N], whether each image is for training."""
         config, whole = self.config, self._whole
         if [config.per_class, config.share, config.num].count(None) != 2:
@@ -81,12 +81,12 @@ class Drawn(Source):
         if config.per_class is not None:
             if not whole.classes or whole.is_multilabel:
                 raise ConfigError("data.per_class= of drawn needs images of one class each; give data.share=")
-            return _ranks(keys, whole.labels_of(rows)) < config.per_class
+            return _first(keys, whole.labels_of(rows), config.per_class)
         num = round(config.share * len(rows)) if config.num is None else config.num
         if not 0 < num <= len(rows):
             raise ConfigError(f"drawn cannot take {num:,} of {len(rows):,} images; change data.num= or data.share=")
         if config.num_validation is None or not whole.num_validation:
-            return _ranks(keys, np.zeros_like(rows)) < num
+            return _first(keys, np.zeros_like(rows), num)
         is_validation = rows >= len(rows) - whole.num_validation
         most = np.where(is_validation, config.num_validation, num - config.num_validation)
         sizes = len(rows) - whole.num_validation, whole.num_validation
@@ -95,13 +95,14 @@ class Drawn(Source):
                 f"drawn cannot take {num - config.num_validation:,} of {sizes[0]:,} training and "
                 f"{config.num_validation:,} of {sizes[1]:,} validation images; change data.num_validation="
             )
-        return _ranks(keys, is_validation.astype(np.int64)) < most
+        return _first(keys, is_validation.astype(np.int64), most)
 
 
-def _ranks(keys: np.ndarray, groups: Int64s) -> Int64s:
-    """Return the place of each row in its group by keys, int64 [N]."""
+def _first(keys: np.ndarray[Any, Any], groups: Int64s, num: int | Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return whether a row is one of the first `num` of its group by keys, bool [N]."""
     order = np.lexsort((keys, groups))
     _, counts = np.unique(groups, return_counts=True)
     ranks = np.empty(len(keys), np.int64)
     ranks[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ranks
+    chosen: np.ndarray[Any, np.dtype[np.bool_]] = ranks < num
+    return chosen

@@ -139,6 +139,7 @@ class TorchvisionDataset(Source):
         config = self.config
         if config.dataset in WHOLE:
             dataset = _open(config.dataset, config.root, None, config.download)
+            paths: Sequence[Any]
             paths, labels = WHOLE[config.dataset](dataset, part)
         else:
             dataset = _open(config.dataset, config.root, part, config.download)

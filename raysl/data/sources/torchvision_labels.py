@@ -15,7 +15,7 @@ CLEVR_EDGES = (8.0, 8.5, 9.0, 9.5, 10.0)
 CLEVR_DISTANCES: tuple[str, ...] = ("below 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "10 or more")
 
 
-def clevr_distances(dataset: Any, paths: Sequence[Path]) -> Int64s:
+def clevr_distances(dataset: Any, paths: Sequence[Any]) -> Int64s:
     """Return in which range of `CLEVR_DISTANCES` the nearest object of each image lies, int64 [N].
 
     The distance from the camera is the third of an object's `pixel_coords` (VTAB, Zhai et al. 2019, arXiv 1910.04867,
