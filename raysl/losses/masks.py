@@ -72,5 +72,5 @@ def _one_view(
     num_same = is_same.sum(dim=2)  # [B, M]
     of_same = (cosines * is_same).sum(dim=2)
     log_share = of_same / num_same.clamp_min(1) / temperature - scores.logsumexp(dim=2)  # mean over the same masks
-    weights = (num_same > 0) / is_self.sum(dim=2)
+    weights = (num_same > 0).to(z.dtype) / is_self.sum(dim=2)
     return -(weights * log_share).mean(), of_same.sum().detach(), num_same.sum(), (num_same > 0).to(z.dtype).mean()

@@ -111,7 +111,8 @@ class DetCon(BYOL):
         vectors = []
         for under, values in zip(is_under.unbind(dim=1), maps, strict=True):
             rows = at_least_fp32(values).flatten(2).mT  # [B, P, C]
-            vectors.append(_each(projector, (under / under.sum(dim=2, keepdim=True)).to(rows.dtype) @ rows))
+            shares = under.to(rows.dtype) / under.sum(dim=2, keepdim=True)  # [B, M, P]
+            vectors.append(_each(projector, shares @ rows))
         return torch.stack(vectors, dim=1)
 
     def _map(self, backbone: nn.Module, images: Tensor) -> Tensor:
