@@ -228,14 +228,15 @@ class DetCon(Plain):
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Each drawn mask of a view picks itself in the other view."""
         net = self.net
-        side = self._map(net.backbone, two(batch)[0]).shape[2]
+        maps = self._maps(net.backbone, batch)
         boxes = batch.extras["global.box"].tolist()
-        cells = torch.tensor([[self._cells(box, side) for box in pair] for pair in boxes])
+        cells = torch.tensor([[self._cells(box, maps[0].shape[2]) for box in pair] for pair in boxes])
         masks = net._drawn(cells, batch)
-        z = self._vectors(net.backbone, net.projector, batch, cells, masks)
+        z = self._vectors(net.projector, maps, cells, masks)
         p = [net.predictor(view.flatten(0, 1)).view_as(view) for view in z]
         with torch.no_grad():
-            targets = self._vectors(*net.teacher.module, batch, cells, masks)
+            backbone, projector = net.teacher.module
+            targets = self._vectors(projector, self._maps(backbone, batch), cells, masks)
         first, second = masks.unbind(1)
         there = self._directed(p[0], targets[0], targets[1], first.tolist(), second.tolist())
         return there + self._directed(p[1], targets[1], targets[0], second.tolist(), first.tolist())
@@ -245,8 +246,8 @@ class DetCon(Plain):
         share = cosine_course(step, self.config.momentum, self.config.final_momentum)
         follow(self.net.teacher, (self.net.backbone, self.net.projector), share)
 
-    def _map(self, backbone: Any, images: Tensor) -> Tensor:
-        return backbone.stages(images, [self.net.stage])[self.net.stage]  # type: ignore[no-any-return]
+    def _maps(self, backbone: Any, batch: Batch) -> list[Tensor]:
+        return [backbone.stages(images, [self.net.stage])[self.net.stage] for images in two(batch)]
 
     def _cells(self, box: list[float], side: int) -> list[int]:
         """Of each place of a view, by the share of the image that lies above and left of its centre."""
@@ -256,12 +257,11 @@ class DetCon(Plain):
         columns = [int((left + (right - left) * share) * (self.config.grid / width)) for share in shares]
         return [row * self.config.grid + column for row in rows for column in columns]
 
-    def _vectors(self, backbone: Any, projector: Any, batch: Batch, cells: Tensor, masks: Tensor) -> list[Tensor]:
+    def _vectors(self, projector: Any, maps: list[Tensor], cells: Tensor, masks: Tensor) -> list[Tensor]:
         """Projections [B, M, D] of the mean features under each drawn mask, of both views."""
         found = []
-        for view, images in enumerate(two(batch)):
-            values = self._map(backbone, images).flatten(2)
-            images_of = zip(values, cells[:, view], masks[:, view], strict=True)
+        for view, values in enumerate(maps):
+            images_of = zip(values.flatten(2), cells[:, view], masks[:, view], strict=True)
             under = [rows[:, cell == mask].mean(dim=1) for rows, cell, drawn in images_of for mask in drawn]
             found.append(projector(torch.stack(under)).unflatten(0, masks[:, view].shape))
         return found
