@@ -15,6 +15,8 @@ MIN_CARDS, MAX_SHOWN = 4, 8
 """Cards that are filled up with numbers that are no headlines, and the most numbers that open the page."""
 MAX_NAMED = 4
 """Numbers that a warning names."""
+MAX_NOTES = 3
+"""More notes on what could not be measured are folded."""
 MAX_OPEN = 30
 """Longer tables are folded."""
 
@@ -25,7 +27,7 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     Headlines come first, accuracies before other numbers and what raw pixels or an untrained network nearly solve
     behind both; then all others likewise.
     """
-    left_out = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    left_out = _left_out(notes)
     shown = _leading(scores)
     if not shown:
         return f'<section id="results"><h2>Results</h2>{left_out}</section>' if left_out else ""
@@ -38,6 +40,15 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
         f'<div class="pair">{_bars(shown, headings)}'
         f"<div>{numbers}{spread_note(shown)}{_saturation_note(scores)}{left_out}</div></div></section>"
     )
+
+
+def _left_out(notes: Sequence[str]) -> str:
+    """Return a box for each note, or one that unfolds where they are many."""
+    if len(notes) <= MAX_NOTES:
+        return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    lines = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    summary = f"{len(notes)} notes on what was not measured"
+    return f'<details class="note"><summary>{summary}</summary><ul>{lines}</ul></details>'
 
 
 def _leading(scores: Sequence[Score]) -> list[Score]:

@@ -34,7 +34,8 @@ def commands(text: str) -> list[str]:
 def given(command: str) -> tuple[dict[str, BenchmarkConfig], DataConfig]:
     """Settings of benchmarks and images that a command asks for on a run of the quickstart."""
     words = shlex.split(re.sub(r" --(again|keep-features|list|download|root \S+)\b", "", command))[2:]
-    suites = load_suites([words[place + 1] for place, word in enumerate(words) if word == "--suite"], "/d", RUN.data)
+    asked = [words[place + 1] for place, word in enumerate(words) if word == "--suite"]
+    suites = load_suites([name for name in asked if not name.endswith(".yaml")], "/d", RUN.data)
     places = [place for place, word in enumerate(words) if word in ("--checkpoint", "--watch", "--suite")]
     words = [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
     _, names, overrides = _sort_arguments([word for word in words if not word.startswith("runs/")], [])

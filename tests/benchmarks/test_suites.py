@@ -58,7 +58,7 @@ def test_a_suite_is_its_average_and_the_number_that_counts_of_each_part() -> Non
     ]
     assert scores[1].title == "Mine: mean of 2 of 3"
     assert scores[1].note == "over 2 of 3 datasets: a, b"
-    assert scores[2].title == "mine_a: Regression"
+    assert [score.title for score in scores[2:]] == ["mine_a, top-1", "mine_b, mean per class"]
 
 
 def test_a_whole_suite_says_over_how_many_datasets_its_average_is() -> None:

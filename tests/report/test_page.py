@@ -14,6 +14,7 @@ from raysl.report.bars import whiskers
 from raysl.report.contents import RunReport, Score
 from raysl.report.page import FILES, page, write_report
 from raysl.report.record_sections import duration
+from raysl.report.score_sections import results_section
 from raysl.report.stored import load_report_json
 from raysl.report.summary import readable
 from raysl.report.tables import score_csv, score_latex
@@ -430,3 +431,13 @@ def test_the_record_tells_in_a_line_which_runs_it_was_forked_from() -> None:
     line = "forked from &lt;b&gt; at step 16 (epoch 2), which was forked from old at step 8 (epoch 1)"
     assert f"<ul><li>{line}</li><li>resumed at step 20</li></ul>" in text
     assert "forked" not in page(example())
+
+
+def test_many_notes_on_what_was_not_measured_are_folded_into_one() -> None:
+    few = results_section([], ["a is left out: no <labels>", "b failed"])
+    assert few.count('<p class="note">') == 2
+    assert "no &lt;labels&gt;" in few
+    many = results_section([], [f"part {number} is left out" for number in range(9)])
+    assert "<summary>9 notes on what was not measured</summary>" in many
+    assert many.count("<li>") == 9
+    assert '<p class="note">' not in many

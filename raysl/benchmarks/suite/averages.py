@@ -10,6 +10,8 @@ from raysl.report.contents import Score
 AVERAGE = "mean"
 """Metric of the average."""
 RIVALS = ("untrained", "pixels")
+WORDS = {"top1": "top-1", "mean_per_class": "mean per class", "map": "mAP", "miou": "mIoU"}
+"""Metrics in the titles of rows, where they are not called by their name."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
 
 
 def _row(score: Score, member: Member) -> Score:
-    return replace(score, title=f"{member.title}: {score.heading}", is_headline="@" not in score.benchmark)
+    is_special = "@" in score.benchmark
+    words = score.heading if is_special else WORDS.get(score.metric, score.metric.replace("_", " "))
+    return replace(score, title=f"{member.title}, {words}", is_headline=not is_special)
 
 
 def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
