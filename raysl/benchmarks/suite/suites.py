@@ -4,7 +4,7 @@ import difflib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -216,4 +216,4 @@ def with_way(reason: str, files: str) -> str:
 
 def members_of(suites: Sequence[Suite]) -> dict[str, Member]:
     """Return the memberships of all parts of suites, by the names of the parts."""
-    return {key: replace(member) for suite in suites for key, member in suite.members.items()}
+    return {key: member for suite in suites for key, member in suite.members.items()}

@@ -137,6 +137,7 @@ class TorchvisionDataset(Source):
     def _files(self, part: Part) -> tuple[list[str], Int64s, tuple[str, ...]]:
         """Return the paths below `root` of a part, their labels int64 [N], and names of the classes."""
         config = self.config
+        paths: Sequence[Any]
         if config.dataset in WHOLE:
             dataset = _open(config.dataset, config.root, None, config.download)
             paths: Sequence[Any]
