@@ -156,7 +156,7 @@ def _find(given: str, folder: Path | None = None) -> Path:
     known = suite_names()
     if given not in known:
         near = difflib.get_close_matches(given, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
         raise ConfigError(f"no suite {given!r}; {hint} A suite of one's own is given by its path, which ends in .yaml")
     return packaged_folder() / FOLDER / f"{given}.yaml"
 

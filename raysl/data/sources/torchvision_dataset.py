@@ -81,8 +81,8 @@ class TorchvisionDataset(Source):
     StanfordCars, USPS. Image files, and the rows of PCAM, are read one by one; datasets that torchvision stores as
     arrays stay in the memory of each process that reads.
 
-    Caltech101 and EuroSAT have no parts: all images are training ones, from which `drawn` draws. Parts of SUN397 are
-    lists in its folder, by default those of its first split, `SUN397/Training_01.txt` and `SUN397/Testing_01.txt`.
+    All images of Caltech101 and EuroSAT are training ones, for `drawn` to draw from. Parts of SUN397 are lists in its
+    folder, by default those of its first split, `SUN397/Training_01.txt` and `SUN397/Testing_01.txt`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -236,6 +236,9 @@ def _open(dataset: str, root: str, part: Part, download: bool) -> Any:
     kind = vars(torchvision.datasets)[dataset]
     chosen = {} if part is None else {"train" if isinstance(part, bool) else "split": part}
     try:
+        # torchvision's Caltech101 would make the folder
+        if dataset == "Caltech101" and not download and not os.path.isdir(os.path.join(root, "caltech101")):
+            raise RuntimeError("Dataset not found")
         return kind(root, **chosen, download=download)
     except (RuntimeError, OSError, ValueError, ImportError) as error:
         reason = str(error).replace(" You can use download=True to download it", "").strip(" .")

@@ -430,3 +430,8 @@ def test_published_validation_images_stand_behind_the_training_images(tmp_path: 
 def test_arrays_have_no_validation_part(tmp_path: Path) -> None:
     cifar10(tmp_path)
     assert "not stored as files" in message_of(source_of("CIFAR10", tmp_path, validation_split="val"))
+
+
+def test_looking_for_a_dataset_makes_no_folder(tmp_path: Path) -> None:
+    assert "missing or incomplete" in message_of(source_of("Caltech101", tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
