@@ -53,6 +53,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "moco": "raysl.methods.moco:MoCo",
         "moco_v3": "raysl.methods.moco_v3:MoCoV3",
         "msn": "raysl.methods.msn:MSN",
+        "nepa": "raysl.methods.nepa:NEPA",
         "nnbyol": "raysl.methods.nnbyol:NNBYOL",
         "nnclr": "raysl.methods.nnclr:NNCLR",
         "nnsiam": "raysl.methods.nnsiam:NNSiam",

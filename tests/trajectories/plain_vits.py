@@ -131,6 +131,53 @@ class AIM(Plain):
         return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
 
 
+class NEPA(AIM):
+    """Xu et al. 2025, algorithm 1."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Cosine with the embedding of the next patch, a patch at a time."""
+        backbone, terms = self.net.backbone, []
+        for image in batch.views["global"].flatten(0, 1):
+            x = backbone._embed(image[None])[0]
+            rotation = backbone.rope(image[None], backbone.grid(image[None]))[:, 0]
+            for block in backbone.blocks:
+                x = self._rotated(block, x, rotation)
+            tokens, size = backbone.norm(x), backbone.patch_size
+            first, conv = backbone.num_prefix_tokens - 1, backbone.patch_embed.proj
+            across = image.shape[-1] // size
+            for place in range(len(tokens) - 1 - first):
+                row, column = place // across * size, place % across * size
+                pixels = image[:, row : row + size, column : column + size]
+                embedding = (conv.weight * pixels).sum(dim=(1, 2, 3)) + conv.bias
+                terms.append(-(unit(tokens[first + place]) * unit(embedding.detach())).sum())
+        return mean(terms)
+
+    def _rotated(self, block: Any, x: Tensor, rotation: Tensor) -> Tensor:
+        """A token attends to those up to itself; queries and keys of patches are turned in pairs of channels."""
+        num_prefix, width = self.net.backbone.num_prefix_tokens, x.shape[1] // block.attn.heads
+        q, k, v = block.attn.qkv(block.norm1(x)).chunk(3, dim=1)
+        heads = []
+        for at in range(0, x.shape[1], width):
+            queries, keys = (self._turned(rows[:, at : at + width], rotation, num_prefix) for rows in (q, k))
+            rows = []
+            for token in range(len(x)):
+                end = max(token + 1, num_prefix)
+                scores = keys[:end] @ queries[token] / math.sqrt(width)
+                rows.append(log_softmax(scores).exp() @ v[:end, at : at + width])
+            heads.append(torch.stack(rows))
+        x = x + block.attn.proj(torch.cat(heads, dim=1))
+        return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
+
+    def _turned(self, rows: Tensor, rotation: Tensor, num_prefix: int) -> Tensor:
+        sines, cosines = rotation  # [N, d]
+        half, turned = rows.shape[1] // 2, list(rows[:num_prefix])
+        for row, sine, cosine in zip(rows[num_prefix:], sines, cosines, strict=True):
+            low, high = row[:half], row[half:]
+            parts = [low * cosine[:half] - high * sine[:half], high * cosine[half:] + low * sine[half:]]
+            turned.append(torch.cat(parts))
+        return torch.stack(turned)
+
+
 class Pixio(Plain):
     """Yang et al. 2025, figure 2, and MAE's section 3."""
 
@@ -473,6 +520,7 @@ VITS = {
     "cross_mae": (CrossMAE, ()),
     "data2vec": (Data2Vec, ()),
     "ijepa": (IJEPA, ()),
+    "nepa": (NEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
     "dino_v3": (DINOv3, ("method.head.norm=false", "method.patch_head.norm=false", "backbone.rope_rescale=1")),
