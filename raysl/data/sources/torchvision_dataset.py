@@ -140,7 +140,6 @@ class TorchvisionDataset(Source):
         paths: Sequence[Any]
         if config.dataset in WHOLE:
             dataset = _open(config.dataset, config.root, None, config.download)
-            paths: Sequence[Any]
             paths, labels = WHOLE[config.dataset](dataset, part)
         else:
             dataset = _open(config.dataset, config.root, part, config.download)
