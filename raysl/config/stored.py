@@ -50,7 +50,10 @@ def check_text(text: str, where: str) -> None:
             level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if level > MOST_LEVELS:
                 raise ConfigError(f"{where} line {line}: settings are nested more than {MOST_LEVELS} levels deep")
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
+        # Newer versions of libyaml have a limit of their own, and reach it before their first event.
+        if "nesting" in str(getattr(error, "problem", "")):
+            raise ConfigError(f"{where}: settings are nested more than {MOST_LEVELS} levels deep") from error
         return
 
 

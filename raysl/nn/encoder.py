@@ -62,7 +62,7 @@ def position_waves(num: int, width: int) -> Tensor:
     >>> position_waves(3, 2)
     tensor([[0.0000, 0.8415],
             [1.0000, 0.5403],
-            [0.0000, 0.0464]])
+            [0.0000, 0.0100]])
     """
     pairs = (num + 1) // 2
     rates = 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)  # [pairs]

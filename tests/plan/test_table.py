@@ -13,7 +13,8 @@ from tests.published.files import Published, recipes
 def test_the_command_of_a_recipe_has_a_plan(name: str) -> None:
     config = load_config(name, ["data.path=/images", *command_of(name)])
     plan = TrainPlan.from_config(config, Published.read(name).images, config.train.most_workers, "cuda")
-    assert plan.world == config.train.workers > 1
+    # FastSiam's authors train on one GPU.
+    assert plan.world == config.train.workers > (name != "fastsiam")
 
 
 def test_the_page_has_a_row_for_each_recipe() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from typing_extensions import override
 
-from raysl.config.ranges import Count, Place, Within
+from raysl.config.ranges import Count, Place, Seed, Within
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split, check_inner, make_source
 from raysl.data.sources.subset import Subset
@@ -40,7 +40,7 @@ class Drawn(Source):
         """Number of training images, such as VTAB's 1,000."""
         num_validation: Place | None = None
         """How many of `num` are from the published validation images, if the source has some."""
-        draw_seed: int = 0
+        draw_seed: Seed = 0
         """Another one draws other images."""
 
         def __post_init__(self) -> None:
