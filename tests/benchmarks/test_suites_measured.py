@@ -54,7 +54,9 @@ def datasets(root: Path) -> None:
 
 
 def test_a_suite_is_measured_once_and_averaged_and_what_is_missing_is_named(tmp_path: Path) -> None:
-    config = load_config("quickstart", [*SMALL, "data.limit=60", f"storage={tmp_path}", "name=run"])
+    config = load_config(
+        "quickstart", [*SMALL, "data.limit=60", "train.batch_size=16", f"storage={tmp_path}", "name=run"]
+    )
     checkpoint = save(config, 2)
     datasets(tmp_path / "data")
     (tmp_path / "mine.yaml").write_text(SUITE)
@@ -83,7 +85,9 @@ def test_a_suite_is_measured_once_and_averaged_and_what_is_missing_is_named(tmp_
 
 
 def test_a_suite_without_any_of_its_datasets_is_refused_with_what_is_needed(tmp_path: Path) -> None:
-    config = load_config("quickstart", [*SMALL, "data.limit=60", f"storage={tmp_path}", "name=run"])
+    config = load_config(
+        "quickstart", [*SMALL, "data.limit=60", "train.batch_size=16", f"storage={tmp_path}", "name=run"]
+    )
     checkpoint = save(config, 2)
     with pytest.raises(ConfigError) as caught:
         benchmark(str(checkpoint), suite="transfer", root=str(tmp_path))
