@@ -29,7 +29,7 @@ from raysl.storage.folder import Folder
 from raysl.storage.records import check_types
 
 Tensors = Mapping[str, Tensor]
-_NO_SHAPE = ("adapters", "in_channels", "freeze", "pretrained", "revision", "zero_init_residual", "drop_path")
+_NO_SHAPE = ("in_channels", "freeze", "pretrained", "revision", "zero_init_residual", "drop_path")
 """Settings of a backbone on which neither the shapes of its tensors nor its features depend."""
 
 

@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_told_with_key_value_and_rule(tiny: str, override: 
         ("optimizer.lr=0.1", "optimizer.lr: no such setting; did you mean optim.lr?"),
         ("train.bach_size=8", "train.bach_size: no such setting; did you mean train.batch_size?"),
         ("method.hed.bias=true", "method.hed.bias: no such setting; did you mean method.head.bias"),
-        ("backbone.zzz=1", "backbone.zzz: no such setting; backbone has name, freeze, in_channels, adapters, width"),
+        ("backbone.zzz=1", "backbone.zzz: no such setting; backbone has name, freeze, in_channels, width"),
         ("methd.temperature=1", "methd.temperature: no such setting; did you mean method.temperature?"),
         ("zzz=1", "zzz: no such setting; the tree has name, storage, seed, method"),
         ("method=contrst", "method.name: unknown method 'contrst'; did you mean 'contrast'?"),
