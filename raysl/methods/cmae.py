@@ -6,7 +6,7 @@ network says of the whole image, moved by some pixels and in other colours.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class CMAE(MAE):
     @classmethod
     def num_masked(cls, setup: Setup) -> int:
         """Return the number of patches that a mask hides."""
-        fold = setup.method.mask_size // patch_side(setup, cls.title)
+        fold: int = setup.method.mask_size // patch_side(setup, cls.title)
         return cls.mask(setup).num_masked((grid_side(setup, cls.title) // fold) ** 2) * fold**2
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
@@ -126,10 +126,11 @@ class CMAE(MAE):
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:
         """Return the teacher's projections of the mean patches of whole images [B, D]."""
-        backbone, projector = self.teacher.module
-        stage = self.target_stage
+        parts: Any = self.teacher.module
+        backbone, projector, stage = *parts, self.target_stage
         tokens = backbone.tokens(images) if stage is None else backbone.stages(images, [stage])[stage]
-        return projector(tokens[:, backbone.num_prefix_tokens :].mean(dim=1))  # type: ignore[no-any-return]
+        z: Tensor = projector(tokens[:, backbone.num_prefix_tokens :].mean(dim=1))  # [B, D]
+        return z
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)

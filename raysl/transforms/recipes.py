@@ -192,8 +192,8 @@ class ShiftedCrops(Crops):
     def _square(
         self, shift: int, chain: tuple[Transform, ...], mask: Mask | None = None, repeats: int | None = None
     ) -> View:
-        sides = {"size": self.size, "master": self.size + self.shift + 1, "shift": shift}
-        crop = ShiftedCrop(**sides, scale=(self.min_scale, 1.0), interpolation=self.interpolation)
+        master, area = self.size + self.shift + 1, (self.min_scale, 1.0)
+        crop = ShiftedCrop(size=self.size, master=master, shift=shift, scale=area, interpolation=self.interpolation)
         return View(crop, chain, mask=mask, repeats=repeats)
 
 
