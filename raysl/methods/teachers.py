@@ -49,7 +49,7 @@ class TeacherConfig:
     size: Side | None = None
     """As `method.teacher_size`."""
     weight: Amount = 1.0
-    """Weight of the distance of its features or scores (lambda in AM-RADIO's equation 2; 0 for SAM there)."""
+    """Weight of the distance of its features or scores (lambda in AM-RADIO's equation 2)."""
     place_weight: Amount = 1.0
     """Weight of the distance of the features of places, with target=tokens (gamma in its equation 3)."""
 

@@ -26,7 +26,29 @@ class Drawing(nn.Module):
         raise NotImplementedError
 
 
-class DropPath(Drawing):
+class _Dropping(Drawing):
+    """Drops at a rate, by the numbers of one place."""
+
+    def __init__(self, rate: float, place: int) -> None:
+        super().__init__()
+        self.rate = rate
+        self.place = place
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place, unless nothing is dropped."""
+        return (self.place,) if self.rate > 0 else ()
+
+    def settle(self) -> None:
+        """Drop nothing."""
+        self.rate = 0.0
+
+    def extra_repr(self) -> str:
+        """Return the rate, for printing."""
+        return f"rate={self.rate:g}"
+
+
+class DropPath(_Dropping):
     """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is dropped at this rate.
 
     The others are scaled by 1 / (1 - rate), which preserves the mean. Inside `keyed_draws`, which a method's forward
@@ -41,20 +63,6 @@ class DropPath(Drawing):
         place: number of this module in its network, different for each.
     """
 
-    def __init__(self, rate: float, place: int) -> None:
-        super().__init__()
-        self.rate = rate
-        self.place = place
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """The place, unless nothing is dropped."""
-        return (self.place,) if self.rate > 0 else ()
-
-    def settle(self) -> None:
-        """Drop nothing."""
-        self.rate = 0.0
-
     def forward(self, x: Tensor) -> Tensor:
         """Set whole samples of the input [B, ...] to 0; views of a sample, in rows [B * V], are drawn separately."""
         if not self.training or self.rate == 0:
@@ -63,12 +71,8 @@ class DropPath(Drawing):
         is_kept = draw(x, self.place) < keep
         return x * (is_kept.view(-1, *[1] * (x.dim() - 1)) / keep).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        """Return the rate, for printing."""
-        return f"rate={self.rate:g}"
 
-
-class Dropout(Drawing):
+class Dropout(_Dropping):
     """Dropout (Srivastava et al. 2014, JMLR 15, section 4): in training, each value is dropped at this rate.
 
     The others are scaled by 1 / (1 - rate), which preserves the mean. The numbers of a row are computed on its device
@@ -82,20 +86,6 @@ class Dropout(Drawing):
         place: number of this module in its network, different for each.
     """
 
-    def __init__(self, rate: float, place: int) -> None:
-        super().__init__()
-        self.rate = rate
-        self.place = place
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """The place, unless nothing is dropped."""
-        return (self.place,) if self.rate > 0 else ()
-
-    def settle(self) -> None:
-        """Drop nothing."""
-        self.rate = 0.0
-
     def forward(self, x: Tensor) -> Tensor:
         """Set values of the input [B, ...] to 0, each by itself; views of a sample, in rows [B * V], are drawn
         separately."""
@@ -105,10 +95,6 @@ class Dropout(Drawing):
         numbers = device_hash.drawn(keys, 0, math.prod(x.shape[1:]))  # [B, n]
         is_kept = numbers.view_as(x) >= self.rate
         return x * (is_kept.to(x.dtype) / (1 - self.rate))
-
-    def extra_repr(self) -> str:
-        """Return the rate, for printing."""
-        return f"rate={self.rate:g}"
 
 
 class _Draws:
