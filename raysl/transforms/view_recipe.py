@@ -71,8 +71,8 @@ class ViewRecipe:
         Raises:
             ValueError: if a view cannot have one.
         """
-        groups = self.groups.items()
-        return ViewRecipe({name: tuple(replace(view, box=True) for view in views) for name, views in groups})
+        groups = {name: tuple(replace(view, box=True) for view in views) for name, views in self.groups.items()}
+        return replace(self, groups=groups)
 
     @property
     def num_views(self) -> int:

@@ -103,6 +103,14 @@ def test_only_views_that_ask_have_boxes_and_their_pixels_stay() -> None:
     assert torch.equal(made.views["global"], without.views["global"])
 
 
+def test_views_that_come_again_do_so_with_boxes() -> None:
+    recipe = ViewRecipe({"global": (View(RandomResizedCrop(size=16)),)}, cycle=2).with_boxes()
+    images = [coordinates(*size) for size in SIZES]
+    boxes = [recipe.crop(images, INDEX, 0, epoch)["global.box"] for epoch in range(3)]
+    assert torch.equal(boxes[0], boxes[2])
+    assert not torch.equal(boxes[0], boxes[1])
+
+
 def test_blank_crops_show_whole_images() -> None:
     recipe = ViewRecipe({"a": (View(RandomResizedCrop(size=8)),), "b": (View(RandomResizedCrop(size=4), box=True),)})
     blank = recipe.blank(3, num_channels=1)
