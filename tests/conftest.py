@@ -36,6 +36,15 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return faults
 
 
+@pytest.fixture(autouse=True)
+def _lost_locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A lock that is lost fails the test, where it would end the process and with it all tests."""
+    messages: list[str] = []
+    monkeypatch.setattr("raysl.storage.owner.end_at_once", lambda code, message="": messages.append(message))
+    yield
+    assert messages == []
+
+
 @pytest.fixture(scope="session")
 def run_ranks() -> RunRanks:
     """`run_ranks(world, function, *args)`: a function on several processes, joined by gloo."""
