@@ -23,11 +23,12 @@ from raysl.components import resolve
 from raysl.config.arguments import text_or_path
 from raysl.config.background import parse_color
 from raysl.config.schema import DataConfig
+from raysl.data.decode.bands import bands_of
 from raysl.data.decode.corrupt import Replaced
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.given import describe_unusable, list_images, parse_device, split_images
 from raysl.data.source import Split
-from raysl.data.split import with_background
+from raysl.data.split import with_background, with_bands
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.redact import redact_uri
@@ -71,7 +72,8 @@ class Predictor:
     """Applies a checkpoint to images, which are decoded, cropped and normalised as in its benchmarks.
 
     Images are paths or URIs, encoded bytes, Pillow images, uint8 tensors [3, H, W] or arrays [H, W, 3]: one of them, a
-    list of any sizes and kinds, or a batch as a uint8 tensor [N, 3, H, W] or an array [N, H, W, 3].
+    list of any sizes and kinds, or a batch as a uint8 tensor [N, 3, H, W] or an array [N, H, W, 3]. Where the run's
+    `data.channels` is a number C, tensors are [C, H, W] and arrays [H, W, C], of stored numbers.
 
     >>> predictor = Predictor("runs/mine")
     >>> predictor(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).shape == (2, predictor.backbone.feature_dim)
@@ -130,8 +132,9 @@ class Predictor:
         given = list_images(images)
         parts = []
         for first in range(0, len(given), self.batch_size):
-            split = split_images(given[first : first + self.batch_size], first)
-            parts.append(self._embed(with_background(split, parse_color(self.data.background))))
+            bands = bands_of(self.data)
+            split = split_images(given[first : first + self.batch_size], first, bands)
+            parts.append(self._embed(with_bands(with_background(split, parse_color(self.data.background)), bands)))
         return torch.cat(parts)
 
     def neighbours(

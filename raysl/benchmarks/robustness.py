@@ -18,6 +18,7 @@ from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.metric import mean_of
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
 from raysl.benchmarks.suite.results import weights_of
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -113,6 +114,13 @@ class Robustness(Benchmark):
             else:
                 _read(name, uri, images.classes)
         return config, []
+
+    @classmethod
+    @override
+    def check(cls, config: Config, checkpoint: Checkpoint) -> None:
+        """The sets are of red, green and blue."""
+        if (num := checkpoint.backbone.in_channels) != 3:
+            raise ConfigError(f"robustness: its sets are red, green and blue, and the backbone takes {num} channels")
 
     @classmethod
     @override

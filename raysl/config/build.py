@@ -217,6 +217,16 @@ def _find_problems(config: RunConfig) -> Iterator[str]:
     ]:
         if "." in key:
             yield f"{group}: {key!r} has a dot, which separates keys; name it {key.replace('.', '_')!r}"
+    if isinstance(data.channels, int) and config.backbone.in_channels != data.channels:
+        yield (
+            f"backbone.in_channels: {config.backbone.in_channels} does not fit data.channels={data.channels}; leave "
+            "backbone.in_channels out, and it follows"
+        )
+    if not isinstance(data.channels, int) and config.backbone.in_channels != 3:
+        yield (
+            f"backbone.in_channels: {config.backbone.in_channels} does not fit data.channels={data.channels}, of which "
+            f"a network gets 3; set data.channels={config.backbone.in_channels}"
+        )
     if data.eval_resize is not None and data.eval_resize < data.image_size:
         yield f"data.eval_resize: {data.eval_resize} leaves no room to crop data.image_size {data.image_size}; raise it"
     if data.lanes is not None and data.lanes > batch_size:

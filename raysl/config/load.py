@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from raysl.components import ALIASES, only_own_components
 from raysl.config.arguments import text_or_path, words
 from raysl.config.build import build_node, from_dict
+from raysl.config.channels import follow_channels, link_channels
 from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
@@ -132,7 +133,7 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
     tree = link_sizes({"name": main.stem, **layers.values}, layers.size_of_views)
-    config = from_dict(_expand_locations(RunConfig, _interpolate(apply_preset(tree))))
+    config = from_dict(_expand_locations(RunConfig, _interpolate(link_channels(apply_preset(tree)))))
     for line in layers.dropped(tree, to_dict(config), num_ours):
         log.warning(line)
     return config
@@ -146,8 +147,8 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
     layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
-    layers.lay(follow_sizes(tree, changes), Path.cwd())
-    return from_dict(_interpolate(apply_preset(link_sizes(layers.values))))
+    layers.lay(follow_channels(tree, follow_sizes(tree, changes)), Path.cwd())
+    return from_dict(_interpolate(link_channels(apply_preset(link_sizes(layers.values)))))
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:

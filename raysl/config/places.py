@@ -29,6 +29,8 @@ ENDINGS = {
 
 IMAGES = tuple(dict.fromkeys(ending for endings in ENDINGS.values() for ending in endings))
 EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)
+ARRAYS = ("npy", "npz")
+"""File endings of arrays, which are images where `data.channels` is a number."""
 WEIGHTS = (".pth", ".pt", ".pth.tar", ".safetensors", ".ckpt", ".torch", ".bin", ".pkl")
 SOURCES = {".parquet": "parquet", ".tar": "webdataset"}
 LISTS = (".csv", ".tsv", ".txt", ".jsonl")

@@ -24,6 +24,7 @@ from raysl.config.ranges import (
     Length,
     Location,
     Momentum,
+    NumChannels,
     Place,
     Rising,
     Seed,
@@ -31,11 +32,13 @@ from raysl.config.ranges import (
     Side,
     Within,
 )
+from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
 Workers = Annotated[int, Within(1, 65_536)]
 Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
+Value = Annotated[float, Within(-1e12, 1e12)]
 Rival = Literal["untrained", "pixels"]
 ViewPreset = Literal["imagenet", "cifar", "digits", "document", "satellite", "medical"]
 
@@ -57,6 +60,8 @@ class BackboneConfig(ComponentConfig):
     freeze: tuple[str, ...] = ()
     """Stages that stay frozen, with all stages before them, or `all`: neither weights nor running statistics of
     normalisation change. Later stages train; the same stages of a teacher are frozen."""
+    in_channels: NumChannels = 3
+    """Channels of the images that the network takes. Follows `data.channels` where that is a number."""
 
     @property
     def is_pretrained(self) -> bool:
@@ -81,13 +86,18 @@ class DataConfig(ComponentConfig):
     eval_interpolation: Interpolation = "bilinear"
     """Interpolation of that resize, always antialiased, for plain images in training, `raysl extract` and predictors.
     Benchmarks have their own `interpolation`."""
-    mean: tuple[Share, Share, Share] = (0.485, 0.456, 0.406)
-    """Channel means of the normalisation, of images in [0, 1]."""
-    std: tuple[Deviation, Deviation, Deviation] = (0.229, 0.224, 0.225)
-    """Channel standard deviations of the normalisation, of images in [0, 1]."""
-    channels: Literal["rgb", "bgr", "gray", "lab_l"] = "rgb"
+    mean: tuple[Share, ...] = (0.485, 0.456, 0.406)
+    """Channel means of the normalisation, of images in [0, 1]. Default where `channels` is a number: 0.5 each."""
+    std: tuple[Deviation, ...] = (0.229, 0.224, 0.225)
+    """Channel standard deviations of the normalisation, of images in [0, 1]. Default where `channels` is a number:
+    0.25 each."""
+    channels: Literal["rgb", "bgr", "gray", "lab_l"] | NumChannels = "rgb"
     """Input channels of the network, in training and measurement: red, green and blue; the reverse, each channel with
-    its mean and std; or three times the same normalised channel: grey, or the lightness L / 100 of CIE Lab."""
+    its mean and std; or three times the same normalised channel: grey, or the lightness L / 100 of CIE Lab. A number
+    from 1 to 12 takes images of so many channels as they are stored, such as those of a satellite."""
+    value_range: Annotated[tuple[Value, Value], Rising(strictly=True)] | None = None
+    """Stored values that become 0 and 255 where `channels` is a number; those outside are cut off: [0, 10000]. Default:
+    images of 8 bits as they are, and none of other types."""
     limit: Count | None = None
     """Use only so many images of each split, at even distances in the order of files; default: all. Where that would
     read more than four times their bytes, they are those of a few read units, unless images are sorted by class."""
@@ -142,6 +152,27 @@ class DataConfig(ComponentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_color(self.background)
+        self._check_channels()
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of an image as it is decoded."""
+        return self.channels if isinstance(self.channels, int) else 3
+
+    def _check_channels(self) -> None:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.num_channels:
+                same = ",".join([f"{values[0] if values else 0.5:g}"] * self.num_channels)
+                raise ConfigError(
+                    f"{name}: {len(values)} values for data.channels={self.channels}, which needs {self.num_channels}, "
+                    f"one for each channel; give {self.num_channels}, such as [{same}]; `raysl ingest --check` prints "
+                    "those of your images"
+                )
+        if self.value_range is not None and not isinstance(self.channels, int):
+            raise ConfigError(
+                f"value_range: it is for images that are taken as they are stored, and data.channels={self.channels}; "
+                "set data.channels to the number of channels, or leave value_range out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from raysl.data.decode.bands import Bands
+from raysl.data.decode.pixels import CorruptImage
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, Rows, Split, runs
@@ -96,12 +98,13 @@ def list_images(images: Any) -> list[Any]:
     return given
 
 
-def split_images(given: Sequence[Any], first: int = 0) -> GivenImages:
+def split_images(given: Sequence[Any], first: int = 0, bands: Bands | None = None) -> GivenImages:
     """Make a split of images without labels.
 
     Args:
         given: images as `to_stored` takes them, encoded bytes, paths or URIs.
         first: number of the first image, for messages.
+        bands: how channels are read that are taken as they are stored.
 
     Raises:
         ConfigError: listing everything that is not an image.
@@ -115,7 +118,7 @@ def split_images(given: Sequence[Any], first: int = 0) -> GivenImages:
                 stored.append(str(image))
                 name = f"{name} ({image})"
             else:
-                stored.append(image if isinstance(image, bytes) else to_stored(image, name))
+                stored.append(image if isinstance(image, bytes) else to_stored(image, name, bands))
         except ConfigError as error:
             wrong.append(str(error))
         names.append(name)
@@ -132,12 +135,13 @@ def describe_unusable(problems: Sequence[str]) -> str:
     return "\n".join([f"{len(problems)} images cannot be used:", *problems[:MOST_LISTED]]) + more
 
 
-def to_stored(image: Any, name: str) -> bytes | np.ndarray:
+def to_stored(image: Any, name: str, bands: Bands | None = None) -> bytes | np.ndarray:
     """Convert an image in memory to what a split stores: pixels uint8 [H, W] or [H, W, 3], or an encoded file.
 
     Args:
         image: a uint8 tensor [3, H, W] or [1, H, W], an array [H, W, 3] or [H, W], or a Pillow image.
         name: for messages.
+        bands: how channels are read that are taken as they are stored: then [C, H, W] and [H, W, C] of any numbers.
 
     Raises:
         ConfigError: if it is anything else, or Pillow cannot read it.
@@ -146,7 +150,7 @@ def to_stored(image: Any, name: str) -> bytes | np.ndarray:
     (4, 5, 3)
     """
     if isinstance(image, Tensor | np.ndarray):
-        return _pixels(image, name)
+        return _pixels(image, name) if bands is None else _samples(image, name, bands)
     from PIL import Image, ImageOps
 
     if not isinstance(image, Image.Image):
@@ -177,6 +181,19 @@ def _pixels(image: Tensor | np.ndarray, name: str) -> np.ndarray:
     pixels = image.cpu().numpy() if isinstance(image, Tensor) else image
     pixels = pixels.transpose(1, 2, 0) if is_tensor and pixels.ndim == 3 else pixels
     return pixels[:, :, 0] if pixels.ndim == 3 and channels == 1 else pixels
+
+
+def _samples(image: Tensor | np.ndarray, name: str, bands: Bands) -> np.ndarray:
+    """Return the numbers of an image [H, W] or [H, W, C], after a try to read its channels."""
+    samples = image.cpu().numpy() if isinstance(image, Tensor) else image
+    if samples.ndim not in (2, 3) or samples.dtype.kind not in "buif" or 0 in samples.shape:
+        way = f"[{bands.num}, H, W]" if isinstance(image, Tensor) else f"[H, W, {bands.num}]"
+        raise ConfigError(f"{name} is {image.dtype} {list(image.shape)}; give numbers {way}")
+    samples = samples.transpose(1, 2, 0) if isinstance(image, Tensor) and samples.ndim == 3 else samples
+    try:
+        return bands.to_uint8(samples) if bands.value_range is None else samples
+    except CorruptImage as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def parse_device(device: torch.device | str) -> torch.device:

@@ -4,10 +4,14 @@ from abc import ABC, abstractmethod
 from dataclasses import MISSING, Field, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
 from raysl.components import resolve
 from raysl.config.background import parse_color
 from raysl.config.schema import DataConfig
-from raysl.data.limits import Limits
+from raysl.data.decode.bands import WrongBands, bands_of
+from raysl.data.decode.decode import CorruptImage, decode
+from raysl.data.limits import Limits, limiting
 from raysl.data.sources.subset import with_subset
 from raysl.data.split import LABELS as LABELS
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
@@ -15,8 +19,9 @@ from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
-from raysl.data.split import with_background, with_labels, with_limits
+from raysl.data.split import with_background, with_bands, with_labels, with_limits
 from raysl.errors import ConfigError
+from raysl.redact import redact
 
 SPLITS = ("train", "test")
 
@@ -50,7 +55,11 @@ class Source(ABC):
             return None
         chosen = with_labels(with_subset(split, self.config, name, self.chosen), self.config.label_type)
         limits = Limits(self.config.max_pixels, self.config.max_file_bytes)
-        return with_limits(with_background(chosen, parse_color(self.config.background)), limits)
+        ready = with_limits(with_background(chosen, parse_color(self.config.background)), limits)
+        ready = with_bands(ready, bands_of(self.config))
+        if ready.bands is not None:
+            check_bands(ready)
+        return ready
 
     def required(self, name: str) -> Split:
         """Return the images and labels of a split that the settings choose.
@@ -62,6 +71,25 @@ class Source(ABC):
         if split is None:
             raise ConfigError(f"the dataset {self.config.name!r} has no {name} images; give data.{name}=")
         return split
+
+
+def check_bands(split: Split) -> None:
+    """Refuse images whose channels are not those of the settings, by the first, the middle and the last of a split.
+
+    Raises:
+        ConfigError: naming the image; one that is damaged passes, and is replaced when it is read.
+    """
+    rows = np.unique(np.array([0, split.num_samples // 2, max(split.num_samples - 1, 0)])[: split.num_samples])
+    with limiting(split.limits):
+        read = split.read(rows)
+        for source in (read, *read.partners):
+            for image, name in zip(source.images, source.names, strict=True):
+                try:
+                    decode(image, bands=split.bands)
+                except WrongBands as error:
+                    raise ConfigError(f"{redact(name)}: {error}") from error
+                except CorruptImage:
+                    continue
 
 
 OF_THE_IMAGES: dict[str, bool] = {"of_the_images": True}

@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.background import WHITE, Color
+from raysl.data.decode.bands import Bands
 from raysl.data.limits import Limits
 from raysl.hashing import Int64s
 
@@ -62,6 +63,7 @@ class Split(ABC):
             their settings; 0 without any.
         notes: problems of the files, a line each, shown to the user before they are used.
         background: the colour behind transparent images; None ignores transparency.
+        bands: how channels are read that are taken as they are stored; None: images are read as RGB.
         inner: splits that this one takes its images from.
         limits: on what one image may cost.
     """
@@ -75,6 +77,7 @@ class Split(ABC):
     num_validation: int = 0
     notes: tuple[str, ...] = ()
     background: Color | None = WHITE
+    bands: Bands | None = None
     inner: tuple["Split", ...] = ()
     limits: Limits = Limits()
 
@@ -153,6 +156,15 @@ def with_background(split: Split, background: Color | None) -> Split:
         return split
     split = copy(split)
     split.background = background
+    return split
+
+
+def with_bands(split: Split, bands: Bands | None) -> Split:
+    """Return the split with images of other channels."""
+    if split.bands == bands:
+        return split
+    split = copy(split)
+    split.bands = bands
     return split
 
 

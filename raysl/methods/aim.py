@@ -106,7 +106,7 @@ class Head(nn.Module):
         self.embed = nn.Linear(backbone.token_dim, width, bias=False)
         self.blocks = nn.Sequential(*(HeadBlock(width) for _ in range(config.head_depth)))
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.pixels = nn.Linear(width, 3 * backbone.patch_size**2, bias=False)
+        self.pixels = nn.Linear(width, backbone.in_channels * backbone.patch_size**2, bias=False)
         init_linear(self)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class Decoder(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(backbone.token_dim, eps=1e-6) for _ in range(depth))
         self.blocks = nn.ModuleList(CrossBlock(width, backbone.token_dim, config.decoder_heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.pixels = nn.Linear(width, 3 * backbone.patch_size**2)
+        self.pixels = nn.Linear(width, backbone.in_channels * backbone.patch_size**2)
         init_linear(self, "mae")
         nn.init.normal_(self.mask_token, std=0.02)
         nn.init.normal_(self.mixture, std=1 / math.sqrt(num_maps))

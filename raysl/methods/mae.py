@@ -137,7 +137,7 @@ class Decoder(nn.Module):
         self.register_buffer("positions", sincos_positions(side, side, width, self.num_prefix))
         self.blocks = nn.ModuleList(Block(width, config.decoder_heads) for _ in range(depth or config.decoder_depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.pixels = nn.Linear(width, num_values or 3 * backbone.patch_size**2)
+        self.pixels = nn.Linear(width, num_values or backbone.in_channels * backbone.patch_size**2)
         init_linear(self, "mae")
         nn.init.normal_(self.mask_token, std=0.02)
 

@@ -53,7 +53,7 @@ class MaskFeat(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
         config, patch_size = self.config, patch_side(setup, "MaskFeat")
-        num_values = 3 * config.num_bins * (patch_size // config.cell_size) ** 2
+        num_values = self.backbone.in_channels * config.num_bins * (patch_size // config.cell_size) ** 2
         self.head = nn.Linear(self.backbone.token_dim, num_values)
         init_linear(self.head)
 

@@ -49,7 +49,7 @@ class SimMIM(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
-        self.head = nn.Linear(self.backbone.token_dim, 3 * self.backbone.patch_size**2)
+        self.head = nn.Linear(self.backbone.token_dim, self.backbone.in_channels * self.backbone.patch_size**2)
 
     @classmethod
     def check(cls, setup: Setup) -> None:

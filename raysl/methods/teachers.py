@@ -212,6 +212,11 @@ def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
     if given.target == "labels":
         raise ConfigError(f"method.{key}={given.teacher} knows no classes of these images; set method.target=features")
     if given.teacher != UNTRAINED:
+        if setup.config.backbone.in_channels != 3:
+            raise ConfigError(
+                f"method.{key}={given.teacher} takes red, green and blue, and data.channels="
+                f"{setup.config.data.channels}; give the run of a teacher of such images"
+            )
         config = library_config(given.teacher)
         backbone: type[Backbone] = resolve("backbone", config.name)
         backbone.check_side(config.at_random(), size)

@@ -115,7 +115,7 @@ def vector_widths(pools: Sequence[tuple[str, Pool]], backbone: Backbone, size: i
         ValueError: if a pool does not fit its stage.
     """
     was_training = backbone.training
-    images = torch.zeros(1, 3, size, size, device=next(backbone.parameters()).device)
+    images = torch.zeros(1, backbone.in_channels, size, size, device=next(backbone.parameters()).device)
     vectors = pooled_stages(backbone.eval(), images, pools)
     backbone.train(was_training)
     return [vector.shape[1] for vector in vectors]

@@ -16,6 +16,7 @@ from raysl.data.stream.loader import pair_name, pair_seed
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
 from raysl.report.contents import Pixels
+from raysl.transforms.channels import to_shown
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe
@@ -122,7 +123,7 @@ def _epoch(
         for name, group in recipe.groups.items():
             extras = {key: batch.extras[f"{name}.{key}"] for key in group[0].extra_names}  # [B, V, ...]
             for row, sample in enumerate(samples):
-                images = batch.views[name][row].chunk(len(group))  # V of [T, 3, S, S]
+                images = batch.views[name][row].chunk(len(group))  # V of [T, C, S, S]
                 described = [{key: values[row, view] for key, values in extras.items()} for view in range(len(group))]
                 views = [view_picture(*one) for one in zip(group, images, described, strict=True)]
                 first = group[0]
@@ -135,7 +136,7 @@ def _stored(pictures: Pictures, row: int) -> StoredImage:
 
 
 def _picture(image: Tensor) -> Image.Image:
-    return Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+    return Image.fromarray(np.ascontiguousarray(to_shown(image).permute(1, 2, 0).numpy()))
 
 
 def _label(label: np.int64 | Int64s, classes: tuple[str, ...]) -> str:
@@ -152,10 +153,10 @@ def view_picture(view: View, images: Tensor, extras: dict[str, Tensor]) -> ViewP
 
     Args:
         view: how it was made.
-        images: uint8 [T, 3, S, S], its tiles, or itself alone.
+        images: uint8 [T, C, S, S], its tiles, or itself alone.
         extras: what the method gets beside it, [...] by name.
     """
-    pixels = images.permute(0, 2, 3, 1).numpy()  # [T, S, S, 3]
+    pixels = to_shown(images).permute(0, 2, 3, 1).numpy()  # [T, S, S, 3]
     if view.tiles is not None:
         return ViewPicture(_laid_out(pixels, view.tiles.grid), _captions(view.tiles, extras))
     picture = masked(pixels[0], extras["mask"].numpy()) if "mask" in extras else pixels[0]

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import torch
 
 from raysl.checkpoint.files import NewestCheckpoint
 from raysl.components import Classes
+from raysl.config.channels import MEAN, STD
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import find_size_setting
 from raysl.data.ingest.split_parts import warn_of_notes
@@ -135,7 +137,8 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
         log.info(derived)
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
-    for warning in (course_warning(plan), warm_heads_warning(plan, setup.config.train.warm_heads)):
+    warm_heads = warm_heads_warning(plan, setup.config.train.warm_heads)
+    for warning in (_mean_warning(config), course_warning(plan), warm_heads):
         if warning:
             log.warning(warning)
     _warn_of_sizes(config, classes, recipe)
@@ -210,6 +213,7 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
     check_freeze(setup.config.backbone.freeze, setup.backbone, setup.config.backbone.name)
     classes.method.check(setup)
     recipe = make_views(setup, classes)
+    _check_channels(setup, classes, recipe)
     sides = {view.size for views in recipe.groups.values() for view in views}
     for side in (setup.config.data.image_size, *sorted(sides, reverse=True)):
         try:
@@ -217,6 +221,41 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
         except ConfigError as error:
             raise ConfigError(f"{find_size_setting(setup.config, side)}={side}: {error}") from error
     return recipe
+
+
+def _mean_warning(config: RunConfig) -> str | None:
+    """Return a warning of a normalisation that stands for one that nobody has computed."""
+    data = config.data
+    if not isinstance(data.channels, int) or {*data.mean, *data.std} != {MEAN, STD}:
+        return None
+    return (
+        f"data.mean is {MEAN:g} and data.std {STD:g} for each of the {data.channels} channels; `raysl ingest` with the "
+        "same settings of the data and --check prints those of these images"
+    )
+
+
+def _check_channels(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
+    """Refuse transforms and backbones that do not take images of `data.channels`, where that is a number.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    config = setup.config
+    if not isinstance(num := config.data.channels, int):
+        return
+    for view in (view for group in recipe.groups.values() for view in group):
+        for transform in (*view.transforms, *view.tile_transforms):
+            if problem := transform.channels_problem(num):
+                raise ConfigError(f"data.channels={num} and {type(transform).__name__}: {problem}")
+    network = classes.backbone.without_weights(config.backbone).eval()
+    side = network.native_size
+    try:
+        network(torch.zeros(1, num, side, side, device=next(network.parameters()).device))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"backbone.name: {config.backbone.name} does not take images of {num} channels ({error}); its first layer "
+            "has to take config.in_channels of them"
+        ) from error
 
 
 def make_views(setup: Setup, classes: Classes) -> ViewRecipe:

@@ -18,9 +18,10 @@ from raysl.config.load import apply_overrides
 from raysl.config.places import data_setting
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
+from raysl.data.decode.bands import Bands, bands_of
 from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
 from raysl.data.source import make_source
-from raysl.data.split import Split, with_background
+from raysl.data.split import Split, with_background, with_bands
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -94,6 +95,7 @@ def views(
     """
     run_config(config)
     split = with_background(_make_split(config, images, labels), parse_color(config.data.background))
+    split = with_bands(split, bands_of(config.data))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
     stream = Views(loader, dist.rank(), dist.world(), parse_device(device))
@@ -139,7 +141,8 @@ def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) ->
                 "labels: images in a folder have those of their sub-folders; give a list of paths instead"
             )
         return make_source(apply_overrides(config, [data_setting(os.fspath(images))]).data).required("train")
-    if _is_one_image(images):
+    bands = bands_of(config.data)
+    if _is_one_image(images, bands):
         raise ConfigError("images: this is one image; give a list of images, [image, ...], or a batch [N, 3, H, W]")
     try:
         given = list(images)
@@ -147,26 +150,26 @@ def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) ->
         raise ConfigError(f"images: a {type(images).__name__} is not a list of images; give one") from error
     if not given:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
-    stored = [_stored(image, f"images[{number}]") for number, image in enumerate(given)]
+    stored = [_stored(image, f"images[{number}]", bands) for number, image in enumerate(given)]
     return GivenImages(stored, _check_labels(labels, len(given)))
 
 
-def _is_one_image(images: Any) -> bool:
+def _is_one_image(images: Any, bands: Bands | None) -> bool:
     """Whether these are the pixels or the file of a single image; [N, H, W] with another N is a batch of grey ones."""
     if isinstance(images, Tensor | np.ndarray):
         channels = images.shape[0 if isinstance(images, Tensor) else -1] if images.ndim == 3 else 1
-        return images.ndim in (2, 3) and channels in (1, 3, 4)
+        return images.ndim in (2, 3) and channels in ((1, 3, 4) if bands is None else (bands.num,))
     from PIL import Image
 
     return isinstance(images, bytes | Image.Image)
 
 
-def _stored(image: Any, name: str) -> GivenImage:
+def _stored(image: Any, name: str, bands: Bands | None) -> GivenImage:
     """Return an image as a split stores it; a path stays one, and is read when it is needed."""
     if isinstance(image, bytes):
         return image
     if not isinstance(image, str | os.PathLike):
-        return to_stored(image, name)
+        return to_stored(image, name, bands)
     if _is_missing(path := os.fspath(image)):
         raise ConfigError(f"{name}: nothing is at {path!r}; give paths of files, or a list of tensors or Pillow images")
     return path

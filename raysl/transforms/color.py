@@ -175,3 +175,6 @@ class ToLab(Transform):
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return to_lab(images)
+
+    def channels_problem(self, num: int) -> str | None:
+        return None if num == 3 else "CIE L*a*b* is defined for red, green and blue alone; leave data.channels out"

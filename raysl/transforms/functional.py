@@ -84,7 +84,10 @@ def vertical_flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def grayscale(images: Tensor, mask: Tensor) -> Tensor:
-    """Turn images grey where `mask`, bool [B], is true; the number of channels stays."""
+    """Turn images grey where `mask`, bool [B], is true; the number of channels stays.
+
+    Grey is the luma of three channels, and the mean of any other number.
+    """
     return change_where(mask, images, lambda chosen: _luma(chosen).expand_as(chosen))
 
 
@@ -139,9 +142,15 @@ def adjust_hsv_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
-    """Turn the hue by `factor` [B] in [-0.5, 0.5] turns, in exact HSV: colour = v - c + c * wave(hue)."""
+    """Turn the hue by `factor` [B] in [-0.5, 0.5] turns, in exact HSV: colour = v - c + c * wave(hue).
+
+    Raises:
+        ValueError: if the images have neither one channel nor three.
+    """
     if images.shape[1] == 1:
         return images
+    if images.shape[1] != 3:
+        raise ValueError(f"images of {images.shape[1]} channels have no hue; give red, green and blue")
     if images.device.type == "cuda":
         return few_passes.turn_hue(images, factor)
     red, green, blue = images.unbind(1)  # [B, H, W] each
@@ -295,9 +304,15 @@ def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    """Return the grey [B, 1, H, W] of images with three channels; an image of one channel is already grey."""
-    if images.shape[1] == 1:
+    """Return the grey [B, 1, H, W]: the luma of three channels, else the mean of all channels."""
+    num = images.shape[1]
+    if num == 1:
         return images
+    if num != 3:
+        total = images[:, 0:1] + images[:, 1:2]
+        for channel in range(2, num):
+            total = total.add_(images[:, channel : channel + 1])
+        return total.mul_(1.0 / num)
     if images.device.type == "cuda":
         return few_passes.weighted(images, LUMA)
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]

@@ -108,6 +108,11 @@ class ColorJitter(Transform):
                 factors[..., 0] += np.where(here, params[name].numpy()[:, None], 0.0)
         return codes, factors
 
+    def channels_problem(self, num: int) -> str | None:
+        if num in (1, 3) or self._ranges()["hue"] == IDENTITY["hue"]:
+            return None
+        return "a hue to turn is defined for red, green and blue alone; set the last number of method.views.jitter to 0"
+
     def _replaced(self) -> dict[str, tuple[Operation, int]]:
         """Return the operations that differ from torchvision's and their codes, by name."""
         return TENSORFLOW if self.arithmetic == "tensorflow" else {}

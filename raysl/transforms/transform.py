@@ -56,6 +56,10 @@ class Transform(ABC):
         """
         return None
 
+    def channels_problem(self, num: int) -> str | None:
+        """Return why images of so many channels cannot be changed so, and what to set instead; None if they can."""
+        return None
+
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the drawn parameters that the method needs, [B, ...] by name, such as the rotation."""
         return {}

@@ -4,6 +4,7 @@ import hashlib
 
 import raysl
 from raysl.config.dump import to_dict, write
+from raysl.config.schema import DataConfig
 from raysl.weights.fill import Loaded
 
 _CHANNELS = {
@@ -12,6 +13,16 @@ _CHANNELS = {
     "gray": "grey three times,",
     "lab_l": "L / 100 of CIE Lab three times,",
 }
+
+
+def _channels(data: DataConfig) -> str:
+    """Describe the channels of the images in words."""
+    if not isinstance(data.channels, int):
+        return _CHANNELS[data.channels]
+    if data.value_range is None:
+        return f"{data.channels} channels as they are stored,"
+    low, high = data.value_range
+    return f"{data.channels} channels as they are stored, values from {low:g} to {high:g} as shares"
 
 
 def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
@@ -39,12 +50,13 @@ def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
 
 # {loaded.config.name}
 
-A backbone from images [B, 3, H, W] to features [B, {backbone.feature_dim}], with {num_weights / 1e6:.2f} M weights.
+A backbone from images [B, {backbone.in_channels}, H, W] to features [B, {backbone.feature_dim}], with
+{num_weights / 1e6:.2f} M weights.
 {loaded.summary}
 
 | | |
 |---|---|
-| images | {data.image_size} x {data.image_size} pixels, {_CHANNELS[data.channels]} in [0, 1] |
+| images | {data.image_size} x {data.image_size} pixels, {_channels(data)} in [0, 1] |
 | normalised by the mean | {", ".join(map(str, data.mean))} |
 | and the standard deviation | {", ".join(map(str, data.std))} |
 | SHA-256 of `model.safetensors` | `{hashlib.sha256(content).hexdigest()}` |

@@ -21,7 +21,7 @@ from raysl.weights.imported import NAME
 
 KEY = "raysl"
 """Key of the settings in the metadata."""
-_DATA = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
+_DATA = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of `data` that describe the images that the backbone expects."""
 _LENGTH = 8  # bytes of a safetensors file that hold the length of its header
 

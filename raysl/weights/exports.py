@@ -101,6 +101,7 @@ def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Wri
 def _timm_call(net: ViT) -> str:
     config = net.config
     options = {
+        **({} if net.in_channels == 3 else {"in_chans": net.in_channels}),
         "img_size": config.image_size,
         "patch_size": config.patch_size,
         "embed_dim": net.token_dim,
@@ -232,7 +233,7 @@ EXPORTS: dict[str, Callable[[Loaded], Written]] = {
 
 def _exported(loaded: Loaded) -> ExportedProgram:
     side = loaded.config.data.image_size
-    example = torch.zeros(2, 3, side, side)
+    example = torch.zeros(2, loaded.backbone.in_channels, side, side)
     batch = ({0: Dim("batch", min=1)},)
     return torch.export.export(loaded.backbone.eval(), (example,), dynamic_shapes=batch, strict=True)
 
@@ -247,6 +248,7 @@ def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34
         raise ConfigError(f"{library} takes a ResNet here, not a {type(net).__name__}; {_ELSE}")
     config = net.config
     usual = {
+        "in_channels": (3,),
         "num_stages": (4,),
         "width": (64,),
         "stem": ("imagenet",),

@@ -26,7 +26,7 @@ from raysl.config.schema import (
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
-SEEN = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
+SEEN = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of the images that those of the measured run give."""
 
 

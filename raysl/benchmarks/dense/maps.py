@@ -37,7 +37,7 @@ def map_stages(backbone: nn.Module) -> list[MapStage]:
     if isinstance(backbone, Backbone) and backbone.stage_widths:
         was_training = backbone.training
         side = backbone.native_size
-        images = torch.zeros(1, 3, side, side, device=next(backbone.parameters()).device)
+        images = torch.zeros(1, backbone.in_channels, side, side, device=next(backbone.parameters()).device)
         for name, stage in backbone.eval().stages(images, list(backbone.stage_widths)).items():
             values = as_map(backbone, stage, images)
             if values is not None:

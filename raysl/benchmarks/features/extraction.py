@@ -242,6 +242,7 @@ def _basis(weights: str, stage: str, split: Split, data: DataConfig, code: str) 
         **{name: getattr(data, name) for name in ("image_size", "eval_resize", "eval_interpolation", "channels")},
         "mean": list(data.mean),
         "std": list(data.std),
+        **({} if data.value_range is None else {"value_range": list(data.value_range)}),
     }
 
 

@@ -11,6 +11,7 @@ from raysl.data.decode.images import cut_images
 from raysl.data.source import Split
 from raysl.hashing import Int64s
 from raysl.report.contents import Pixels
+from raysl.transforms.channels import to_shown
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 MOST_SIDE = 64
@@ -29,7 +30,7 @@ def thumbnails_of(split: Split, index: Int64s, data: DataConfig) -> Pixels:
     """Read images and return their thumbnails, uint8 [N, H, W, 3]."""
     recipe = thumbnail_recipe(data)
     cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, 0, 0))
-    return cut.views["image"][:, 0].permute(0, 2, 3, 1).numpy()
+    return to_shown(cut.views["image"][:, 0]).permute(0, 2, 3, 1).numpy()
 
 
 def encoded(pixels: Pixels) -> list[bytes]:

@@ -35,6 +35,7 @@ from raysl.runs.lineage import read_parents
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import setup_of
+from raysl.transforms.channels import to_shown
 
 log = logging.getLogger("raysl")
 
@@ -238,6 +239,6 @@ def _views(loaded: Checkpoint, train: Split) -> ViewSample:
     images = read_images(train, index).pictures[0].images
     views = recipe(images, index, loaded.config.seed, 0)
     return ViewSample(
-        originals=[image.permute(1, 2, 0).numpy() for image in images],
-        views={name: group.permute(0, 1, 3, 4, 2).numpy() for name, group in views.items()},
+        originals=[to_shown(image).permute(1, 2, 0).numpy() for image in images],
+        views={name: to_shown(group).permute(0, 1, 3, 4, 2).numpy() for name, group in views.items()},
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from raysl.benchmarks.benchmark import PIXELS, Side
+from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
 from raysl.benchmarks.features.extraction import check_stages
 from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.report.page import Page
@@ -131,6 +131,7 @@ class Measurement:
         for key, config in fitting.settings.items():
             kind = benchmark_class(config)
             check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
+            _check_channels(key, kind, config, loaded)
             kind.check(config, loaded)
         self.labels = {
             key: label_of(key, fitting.asked[key], (usual or {}).get(key) or _own(loaded.config, key, config))
@@ -286,6 +287,15 @@ class Measurement:
         except ConfigError as error:
             return [f"images that cannot be looked at again ({error})"]
         return now.changes_from(result.basis)
+
+
+def _check_channels(key: str, kind: type[Benchmark], config: BenchmarkConfig, loaded: Checkpoint) -> None:
+    """Refuse benchmarks with images of their own, of red, green and blue, for a backbone that takes others."""
+    num = loaded.backbone.in_channels
+    if num != 3 and kind.needs(config).own_images:
+        raise ConfigError(
+            f"benchmarks.{key}: its images are red, green and blue, and the backbone takes {num} channels; leave it out"
+        )
 
 
 def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:

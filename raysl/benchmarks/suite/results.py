@@ -159,7 +159,7 @@ _OF_AN_IMAGE = ("image_size", "eval_resize", "mean", "std", "channels", "backgro
 def image_settings(data: DataConfig) -> dict[str, Any]:
     """Return how images are shown to a backbone: size, normalisation and so on, in the types of JSON."""
     settings: dict[str, Any] = plain({name: getattr(data, name) for name in _OF_AN_IMAGE})
-    return settings
+    return settings if data.value_range is None else {**settings, "value_range": list(data.value_range)}
 
 
 def weights_of(loaded: Checkpoint) -> str:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from raysl.benchmarks.benchmark import Needs
     from raysl.benchmarks.suite.suites import Suite
 
-_OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
+_OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of images that a backbone expects to stay."""
-_LATER = {"eval_interpolation": "bilinear"}
+_LATER = {"eval_interpolation": "bilinear", "value_range": None}
 """Settings younger than the names of result folders; their defaults do not change these names."""
 DEFAULTS = ("knn", "low_shot")
 """Benchmarks of a run that names none."""

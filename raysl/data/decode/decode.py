@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from raysl.config.background import WHITE, Color
+from raysl.data.decode.bands import TIFFS, Bands, WrongBands, is_array, read_array, read_tiff, stored_samples
 from raysl.data.decode.fast_jpeg import USUAL, fast_decoder
 from raysl.data.decode.jpeg import JpegHeader, read_header
 from raysl.data.decode.pixels import CorruptImage as CorruptImage
@@ -46,8 +47,10 @@ _BYTES_A_PIXEL = {"WEBP": 16, "TIFF": 12, "JPEG2000": 20}  # peak memory of `dec
 _BYTES_OTHERS, _BYTES_ONE_BAND, _BYTES_PROGRESSIVE = 8, 5, 16
 
 
-def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE) -> Tensor:
+def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE, bands: Bands | None = None) -> Tensor:
     """Decode an image to RGB pixels, uint8 [3, H, W], upright as its EXIF orientation says.
+
+    With `bands`, its channels are taken as they are stored, uint8 [bands.num, H, W].
 
     Only the first frame of an animation is decoded. CMYK is taken to be inverted, as Adobe and nearly all others write
     it. Channels of more than 8 bits are scaled to 8, see `raysl.data.decode.pixels.rgb_pixels`.
@@ -58,9 +61,11 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE) ->
         reduce: how many times smaller (1, 2, 4 or 8) a JPEG file is decoded, which is faster than decoding and
             resizing it; the sides are the stored ones divided by this, rounded up. Other formats allow only 1.
         background: the colour behind transparent pixels; None ignores transparency, as Pillow's `convert("RGB")` does.
+        bands: number of channels and range of values; files may be numpy's too. Default: RGB.
 
     Raises:
-        CorruptImage: if the bytes are missing, truncated or cannot be decoded, or exceed `max_pixels` or MAX_BYTES.
+        CorruptImage: if the bytes are missing, truncated or cannot be decoded, or exceed `max_pixels` or MAX_BYTES, or
+            are of other channels than `bands`.
         ValueError: if `reduce` is not allowed for this image, see `can_reduce`.
 
     >>> decode(np.zeros((2, 3), np.uint8)).shape
@@ -70,6 +75,8 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE) ->
         raise CorruptImage(image.reason)
     if not isinstance(image, bytes | np.ndarray) or len(image) == 0:
         raise CorruptImage("no image: the entry is empty")
+    if bands is not None:
+        return _decode_bands(image, bands)
     is_jpeg = isinstance(image, bytes) and image[:2] == _JPEG
     if reduce != 1 and not (is_jpeg and reduce in (2, 4, 8)):
         raise ValueError(
@@ -165,6 +172,38 @@ def _decode_by_pillow(data: bytes, background: Color | None) -> tuple[Tensor, in
     with open_image(data) as file:
         file.load()
         return _pixels(file, background, data), _read_orientation(file)
+
+
+def _decode_bands(image: bytes | np.ndarray, bands: Bands) -> Tensor:
+    """Return the channels of an image as they are stored, uint8 [C, H, W]."""
+    orientation = 1
+    if isinstance(image, np.ndarray):
+        samples = image
+    elif is_array(image):
+        samples = read_array(image, bands.num, MAX_BYTES)
+    else:
+        samples, orientation = _stored_samples(image, bands)
+    height, width = samples.shape[:2]
+    _check_size(height, width, (samples.dtype.itemsize + 17) * bands.num)
+    pixels = np.require(bands.to_uint8(samples), requirements=("C", "W"))
+    return _turn_upright(torch.from_numpy(pixels).permute(2, 0, 1), orientation)
+
+
+def _stored_samples(data: bytes, bands: Bands) -> tuple[np.ndarray, int]:
+    """Return the samples of a file [H, W] or [H, W, C], and their EXIF orientation."""
+    is_tiff = data[:4] in TIFFS
+    try:
+        with open_image(data) as file:
+            samples, orientation = stored_samples(file, data), _read_orientation(file)
+    except CorruptImage:
+        if not is_tiff:
+            raise
+        samples, orientation = None, 1
+    if samples is None and is_tiff:
+        return read_tiff(data, bands.num, MAX_BYTES), 1
+    if samples is None:
+        raise WrongBands("a PNG file of 16-bit colours, of which Pillow reads 8 bits; store a TIFF or an .npy file")
+    return samples, orientation
 
 
 def _decode_rgba(image: np.ndarray, background: Color | None) -> Tensor:

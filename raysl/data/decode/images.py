@@ -30,7 +30,7 @@ class Pictures:
     """Decoded images of one source.
 
     Args:
-        images: uint8 [3, H, W] each.
+        images: uint8 [C, H, W] each.
         sizes: stored heights and widths, from before any decoding at a reduced scale.
     """
 
@@ -176,7 +176,7 @@ def _decode_sample(split: Split, sources: Sequence[Rows], position: int, reducti
     for source, reduction in zip(sources, reductions, strict=True):
         data = source.images[position]
         try:
-            image = decode(data, reduction, split.background)
+            image = decode(data, reduction, split.background, split.bands)
         except CorruptImage as error:
             raise CorruptImage(f"{source.names[position]}: {error}") from error
         images.append((image, image_size(data) if reduction > 1 else (image.shape[1], image.shape[2])))

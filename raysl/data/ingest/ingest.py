@@ -91,6 +91,10 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     layout = instance(layout or Layout(), Layout, "layout", "raysl.data.ingest.shard.Layout(resize=256), or None")
     _check(layout)
     folder = Folder(out)
+    if layout.resize is not None and isinstance(data.channels, int):
+        raise ConfigError(
+            f"resize: it makes JPEG files of red, green and blue, and data.channels={data.channels}; leave it out"
+        )
     splits = open_splits(resolve("source", data.name)(data))
     warn_of_notes(splits.values())
     layout, is_former = _layout_of_begun(folder, layout)

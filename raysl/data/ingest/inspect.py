@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from raysl.components import resolve
-from raysl.config.background import Color
 from raysl.config.places import ENDINGS, IMAGES
 from raysl.config.schema import DataConfig
+from raysl.data.decode.bands import TIFFS, is_array
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
@@ -46,6 +47,58 @@ class Finding:
 
 
 @dataclass
+class Moments:
+    """Sums over the pixels of images, for the mean and the deviation of each channel.
+
+    >>> moments = Moments()
+    >>> moments.add(torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2))
+    >>> moments.settings()
+    'data.mean=[0.5] data.std=[0.5]'
+
+    Args:
+        num: of pixels.
+        sums, squares: of their values in [0, 255], of each channel.
+    """
+
+    num: int = 0
+    sums: tuple[int, ...] = ()
+    squares: tuple[int, ...] = ()
+
+    def add(self, pixels: Tensor) -> None:
+        """Add those of an image uint8 [C, H, W]."""
+        values = pixels.flatten(1).numpy()
+        counts = [np.bincount(row, minlength=256) for row in values]  # whole numbers, so that no order rounds
+        levels = np.arange(256)
+        self.merge(
+            Moments(
+                values.shape[1],
+                tuple(int(count @ levels) for count in counts),
+                tuple(int(count @ levels**2) for count in counts),
+            )
+        )
+
+    def merge(self, other: "Moments") -> None:
+        """Add the sums of others."""
+        if not other.num:
+            return
+        first = [0] * len(other.sums)
+        self.num += other.num
+        self.sums = tuple(map(sum, zip(self.sums or first, other.sums, strict=True)))
+        self.squares = tuple(map(sum, zip(self.squares or first, other.squares, strict=True)))
+
+    def settings(self) -> str:
+        """Return the settings of the normalisation that fit these pixels; empty without any."""
+        if not self.num:
+            return ""
+        means = [total / self.num / 255 for total in self.sums]
+        stds = [
+            max(total / self.num / 255**2 - mean**2, 0) ** 0.5 for total, mean in zip(self.squares, means, strict=True)
+        ]
+        mean, std = (",".join(f"{value:.4g}" for value in values) for values in (means, stds))
+        return f"data.mean=[{mean}] data.std=[{std}]"
+
+
+@dataclass
 class Totals:
     """Counts over a split.
 
@@ -54,12 +107,14 @@ class Totals:
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
         classes: images by class; of a multi-label split, those where the class is present.
         notes: problems of its files, a line each.
+        moments: of the pixels of images that can be decoded.
     """
 
     num_images: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
     notes: tuple[str, ...] = ()
+    moments: Moments = field(default_factory=Moments)
 
 
 @dataclass(frozen=True)
@@ -79,8 +134,8 @@ class Inspection:
         lines = [str(finding) for finding in self.findings]
         for name, totals in self.totals.items():
             lines.append(f"{name:<12}{totals.num_images:,} images: {_describe_counts(totals.kinds.most_common())}")
-            lines.append(f"{'':<12}{_describe_classes(totals.classes)}")
-            lines += [f"{'':<12}{note}" for note in totals.notes]
+            below = (totals.moments.settings(), _describe_classes(totals.classes), *totals.notes)
+            lines += [f"{'':<12}{line}" for line in below if line]
         lines.append(f"{'corrupt':<12}{self.num_corrupt:,}")
         return "\n".join(lines)
 
@@ -102,6 +157,7 @@ class Inspection:
                 "kinds": total.kinds,
                 "classes": total.classes,
                 "notes": total.notes,
+                "settings": total.moments.settings(),
             }
             for name, total in self.totals.items()
         }
@@ -138,6 +194,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
         total = totals[part_result.part.split]
         total.num_images += part_result.totals.num_images
         total.kinds += part_result.totals.kinds
+        total.moments.merge(part_result.totals.moments)
         total.classes.update(part_result.totals.classes)  # unlike +=, it keeps classes without images
     repeated = _find_repeats(splits, done)
     for finding in repeated:
@@ -161,7 +218,9 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
         for row, image, name in zip(numbers.tolist(), rows.images, rows.names, strict=True):
             try:
                 with limiting(split.limits):
-                    problems = _describe_problems(image, name, totals.kinds, split.background)
+                    pixels = decode(image, background=split.background, bands=split.bands)
+                    totals.moments.add(pixels)
+                    problems = _describe_problems(image, pixels, name, totals.kinds, split)
             except CorruptImage as error:
                 totals.kinds["corrupt"] += 1
                 findings.append(Finding(part.split, row, name, True, (f"corrupt: {error}",)))
@@ -175,9 +234,9 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
     return Inspected(part, findings, totals, np.array(index, np.int64), table)
 
 
-def _describe_problems(image: Encoded, name: str, kinds: Counter[str], background: Color | None) -> list[str]:
-    """Describe what is odd about an image that can be decoded, and count its kinds."""
-    pixels = decode(image, background=background)
+def _describe_problems(image: Encoded, pixels: Tensor, name: str, kinds: Counter[str], split: Split) -> list[str]:
+    """Describe what is odd about an image that was decoded, and count its kinds."""
+    background = split.background if split.bands is None else None
     height, width = pixels.shape[1:]
     problems = []
     if min(height, width) < TINY:
@@ -191,6 +250,9 @@ def _describe_problems(image: Encoded, name: str, kinds: Counter[str], backgroun
         kinds["gray"] += image.ndim == 2
         return problems
     assert isinstance(image, bytes)
+    if split.bands is not None and (is_array(image) or image[:4] in TIFFS):
+        kinds["array" if is_array(image) else "TIFF"] += 1
+        return problems
     with open_image(image) as file:
         kind, mode = file.format or "unknown", file.mode
         has_alpha = mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in file.info

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.config.background import WHITE, Color
+from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
 from raysl.data.ingest.folder import footer_of
 from raysl.data.ingest.row_order import RowOrder
@@ -187,7 +188,9 @@ class ShardWriter:
         for number, image, label, name in zip(index.tolist(), rows.images, rows.labels, rows.names, strict=True):
             try:
                 with limiting(split.limits):
-                    stored = encode_for_storage(image, self.layout.resize, self.layout.quality, split.background)
+                    stored = encode_for_storage(
+                        image, self.layout.resize, self.layout.quality, split.background, split.bands
+                    )
             except CorruptImage as error:
                 corrupt.append((number, name, str(error)))
             else:
@@ -290,7 +293,13 @@ def _chunks(system: fs.FileSystem, path: str, uri: str) -> Iterator[bytes]:
             yield chunk
 
 
-def encode_for_storage(image: Encoded, resize: int | None, quality: int, background: Color | None = WHITE) -> bytes:
+def encode_for_storage(
+    image: Encoded,
+    resize: int | None,
+    quality: int,
+    background: Color | None = WHITE,
+    bands: Bands | None = None,
+) -> bytes:
     """Return the encoded file to store for an image, after checking that it can be decoded.
 
     Args:
@@ -298,6 +307,7 @@ def encode_for_storage(image: Encoded, resize: int | None, quality: int, backgro
         resize: the short side that larger images are shrunk to, in pixels; None shrinks none.
         quality: JPEG quality of shrunk images, 1 to 100.
         background: the colour behind transparent images that are shrunk, see `decode`.
+        bands: channels that are taken as they are stored, see `decode`; such images are not shrunk.
 
     Returns:
         The file unchanged, pixels as a PNG file, or a shrunk image as a JPEG file.
@@ -305,7 +315,7 @@ def encode_for_storage(image: Encoded, resize: int | None, quality: int, backgro
     Raises:
         CorruptImage: if it cannot be decoded.
     """
-    pixels = decode(image, background=background)
+    pixels = decode(image, background=background, bands=bands)
     if resize is not None and min(pixels.shape[1:]) > resize:
         small = shrink(pixels, resize).permute(1, 2, 0).contiguous().numpy()  # [H, W, 3]
         return _encode(small, "JPEG", quality=quality)

@@ -10,7 +10,7 @@ import numpy as np
 from pyarrow import fs
 from typing_extensions import override
 
-from raysl.config.places import EXTENSIONS
+from raysl.config.places import ARRAYS, EXTENSIONS
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import LABELS, Source, Split
@@ -19,6 +19,7 @@ from raysl.data.sources.listing import (
     UNREADABLE,
     File,
     is_image,
+    is_image_or_array,
     join_some,
     list_files,
     list_folders,
@@ -56,21 +57,24 @@ class ImageFolder(Source):
         if name == "train":
             return self._train
         folder = self.config.test or self._inside("val") or self._inside("test")
-        return None if folder is None else _FolderSplit(folder, _images(folder), (), self._train.classes)
+        return None if folder is None else _FolderSplit(folder, self._images(folder), (), self._train.classes)
 
     @cached_property
     def _train(self) -> "_FolderSplit":
         folder = self.config.train or self._inside("train")
         if folder is not None:
-            images = _images(folder)
+            images = self._images(folder)
             notes = _training_notes(folder, images.files, "data.train=") + self._unused_notes()
             return _FolderSplit(folder, images, notes)
         if self.config.path is None:
             raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
         held_out = [name for part in HELD_OUT for name in self._names[part]]
-        images = _images(self.config.path, without=held_out)
+        images = self._images(self.config.path, without=held_out)
         notes = _training_notes(self.config.path, images.files, "data.path=", held_out)
         return _FolderSplit(self.config.path, images, notes)
+
+    def _images(self, uri: str, without: Sequence[str] = ()) -> "_Images":
+        return _images(uri, isinstance(self.config.channels, int), without)
 
     def _unused_notes(self) -> tuple[str, ...]:
         """Return a note if `path` has other folders beside those that are splits by name."""
@@ -115,18 +119,22 @@ class _Images:
     notes: tuple[str, ...]
 
 
-def _images(uri: str, without: Sequence[str] = ()) -> _Images:
-    """List all images below a folder except those in its folders `without`."""
+def _images(uri: str, has_arrays: bool = False, without: Sequence[str] = ()) -> _Images:
+    """List all images below a folder, and all arrays if these are images, except those in its folders `without`."""
     _check_folder(uri)
     listing = list_files(uri)
     outside = tuple(f"{name}/" for name in without)
     files = [file for file in listing.files if not file.path.startswith(outside)]
-    images = sorted((file for file in files if is_image(file.path)), key=_torchvision_order)
+    is_wanted = is_image_or_array if has_arrays else is_image
+    images = sorted((file for file in files if is_wanted(file.path)), key=_torchvision_order)
     if not images:
-        rule = f"it is searched for {', '.join(EXTENSIONS)} files, sub-folders included"
+        endings = (*EXTENSIONS, *(f".{ending}" for ending in ARRAYS if has_arrays))
+        rule = f"it is searched for {', '.join(endings)} files, sub-folders included"
+        if not has_arrays and any(is_image_or_array(file.path) for file in files):
+            rule += "; .npy and .npz files are images where data.channels= is their number of channels"
         where = f" outside {' and '.join(outside)}" if outside else ""
         raise ConfigError(f"no images in {uri!r}{where}; {rule}")
-    notes = listing.notes(uri, images, is_image)
+    notes = listing.notes(uri, images, is_wanted)
     unreadable = sorted(file.path for file in files if file.path.lower().endswith(UNREADABLE))
     if unreadable:
         notes += (

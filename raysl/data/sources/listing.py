@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
-from raysl.config.places import EXTENSIONS
+from raysl.config.places import ARRAYS, EXTENSIONS
 from raysl.errors import ConfigError
 from raysl.redact import visible
 from raysl.storage.addresses import stat_uri, storage_errors
@@ -213,3 +213,8 @@ UNREADABLE = tuple(f".{ending}" for ending in ("heic", "heif", "avif", "jxl", "s
 def is_image(path: str) -> bool:
     """Whether a file is an image that raysl reads, by the ending of its name."""
     return path.lower().endswith(EXTENSIONS)
+
+
+def is_image_or_array(path: str) -> bool:
+    """Whether a file is an image that raysl reads where `data.channels` is a number: arrays of numpy too."""
+    return is_image(path) or path.lower().endswith(tuple(f".{ending}" for ending in ARRAYS))

@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from raysl.config.places import IMAGES
 from raysl.data.sources.class_names import LABELS, check_numbers, parse_labels
-from raysl.data.sources.listing import is_image
+from raysl.data.sources.listing import is_image_or_array
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, stat_uri, storage_errors
 from raysl.storage.reads import read_file
@@ -236,7 +236,7 @@ def _path_and_label(line: str) -> tuple[str, str | None]:
     if tab:
         return path.strip(), label.strip()
     words = line.strip().rsplit(maxsplit=1)
-    if len(words) == 2 and is_image(words[0]) and not is_image(words[1]):
+    if len(words) == 2 and is_image_or_array(words[0]) and not is_image_or_array(words[1]):
         return words[0], words[1]
     return line.strip(), None
 

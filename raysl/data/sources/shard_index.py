@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.config.places import IMAGES
+from raysl.config.places import ARRAYS, IMAGES
 from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
 from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
@@ -29,7 +29,7 @@ from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_p
 
 log = logging.getLogger("raysl")
 
-ENDING = ".index.npz"
+ENDING, ENDING_ARRAYS = ".index.npz", ".arrays.index.npz"  # the latter where arrays are images too
 SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # the key of a sample, and the kind of the file
 LOCAL_SCANS = 4  # shards at a time
 
@@ -135,10 +135,11 @@ def _load_or_make(shard: Shard, is_stored: bool, label_key: str | None, folder: 
 
 def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
     """Return the folder and the name of a shard's index."""
+    ending = ENDING_ARRAYS if shard.has_arrays else ENDING
     if folder is None:
-        return shard.folder, f"{shard.name}{ENDING}"
+        return shard.folder, f"{shard.name}{ending}"
     origin = hashlib.sha256(shard.folder.encode()).hexdigest()[:8]  # shards of several folders may have the same names
-    return folder, f"{origin}-{shard.name.replace('/', '-')}{ENDING}"
+    return folder, f"{origin}-{shard.name.replace('/', '-')}{ending}"
 
 
 def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
@@ -231,12 +232,13 @@ def _scan(shard: Shard, label_key: str | None) -> ShardIndex:
         is_local = isinstance(system, fs.LocalFileSystem)
         if not is_local and shard.num_bytes is not None:
             with RangeFile(system, path, shard.num_bytes) as ranges:
-                return _index_tar(ranges, path, label_key)
+                return _index_tar(ranges, path, label_key, shard.has_arrays)
         with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
-            return _index_tar(file, path, label_key)
+            return _index_tar(file, path, label_key, shard.has_arrays)
 
 
-def _index_tar(file: Any, where: str, label_key: str | None) -> ShardIndex:
+def _index_tar(file: Any, where: str, label_key: str | None, has_arrays: bool = False) -> ShardIndex:
+    endings = (*IMAGES, *ARRAYS) if has_arrays else IMAGES
     images: dict[str, Member] = {}
     labels: dict[str, int] = {}
     seen: set[str] = set()
@@ -249,9 +251,9 @@ def _index_tar(file: Any, where: str, label_key: str | None) -> ShardIndex:
             raise ConfigError(f"{where} has the member {member.name!r} twice; make the tar again")
         seen.add(member.name)
         key, kind = match.group(1), match.group(2).lower()
-        if kind in IMAGES:
+        if kind in endings:
             images.setdefault(key, member)
-        elif kind.rpartition(".")[2] in IMAGES:
+        elif kind.rpartition(".")[2] in endings:
             dotted.append((key, member.name))
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)

@@ -106,7 +106,11 @@ def _address(shards: Sequence[Shard], label_key: str | None, folder: str | None)
     home = shards[0].folder
     origins = ("" if shard.folder == home and folder is None else shard.folder for shard in shards)
     names = "\n".join(
-        [label_key or "", *(f"{origin} {shard.name}" for origin, shard in zip(origins, shards, strict=True))]
+        [
+            *(["arrays"] if shards[0].has_arrays else []),
+            label_key or "",
+            *(f"{origin} {shard.name}" for origin, shard in zip(origins, shards, strict=True)),
+        ]
     )
     digest = hashlib.sha256(names.encode()).hexdigest()[:16]
     return Folder(folder or home), f"{digest}{ENDING}"

@@ -23,12 +23,14 @@ class Shard:
         name: path below the folder.
         num_bytes: size of the file; None if the file system does not know it.
         mtime_ns: modification time in nanoseconds; None if the file system does not know it.
+        has_arrays: whether arrays in it are images.
     """
 
     folder: str
     name: str
     num_bytes: int | None
     mtime_ns: int | None
+    has_arrays: bool = False
 
     def locate(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the path in it."""

@@ -116,6 +116,7 @@ class Subset(Split):
         self.num_validation = int((rows >= split.num_samples - split.num_validation).sum())
         self.notes = split.notes
         self.background = split.background
+        self.bands = split.bands
         self.limits = split.limits
         self.inner = (split,)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,18 +67,22 @@ class WebDataset(Source):
         config, is_train = self.config, name == "train"
         given = getattr(config, name)
         if given is not None:
-            shards = find_shards(given, ".tar")
+            shards = self._find(given)
             notes = held_out_notes([shard.name for shard in shards], given) if is_train else []
             return _ShardsSplit(config, given, shards, self._classes_for(name), notes)
         if config.path is None:
             if is_train:
                 raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
             return None
-        parts = choose_files(((shard.name, shard) for shard in find_shards(config.path, ".tar")), config.path)
+        parts = choose_files(((shard.name, shard) for shard in self._find(config.path)), config.path)
         if is_train and not parts.train:
             raise ConfigError(f"{config.path!r} holds only val and test shards; give data.train=")
         shards, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
         return _ShardsSplit(config, config.path, shards, self._classes_for(name), notes) if shards else None
+
+    def _find(self, uri: str) -> list[Shard]:
+        has_arrays = isinstance(self.config.channels, int)
+        return [replace(shard, has_arrays=has_arrays) for shard in find_shards(uri, ".tar")]
 
     def _classes_for(self, name: str) -> tuple[str, ...]:
         """Return the names of the classes; those of the training images also number the held-out ones."""

@@ -62,8 +62,8 @@ class Loader:
     split: Split
     recipe: ViewRecipe
     order: Order
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     augment_in_task: bool
     plain_recipe: ViewRecipe
     scaled_decode: bool = True
@@ -207,9 +207,9 @@ class Loader:
     @property
     def row_bytes(self) -> int:
         """Bytes of one sample on the way from a data task to a worker."""
-        views = sum(view.num_images * 3 * view.size**2 for group in self.recipe.groups.values() for view in group)
-        crops = sum(3 * view.crop.size**2 for group in self.recipe.groups.values() for view in group)
-        return self.split.num_sources * (views if self.augment_in_task else crops)
+        views = sum(view.num_images * view.size**2 for group in self.recipe.groups.values() for view in group)
+        crops = sum(view.crop.size**2 for group in self.recipe.groups.values() for view in group)
+        return self.split.num_sources * len(self.mean) * (views if self.augment_in_task else crops)
 
     def _cut(
         self,
@@ -235,7 +235,7 @@ class Loader:
                 ).items()
             }
 
-        return cut_images(split, index, crops, reductions if may_reduce else None, known)
+        return cut_images(split, index, crops, reductions if may_reduce and split.bands is None else None, known)
 
     def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> Augmented:
         out: dict[str, Tensor] = {}

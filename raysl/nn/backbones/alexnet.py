@@ -17,13 +17,15 @@ from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 
+RGB = 3
+
 
 @dataclass(frozen=True)
 class _Variant:
     """Differences between AlexNets; stride and padding are those of the first convolution."""
 
     widths: tuple[int, int, int, int, int]
-    channels: int = 3
+    channels: int = RGB  # of the first convolution; RGB stands for all of the images
     stride: int = 4
     padding: int = 0
     groups: int = 1
@@ -73,7 +75,8 @@ class AlexNet(Backbone):
         self.native_size = config.image_size
         variant = VARIANTS[config.variant]
         self.filter = Sobel() if config.variant == "deepcluster" else nn.Identity()
-        channels = variant.channels
+        channels = self.in_channels if variant.channels == RGB else variant.channels
+        self.first_channels = channels
         for number, width in enumerate(variant.widths, 1):
             self.add_module(f"conv{number}", _convolution(variant, number, channels, width))
             if number in _POOLED:
@@ -139,11 +142,11 @@ class AlexNet(Backbone):
     def _first_input(self, images: Tensor) -> Tensor:
         """Return the input of the first convolution: the images, their edges, or their first channel."""
         x: Tensor = self.filter(images)
-        return x[:, : VARIANTS[self.config.variant].channels]
+        return x[:, : self.first_channels]
 
 
 class Sobel(nn.Module):
-    """Horizontal and vertical edges of the mean channel, [B, 3, H, W] to [B, 2, H, W], without trainable weights."""
+    """Horizontal and vertical edges of the mean channel, [B, C, H, W] to [B, 2, H, W], without trainable weights."""
 
     kernels: Tensor
 

@@ -34,7 +34,7 @@ class BackboneInfo:
 
 
 class Backbone(nn.Module, ABC):
-    """A network from normalised images [B, 3, H, W] to features [B, feature_dim].
+    """A network from normalised images [B, C, H, W], C of `config.in_channels`, to features [B, feature_dim].
 
     A subclass nests a frozen `Config` and takes it as its only argument.
 
@@ -142,6 +142,11 @@ class Backbone(nn.Module, ABC):
             tensors: by the names that the network's library or authors gave them.
         """
         return dict(tensors)
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the images that it takes."""
+        return int(self.config.in_channels)
 
     @property
     def title(self) -> str:

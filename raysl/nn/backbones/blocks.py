@@ -171,11 +171,11 @@ def mean_shortcut(channels: int, width: int, stride: int, norm: Norm) -> nn.Sequ
     return nn.Sequential(MeanOfFour(stride), nn.Conv2d(channels, width, 1, bias=False), norm(width))
 
 
-def three_convolutions(width: int, norm: Norm) -> nn.Sequential:
-    """Return the stem of ResNet-D that replaces a 7x7 convolution: [B, 3, H, W] to [B, width, H/2, W/2]."""
+def three_convolutions(in_channels: int, width: int, norm: Norm) -> nn.Sequential:
+    """Return the stem of ResNet-D that replaces a 7x7 convolution: [B, C, H, W] to [B, width, H/2, W/2]."""
     narrow = width // 2
     return nn.Sequential(
-        nn.Conv2d(3, narrow, 3, 2, 1, bias=False),
+        nn.Conv2d(in_channels, narrow, 3, 2, 1, bias=False),
         norm(narrow),
         nn.ReLU(inplace=True),
         nn.Conv2d(narrow, narrow, 3, 1, 1, bias=False),

@@ -97,7 +97,7 @@ def _traced(network: Backbone, stage: str) -> tuple[set[str], set[str]]:
 
     handles = [module.register_forward_pre_hook(note_module(name)) for name, module in network.named_modules()]
     side = network.native_size
-    images = torch.zeros(2, 3, side, side, device=next(network.parameters()).device)
+    images = torch.zeros(2, network.in_channels, side, side, device=next(network.parameters()).device)
     try:
         with torch.enable_grad():
             out: Tensor = network.eval().stages(images, [stage])[stage]

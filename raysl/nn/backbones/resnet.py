@@ -94,9 +94,9 @@ class ResNet(Backbone):
         is_imagenet = config.stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if is_imagenet else (3, 1, 1)
         if is_imagenet and config.sk_ratio is not None:
-            self.conv1: nn.Module = three_convolutions(config.width, norm)
+            self.conv1: nn.Module = three_convolutions(config.in_channels, config.width, norm)
         else:
-            self.conv1 = nn.Conv2d(3, config.width, kernel, stride, padding, bias=False)
+            self.conv1 = nn.Conv2d(config.in_channels, config.width, kernel, stride, padding, bias=False)
         self.bn1 = norm(config.width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if is_imagenet else nn.Identity()

@@ -73,7 +73,7 @@ def measure_cost(kind: type[Backbone], config: Any, image_size: int = 224) -> Co
     """
     network = kind.without_weights(config).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
-        network(torch.zeros(1, 3, image_size, image_size, device="meta"))
+        network(torch.zeros(1, network.in_channels, image_size, image_size, device="meta"))
     num_parameters = sum(parameter.numel() for parameter in network.parameters())
     return Cost(network.feature_dim, num_parameters, counter.get_total_flops(), image_size)
 

@@ -15,6 +15,7 @@ from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known,
 
 ARGUMENTS = {"img_size": "image_size", "drop_path_rate": "drop_path"}
 """Our settings by timm's names."""
+CHANNELS = 3  # timm's default
 CONVERSION = "checkpoint_filter_fn"
 """Name of the function in a module of timm that converts the official files of its networks."""
 
@@ -91,7 +92,12 @@ class TimmModel(WrappedBackbone):
     def library_options(self) -> dict[str, Any]:
         """Return the arguments with which `timm.create_model` makes this network."""
         size = self.config.image_size
-        return {"num_classes": 0} | ({} if size is None else {"img_size": size})
+        chans = self.in_channels
+        return (
+            {"num_classes": 0}
+            | ({} if size is None else {"img_size": size})
+            | ({} if chans == CHANNELS else {"in_chans": chans})
+        )
 
     @property
     def stage_widths(self) -> dict[str, int]:
@@ -173,10 +179,12 @@ def _build(timm: ModuleType, config: TimmModel.Config, num_classes: int = 0) -> 
     """Build the network; without classes it has no classifier."""
     settings = {theirs: getattr(config, ours) for theirs, ours in ARGUMENTS.items()}
     arguments = {name: value for name, value in settings.items() if value is not None}
+    if config.in_channels != CHANNELS:
+        arguments["in_chans"] = config.in_channels
     try:
         return timm.create_model(config.model, pretrained=False, num_classes=num_classes, **arguments)  # type: ignore[no-any-return]
     except TypeError as error:
-        for theirs, ours in ARGUMENTS.items():
+        for theirs, ours in (ARGUMENTS | {"in_chans": "in_channels"}).items():
             if theirs in arguments and theirs in str(error):
                 raise ConfigError(f"backbone.{ours}: {config.model} of timm has no {theirs}; leave it out") from error
         raise

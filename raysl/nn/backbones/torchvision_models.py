@@ -18,6 +18,7 @@ from raysl.nn.backbones.published import Published, torch_file
 from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, replace_drop_path
 from raysl.nn.drop_path import DropPath
 
+CHANNELS = 3
 HEADS = ("classifier", "fc", "head", "heads")
 TRUNKS = ("features", "trunk_output", "blocks", "layers")
 NO_DECAY = ("class_token", "pos_embedding", "relative_position_bias_table", "logit_scale", "layer_scale")
@@ -56,6 +57,7 @@ class TorchvisionModel(WrappedBackbone):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         network, size = self._build_whole()
+        _set_channels(network, self.in_channels)
         _cut_classifier(network)
         self._is_channels_last = type(network).__name__ == "SwinTransformer"
         self._wrap(network, size)
@@ -106,7 +108,15 @@ class TorchvisionModel(WrappedBackbone):
         return self._build_whole()[0]
 
     def library_options(self) -> dict[str, Any]:
-        """Return the arguments with which `torchvision.models.get_model` makes this network."""
+        """Return the arguments with which `torchvision.models.get_model` makes this network.
+
+        Raises:
+            ConfigError: if torchvision makes none like it.
+        """
+        if self.in_channels != CHANNELS:
+            raise ConfigError(
+                f"torchvision has no {self.title} of {self.in_channels} channels; safetensors and export take any"
+            )
         return _arguments(self.config)
 
     @property
@@ -233,7 +243,7 @@ def _build(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
 def _arguments(config: TorchvisionModel.Config) -> dict[str, Any]:
     """Return the arguments of the network's builder."""
     arguments: dict[str, Any] = dict(MORE_ARGUMENTS.get(config.model, {}))
-    if arguments and config.pretrained:
+    if arguments and config.pretrained and config.in_channels == CHANNELS:
         arguments["transform_input"] = True  # their published weights are for images of another normalisation
     if (size := config.image_size) is not None:
         size_argument = str(_size_argument(config.model))
@@ -275,6 +285,24 @@ def _cut_classifier(network: nn.Module) -> None:
     for other, layer in [*network.named_children()]:
         if isinstance(layer, nn.Dropout):
             network.add_module(other, nn.Identity())
+
+
+def _set_channels(network: nn.Module, in_channels: int) -> None:
+    """Give the first convolution other input channels, in place; its random weights keep the scale of its outputs."""
+    if in_channels == CHANNELS:
+        return
+    name, first = next(
+        (name, part)
+        for name, part in network.named_modules()
+        if isinstance(part, nn.Conv2d) and part.in_channels == CHANNELS
+    )
+    kernel, stride, padding = first.kernel_size, first.stride, first.padding
+    new = nn.Conv2d(in_channels, first.out_channels, kernel, stride, padding, bias=first.bias is not None)  # type: ignore[arg-type]
+    with torch.no_grad():
+        new.weight.normal_().mul_(first.weight.std() * math.sqrt(CHANNELS / in_channels))
+        if new.bias is not None and first.bias is not None:
+            new.bias.copy_(first.bias)
+    network.set_submodule(name, new)
 
 
 def _set_drop_path(network: nn.Module, config: TorchvisionModel.Config) -> nn.Module:

@@ -38,11 +38,11 @@ LAST_BLOCKS = (1, 4)
 
 
 class PatchEmbed(nn.Module):
-    """Maps each patch of an image to a token: [B, 3, H, W] to [B, h*w, D]."""
+    """Maps each patch of an image to a token: [B, C, H, W] to [B, h*w, D]."""
 
-    def __init__(self, width: int, patch_size: int) -> None:
+    def __init__(self, width: int, patch_size: int, in_channels: int = 3) -> None:
         super().__init__()
-        self.proj = nn.Conv2d(3, width, patch_size, patch_size)
+        self.proj = nn.Conv2d(in_channels, width, patch_size, patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the tokens, row by row."""
@@ -139,7 +139,7 @@ class ViT(TokenBackbone):
         self.native_size = config.image_size
         side = config.image_size // config.patch_size
         self.native_grid = (side, side)
-        self.patch_embed = PatchEmbed(width, config.patch_size)
+        self.patch_embed = PatchEmbed(width, config.patch_size, config.in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
         self.rope, self.rel_pos_bias, own_grid = None, None, None
         if config.position == "learned":

@@ -130,7 +130,7 @@ class WrappedBackbone(Backbone):
         was_training = self.network.training
         named = [*self.network.named_parameters(), *self.network.named_buffers()]
         tensors = {name: tensor.to(self._device) for name, tensor in named}
-        images = torch.zeros(2, 3, height, width, device=self._device)
+        images = torch.zeros(2, self.in_channels, height, width, device=self._device)
         self.network.eval()
         try:
             out: Tensor = functional_call(self.network, tensors, (images,))

@@ -14,6 +14,7 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.tensorboard import EventFile
+from raysl.transforms.channels import to_shown
 
 FOLDER = "view_images"
 
@@ -64,18 +65,20 @@ class ViewImages(Callback):
 
 
 def picture(views: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Put views side by side: a row for each image, a column for each view, and for each channel unless there are 3.
+    """Put views side by side: a row for each image, a column for each view, and for each channel of other views.
+
+    Views with the channels of the images are shown by `to_shown`.
 
     Args:
         views: float [B, V, C, H, W].
-        mean, std: normalisation of three channels, which is undone.
+        mean, std: normalisation of the images, which is undone.
 
     Returns:
-        uint8 [3, B * H, V * W], or [3, B * H, V * C * W] where C is not 3.
+        uint8 [3, B * H, V * W], or [3, B * H, V * C * W] where C is not that of the images.
     """
     views = views.detach().float().cpu()
     if views.shape[2] == len(mean):
-        pixels = views * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
+        pixels = to_shown(views * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None])
     else:
         pixels = views.flatten(1, 2)[:, :, None]  # [B, V * C, 1, H, W]
         least, most = pixels.amin(dim=(-2, -1), keepdim=True), pixels.amax(dim=(-2, -1), keepdim=True)

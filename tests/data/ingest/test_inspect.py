@@ -106,8 +106,9 @@ def test_totals_count_formats_colours_problems_and_classes(found: Inspection) ->
 
 def test_the_table_ends_with_the_totals(found: Inspection) -> None:
     lines = found.table().splitlines()
-    assert len(lines) == len(found.findings) + 5
-    assert lines[-5].startswith("train       9 images: PNG 7, ")
+    assert len(lines) == len(found.findings) + 7
+    assert lines[-7].startswith("train       9 images: PNG 7, ")
+    assert lines[-6].startswith("            data.mean=[")
     assert lines[-2:] == ["            by class: cat 1, dog 2, empty 0", "corrupt     1"]
 
 
@@ -116,6 +117,7 @@ def test_the_lists_are_written_as_json(found: Inspection, tmp_path: Path) -> Non
     lines = [json.loads(line) for line in (tmp_path / "lists" / "check.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == [finding.index for finding in found.findings]
     totals = json.loads((tmp_path / "lists" / "check.json").read_text())
+    assert totals["test"].pop("settings").startswith("data.mean=[")
     assert totals["test"] == {
         "images": 3,
         "kinds": {"PNG": 3, "tiny": 2, "duplicate": 2},
