@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from raysl.checkpoint.weights import Weights, is_counter, misfits, parts_of, read_weights
+from raysl.checkpoint.weights import Weights, adapted_by, is_counter, misfits, parts_of, read_weights
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
+from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.published import Published
 
@@ -42,6 +43,7 @@ class PublishedWeights:
             **{name: value for name, value in mine.items() if is_counter(name)},
             **{name: value for name, value in named.items() if name.partition(".")[0] in modules},  # no classifier
         }
+        theirs, _ = adapt(backbone, theirs)
         if problems := misfits(mine, theirs):
             more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
             raise ConfigError(
@@ -53,6 +55,8 @@ class PublishedWeights:
     def fill_method(self, method: nn.Module, given: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return, for `meta.json`, the origin of the weights, and the parts of the method that begin at random."""
         parts = parts_of(method.state_dict())
+        backbone = method.get_submodule("backbone")
+        notes = adapted_by(method, backbone.renamed(self.published.tensors)) if isinstance(backbone, Backbone) else []
         file = self.published.file
         return {
             "uri": file.uri,
@@ -68,6 +72,7 @@ class PublishedWeights:
                 for name in parts
                 if name != "backbone"
             ],
+            **({"adapted": notes} if notes else {}),
         }
 
 
@@ -87,7 +92,8 @@ def initial_weights(config: RunConfig, backbone: type[Backbone]) -> Weights | Pu
     if not config.backbone.is_pretrained:
         return None
     published = backbone.published(config.backbone)
-    if (published.mean, published.std) != (config.data.mean, config.data.std):
+    is_same = len(published.mean) == len(config.data.mean)  # no normalisation of theirs fits other channels
+    if is_same and (published.mean, published.std) != (config.data.mean, config.data.std):
         mean, std = (",".join(f"{value:g}" for value in values) for values in (published.mean, published.std))
         log.warning(
             f"{published.name} was trained on images normalised by other values than this run has; "
@@ -104,4 +110,5 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
         where = f"{origin['name']} of {origin['library']} ({origin['uri']}, SHA-256 {digest})"
     else:
         where = f"{origin['uri']} ({origin['method']}, step {origin['step']})"
-    return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}"
+    adapted = f"; adapted: {', '.join(origin['adapted'])}" if origin.get("adapted") else ""
+    return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}{adapted}"

@@ -21,6 +21,7 @@ from raysl.config.files import read
 from raysl.config.schema import RunConfig
 from raysl.config.stored import check_text
 from raysl.errors import ConfigError
+from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact_uri
 from raysl.storage.addresses import join
@@ -28,7 +29,7 @@ from raysl.storage.folder import Folder
 from raysl.storage.records import check_types
 
 Tensors = Mapping[str, Tensor]
-_NO_SHAPE = ("freeze", "pretrained", "revision", "zero_init_residual", "drop_path")
+_NO_SHAPE = ("adapters", "in_channels", "freeze", "pretrained", "revision", "zero_init_residual", "drop_path")
 """Settings of a backbone on which neither the shapes of its tensors nor its features depend."""
 
 
@@ -55,21 +56,21 @@ class Weights:
     hint: str
 
     def fill_backbone(self, backbone: Backbone) -> None:
-        """Load these weights into a fresh backbone.
+        """Load these weights into a fresh backbone; those for other images are adapted by the rules of `adapt`.
 
         Raises:
             ConfigError: as `check_backbone`.
         """
         self.check_backbone(backbone)
-        backbone.load_state_dict(dict(self.backbone))
+        backbone.load_state_dict(adapt(backbone, self.backbone)[0])
 
     def check_backbone(self, backbone: Backbone) -> None:
         """Refuse a backbone, which may be on the meta device, that these weights do not fit.
 
         Raises:
-            ConfigError: if a tensor is missing, has another shape, or is unknown.
+            ConfigError: if a tensor is missing, has another shape that no rule of `adapt` covers, or is unknown.
         """
-        if problems := misfits(backbone.state_dict(), self.backbone):
+        if problems := misfits(backbone.state_dict(), adapt(backbone, self.backbone)[0]):
             more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
             advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
             raise ConfigError(
@@ -93,11 +94,14 @@ class Weights:
         """
         mine = parts_of(method.state_dict())
         taken, left = {"backbone": len(self.backbone)}, {}
+        notes = adapted_by(method, self.backbone)
         if self.method_state is None:
             left = {name: f"the checkpoint is of the method {self.method!r}" for name in mine if name != "backbone"}
         else:
             theirs = parts_of(self.method_state)
             for name in dict.fromkeys([*mine, *theirs]):
+                if name == "backbone" and misfits(mine[name], theirs.get(name, {})):
+                    continue  # the exported one fits, which `fill_backbone` has taken
                 if given and name in given and name in mine:
                     left[name] = f"method.{given[name]} says where it comes from"
                 elif problems := misfits(mine.get(name, {}), theirs.get(name, {})):
@@ -112,7 +116,14 @@ class Weights:
             "sha256": self.sha256,
             "taken": [f"{name} ({num} tensors)" for name, num in taken.items()],
             "left_out": [f"{name} ({why})" for name, why in left.items()],
+            **({"adapted": notes} if notes else {}),
         }
+
+
+def adapted_by(method: nn.Module, tensors: Tensors) -> list[str]:
+    """Return a line for each tensor of a method's backbone that `adapt` makes of others."""
+    backbone = method.get_submodule("backbone")
+    return adapt(backbone, tensors)[1] if isinstance(backbone, Backbone) else []
 
 
 def read_weights(config: RunConfig) -> Weights:

@@ -13,6 +13,7 @@ from raysl.checkpoint.files import META_FILE
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.build import from_dict
+from raysl.config.channels import link_channels
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
@@ -241,14 +242,16 @@ def _load_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loa
 
 def _configure(name: str, where: str, layout: str, seen: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
     """Return the settings of a run that holds the backbone: those derived, overridden by the user's."""
+    images = {"channels": seen["in_channels"]} if "in_channels" in seen else {}
     tree = {
         "name": name,
         "method": {"name": NAME, "origin": where, "layout": layout},
         "backbone": seen,
-        "data": {"name": "photos"},  # a placeholder: weights come without images
+        "data": {"name": "photos", **images},  # a placeholder: weights come without images
         "optim": {"name": "sgd"},
     }
-    data_words, config = _of_images(overrides), _override(from_dict(tree), overrides, with_images=False)
+    data_words = _of_images(overrides)
+    config = _override(from_dict(link_channels(tree)), overrides, with_images=False)
     backbone: Any = config.backbone
     is_small = getattr(backbone, "stem", "") == "cifar"
     side = _SMALL if is_small else resolve("backbone", backbone.name).without_weights(backbone).native_size

@@ -11,6 +11,7 @@ from torch import Tensor
 from raysl.checkpoint.weights import is_counter
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
+from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.positions import resize_positions
 from raysl.nn.backbones.vit import ViT
@@ -46,7 +47,7 @@ class Table:
         mismatched: of another shape, as "name is ... there and ... here", or with values that are NaN or infinite; the
             backbone keeps its initial values.
         skipped: left out on request.
-        resized: position embeddings that were interpolated to another grid; they are in `loaded` too.
+        resized: tensors that were adapted to another grid, other patches or channels; they are in `loaded` too.
         num_outside: tensors of the file without the prefix.
         num_wanted: tensors of the backbone.
 
@@ -157,6 +158,10 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
         if (side, side) != backbone.native_grid:
             given_tensors["pos_embed"] = _resized(given_tensors["pos_embed"], (side, side), backbone.native_grid)
             resized = [f"pos_embed from {side}x{side} to {'x'.join(map(str, backbone.native_grid))} patches"]
+    for name, value in adapt(backbone, given_tensors)[0].items():
+        if name in given_tensors and value.shape != given_tensors[name].shape:
+            resized.append(f"{name} from {list(given_tensors[name].shape)} to {list(value.shape)}")
+            given_tensors[name] = value
     broken = [name for name, value in given_tensors.items() if name in wanted and not bool(value.isfinite().all())]
     fits = {
         name: value

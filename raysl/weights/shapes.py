@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from raysl.errors import ConfigError
+from raysl.nn.backbones.adapt import MOST_CHANNELS
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 from raysl.nn.backbones.resnet import LAYERS
 from raysl.nn.backbones.vit import SIZES
@@ -53,12 +54,13 @@ def _resnet(tensors: Tensors, where: str) -> dict[str, Any]:
     width, channels, height, across = tensors["conv1.weight"].shape
     inner = _inner_widths(tensors, where, int(width), block is Bottleneck)
     stems = {(7, 7): "imagenet", (3, 3): "cifar"}
-    if (height, across) not in stems or channels != 3:
+    if (height, across) not in stems or channels > MOST_CHANNELS:
         raise ConfigError(
             f"{where} is a ResNet with a conv1.weight of {list(tensors['conv1.weight'].shape)}; raysl builds 7x7 and "
-            "3x3 ones of 3 channels"
+            f"3x3 ones of 1 to {MOST_CHANNELS} channels"
         )
-    return {"depth": fits[0], "num_stages": num_stages, "width": int(width), "stem": stems[height, across], **inner}
+    shape = {"depth": fits[0], "num_stages": num_stages, "width": int(width), "stem": stems[height, across], **inner}
+    return shape | _channels(int(channels))
 
 
 def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: bool) -> dict[str, int]:
@@ -84,11 +86,12 @@ def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: boo
 
 def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
-    if channels != 3:
-        raise ConfigError(f"{where} is a ViT for images of {channels} channels; raysl's have 3")
+    if channels > MOST_CHANNELS:
+        raise ConfigError(f"{where} is a ViT for images of {channels} channels; raysl's have 1 to {MOST_CHANNELS}")
     depth = _count(tensors, "blocks")
     size = next((name for name, (wide, deep, _) in SIZES.items() if (wide, deep) == (width, depth)), None)
     settings: dict[str, Any] = {"patch_size": int(patch), "qkv_bias": "blocks.0.attn.qkv.bias" in tensors}
+    settings |= _channels(int(channels))
     if size is not None:
         settings |= {"size": size}
     else:
@@ -109,6 +112,11 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     if "mask_token" in tensors:
         settings |= {"mask_token": True}
     return settings
+
+
+def _channels(num: int) -> dict[str, int]:
+    """Return the setting of a first layer for other images than RGB."""
+    return {} if num == 3 else {"in_channels": num}
 
 
 def grid_side(places: Tensor, where: str) -> int:
