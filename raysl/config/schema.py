@@ -24,6 +24,7 @@ from raysl.config.ranges import (
     Length,
     Location,
     Momentum,
+    NotEmpty,
     NumChannels,
     Place,
     Rising,
@@ -54,6 +55,23 @@ class MethodConfig(ComponentConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterConfig:
+    """Low-rank adapters of linear layers (LoRA, Hu et al. 2021, arXiv 2106.09685)."""
+
+    rank: Annotated[int, Within(1, 4096)] = 8
+    """Rank of the matrix that a layer learns beside its weights, which stay."""
+    alpha: Annotated[float, Within(0, 1e6, above=True)] = 16.0
+    """The matrix counts alpha / rank times."""
+    targets: Annotated[tuple[str, ...], NotEmpty()] = ("qkv", "proj", "fc1", "fc2")
+    """Last parts of the names of these layers; the default are attention and MLP in ViTs of raysl and timm."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the matrix."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackboneConfig(ComponentConfig):
     """Base of every backbone's settings."""
 
@@ -62,6 +80,9 @@ class BackboneConfig(ComponentConfig):
     normalisation change. Later stages train; the same stages of a teacher are frozen."""
     in_channels: NumChannels = 3
     """Channels of the images that the network takes. Follows `data.channels` where that is a number."""
+    adapters: AdapterConfig | None = None
+    """Train low-rank adapters of a network that begins with somebody's weights, and none of these weights:
+    adapters.rank=8. Default: all weights train."""
 
     @property
     def is_pretrained(self) -> bool:

@@ -21,6 +21,7 @@ from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
 from raysl.errors import ConfigError, Problems
 from raysl.methods.place import check_place
+from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.layers import check_layers
 from raysl.plan.plan import TrainPlan, is_exact
@@ -127,6 +128,8 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
     with problems.catching():
         check_warm_heads(config)
     with problems.catching():
+        _check_adapters(config, classes)
+    with problems.catching():
         recipe = check_views(setup, classes)
         if config.train.online_probe is not None:
             check_probe(train, recipe)
@@ -221,6 +224,28 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
         except ConfigError as error:
             raise ConfigError(f"{find_size_setting(setup.config, side)}={side}: {error}") from error
     return recipe
+
+
+def _check_adapters(config: RunConfig, classes: Classes) -> None:
+    """Refuse adapters of a random network, of frozen stages, and of a network without such layers.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    backbone = config.backbone
+    if backbone.adapters is None:
+        return
+    if config.method.weights is None and not backbone.is_pretrained:
+        raise ConfigError(
+            "backbone.adapters: they change a network that has learnt before, and this one begins at random; set "
+            "method.weights=, or backbone.pretrained=true of a backbone that has published weights"
+        )
+    if backbone.freeze:
+        raise ConfigError(
+            f"backbone.adapters: all weights beside them stay, and backbone.freeze={list(backbone.freeze)}; leave "
+            "backbone.freeze out"
+        )
+    add_adapters(classes.backbone.without_weights(backbone), backbone.adapters)
 
 
 def _mean_warning(config: RunConfig) -> str | None:

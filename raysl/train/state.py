@@ -22,6 +22,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.place import place
+from raysl.nn.adapters import add_adapters, merge_adapters
 from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
@@ -85,6 +86,7 @@ class TrainState:
         if weights is not None:
             weights.fill_backbone(backbone)
         freeze(backbone, config.backbone.freeze)
+        add_adapters(backbone, config.backbone.adapters)
         method: Method = classes.method(setup, backbone)
         if not any(parameter.requires_grad for parameter in method.parameters()):
             raise ConfigError(
@@ -133,7 +135,8 @@ class TrainState:
         backbone = self.method.export()
         if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
             return backbone
-        weights = dist.whole(self._exported_weights(), on_all=True)
+        adapters = self.config.backbone.adapters
+        weights = merge_adapters(dist.whole(self._exported_weights(), on_all=True), adapters)
         with torch.random.fork_rng(devices=[]):
             copy: Backbone = type(backbone)(backbone.config)
         copy.load_state_dict(weights)
@@ -147,7 +150,7 @@ class TrainState:
         return {
             "method": dist.whole(self.method.state_dict()),
             "optimizer": dist.optimizer_state(self.optimizer),
-            "backbone": dist.whole(self._exported_weights()),
+            "backbone": merge_adapters(dist.whole(self._exported_weights()), self.config.backbone.adapters),
         } | ({} if self.average is None else {"average": dist.whole(self.average.state_dict())})
 
     @property

@@ -131,7 +131,7 @@ class TargetBenchmark(TrainingBenchmark):
             storage=context.folder.uri,
             seed=context.seed,
             method=replace(course.method, weights=weights),
-            backbone=replace(backbone, freeze=()),
+            backbone=replace(backbone, freeze=(), adapters=None),
             data=data,
             optim=course.optim,
             train=TrainConfig(

@@ -181,7 +181,7 @@ def training_run(
         storage=context.folder.uri,
         seed=context.seed if seed is None else seed,
         method=Probe.Config(weights=weights, views=config.views.crops(context.data.image_size), **method),
-        backbone=replace(backbone, freeze=("all",) if freeze else ()),
+        backbone=replace(backbone, freeze=("all",) if freeze else (), adapters=None),
         data=replace(data, lanes=None),
         optim=SGD.Config(
             lr=config.lr,
