@@ -99,9 +99,9 @@ def test_resized_patches_are_those_of_timm() -> None:
 def test_other_patches_and_another_size_are_adapted_together(tmp_path: Path, source: Path) -> None:
     state = begun(tmp_path, source, "backbone.patch_size=4", "data.image_size=48")
     assert state.weights is not None
-    assert state.weights["adapted"] == [
-        "pos_embed from [1, 17, 96] to [1, 145, 96]",
+    assert sorted(state.weights["adapted"]) == [
         "patch_embed.proj.weight from [96, 3, 8, 8] to [96, 3, 4, 4]",
+        "pos_embed from [1, 17, 96] to [1, 145, 96]",
     ]
     assert state.method.export()(torch.rand(2, 3, 48, 48)).isfinite().all()
 

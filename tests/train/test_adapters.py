@@ -46,7 +46,7 @@ def train(state: TrainState, until: int) -> TrainState:
         out = state.method(batch, step)
         out.loss.backward()
         state.optimizer.step()
-        state.method.after_update(out.carry, step)
+        state.method.after_update(step, batch, out.carry)
         state.step += 1
     return state
 
