@@ -272,10 +272,11 @@ def _check_channels(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
         for transform in (*view.transforms, *view.tile_transforms):
             if problem := transform.channels_problem(num):
                 raise ConfigError(f"data.channels={num} and {type(transform).__name__}: {problem}")
-    network = classes.backbone.without_weights(config.backbone).eval()
+    # buffers of positions are made on the CPU even there
+    network = classes.backbone.without_weights(config.backbone).to("meta").eval()
     side = network.native_size
     try:
-        network(torch.zeros(1, num, side, side, device=next(network.parameters()).device))
+        network(torch.zeros(1, num, side, side, device="meta"))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"backbone.name: {config.backbone.name} does not take images of {num} channels ({error}); its first layer "

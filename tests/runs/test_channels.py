@@ -167,7 +167,11 @@ def test_grey_is_the_mean_of_channels_that_are_not_red_green_and_blue() -> None:
 @pytest.mark.parametrize(
     ("recipe", "words", "message"),
     [
-        ("quickstart", ["method.views.jitter=[0.4,0.4,0.4,0.1]"], "ColorJitter: a hue .* method.views.jitter to 0"),
+        (
+            "quickstart",
+            ["method.views.jitter_p=0.8", "method.views.jitter=[0.4,0.4,0.4,0.1]"],
+            "ColorJitter: a hue .* method.views.jitter to 0",
+        ),
         ("digits/colorization", [], "data.channels is 4, and colorization needs RGB"),
     ],
 )
@@ -250,7 +254,30 @@ def test_a_network_of_ones_own_that_ignores_the_number_is_refused(tmp_path: Path
 # methods
 
 
-METHODS = ("aim", "cross_mae", "dino", "ibot", "jigsaw", "mae", "maskfeat", "rotnet", "simclr", "simmim", "swav")
+METHODS = (
+    "aim",
+    "all4one",
+    "capi",
+    "cmae",
+    "cross_mae",
+    "detcon",
+    "dino",
+    "fastsiam",
+    "ibot",
+    "jigsaw",
+    "mae",
+    "maskfeat",
+    "nepa",
+    "nnsiam",
+    "pixio",
+    "rotnet",
+    "simclr",
+    "simmim",
+    "smog",
+    "ssl_ey",
+    "swav",
+    "vicregl",
+)
 """One of each family, and all that look at pixels."""
 
 
