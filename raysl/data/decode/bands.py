@@ -7,7 +7,7 @@ import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class Bands:
                 )
             return samples
         low, high = self.value_range
-        shares = samples.astype(np.float64 if samples.dtype.itemsize > 2 else np.float32)
+        shares: Any = samples.astype(np.float64 if samples.dtype.itemsize > 2 else np.float32)
         if samples.dtype.kind == "f" and not bool(np.isfinite(shares).all()):
             raise CorruptImage("some values are not finite; store numbers in their place, such as 0")
         shares = (shares - low) * (255.0 / (high - low))

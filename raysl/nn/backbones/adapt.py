@@ -5,6 +5,7 @@ What no rule covers stays as it is, and is refused where the tensors are loaded.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +62,7 @@ def _adapted(name: str, value: Tensor, wanted: torch.Size, backbone: Backbone) -
         old, new = (math.isqrt(max(num - 1, 0)) for num in (value.shape[1], wanted[1]))
         if old < 1 or new < 1 or old**2 != value.shape[1] - 1 or new**2 != wanted[1] - 1:
             return None
-        how = getattr(backbone.config, "position_resize", "antialias")
+        how: Any = getattr(backbone.config, "position_resize", "antialias")
         return torch.cat([value[:, :1], resize_positions(value[:, 1:], (old, old), (new, new), how)], dim=1)
     if value.ndim != 4 or len(wanted) != 4 or value.shape[0] != wanted[0]:
         return None
@@ -114,5 +115,5 @@ def resize_patches(weight: Tensor, side: int) -> Tensor:
     inverse = torch.linalg.pinv(resize)  # [side*side, p*p]
     if weight.is_meta:
         return weight.new_empty(*weight.shape[:2], side, side)
-    out = weight.detach().double().cpu().flatten(2) @ inverse.T  # [D, C, side*side]
+    out: Tensor = weight.detach().double().cpu().flatten(2) @ inverse.T  # [D, C, side*side]
     return out.view(*weight.shape[:2], side, side).to(weight)
