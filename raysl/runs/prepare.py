@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl.checkpoint.files import NewestCheckpoint
 from raysl.components import Classes
@@ -272,11 +273,11 @@ def _check_channels(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
         for transform in (*view.transforms, *view.tile_transforms):
             if problem := transform.channels_problem(num):
                 raise ConfigError(f"data.channels={num} and {type(transform).__name__}: {problem}")
-    # buffers of positions are made on the CPU even there
     network = classes.backbone.without_weights(config.backbone).to("meta").eval()
     side = network.native_size
     try:
-        network(torch.zeros(1, num, side, side, device="meta"))
+        with FakeTensorMode(allow_non_fake_inputs=True):  # shapes on the CPU: the meta device knows no autocast
+            network.to_empty(device="cpu")(torch.zeros(1, num, side, side))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"backbone.name: {config.backbone.name} does not take images of {num} channels ({error}); its first layer "
