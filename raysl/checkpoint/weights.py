@@ -21,6 +21,7 @@ from raysl.config.files import read
 from raysl.config.schema import RunConfig
 from raysl.config.stored import check_text
 from raysl.errors import ConfigError
+from raysl.nn.adapters import is_adapter, merge_adapters
 from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact_uri
@@ -43,7 +44,7 @@ class Weights:
         step: number of updates done.
         sha256: hashes of the files that were read, by name.
         backbone: tensors of the exported backbone.
-        method_state: tensors of the whole method if it is the run's method too, else None.
+        method_state: tensors of the whole method, adapters merged, if it is the run's method too, else None.
         hint: settings that would make the run's backbone equal to that of the checkpoint, as far as they are known.
     """
 
@@ -92,7 +93,7 @@ class Weights:
             For `meta.json`: origin of the weights, hashes of their files, parts that were taken and parts that were
             left out.
         """
-        mine = parts_of(method.state_dict())
+        mine = parts_of({name: value for name, value in method.state_dict().items() if not is_adapter(name)})
         taken, left = {"backbone": len(self.backbone)}, {}
         notes = adapted_by(method, self.backbone)
         if self.method_state is None:
@@ -151,7 +152,7 @@ def read_weights(config: RunConfig) -> Weights:
 def _load_method(path: Path) -> Tensors:
     state: Tensors = check_types(load_tensors(path), str(path), {"method": Mapping})["method"]
     check_types(state, f"{path}: method", dict.fromkeys(state, Tensor))
-    return state
+    return merge_adapters(state)
 
 
 def _load_backbone(path: Path) -> Tensors:

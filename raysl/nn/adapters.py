@@ -1,13 +1,14 @@
 """Low-rank adapters: a network's linear layers stay as they are, and learn a small matrix beside each (LoRA, Hu et al.
 2021, arXiv 2106.09685, section 4.1).
 
-The layers keep their names and their weights' names, so that weights load as without adapters, and an export with the
-adapters merged is a plain network.
+The layers keep their names and their weights' names, so that weights load as without adapters. `merge_adapters` makes tensors
+with adapters those of a plain network, without any settings.
 """
 
 import math
 from collections.abc import Mapping
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from raysl.config.schema import AdapterConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 
-DOWN, UP = "lora_a", "lora_b"
+DOWN, UP, SCALE = "lora_a", "lora_b", "lora_scale"
 
 
 class AdaptedLinear(nn.Linear):
@@ -27,19 +28,21 @@ class AdaptedLinear(nn.Linear):
     (True, False)
     """
 
+    lora_scale: Tensor
+
     def __init__(self, layer: nn.Linear, config: AdapterConfig) -> None:
         """Take over a layer's weights, which are frozen."""
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
         self.weight, self.bias = layer.weight, layer.bias
         self.requires_grad_(False)
-        self.scale = config.scale
+        self.register_buffer(SCALE, torch.tensor(config.scale))
         self.lora_a = nn.Parameter(layer.weight.new_empty(config.rank, layer.in_features))
         self.lora_b = nn.Parameter(layer.weight.new_zeros(layer.out_features, config.rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out_features] of x [..., in_features]."""
-        return super().forward(x) + F.linear(F.linear(x, self.lora_a), self.lora_b) * self.scale
+        return super().forward(x) + F.linear(F.linear(x, self.lora_a), self.lora_b) * self.lora_scale
 
 
 def add_adapters(backbone: Backbone, config: AdapterConfig | None) -> None:
@@ -64,23 +67,26 @@ def add_adapters(backbone: Backbone, config: AdapterConfig | None) -> None:
         backbone.set_submodule(name, AdaptedLinear(layers[name], config))
 
 
-def merge_adapters(tensors: Mapping[str, Tensor], config: AdapterConfig | None) -> dict[str, Tensor]:
-    """Return a backbone's tensors with the adapters in the weights, by the names of a network without adapters.
+def is_adapter(name: str) -> bool:
+    """Whether a tensor of this name belongs to an adapter."""
+    return name.rpartition(".")[2] in (DOWN, UP, SCALE)
+
+
+def merge_adapters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a network's tensors with the adapters in the weights, by the names of a network without adapters.
 
     >>> adapted = AdaptedLinear(nn.Linear(4, 6), AdapterConfig(rank=2))
     >>> _ = nn.init.normal_(adapted.lora_b)
     >>> plain, x = nn.Linear(4, 6), torch.rand(3, 4)
-    >>> _ = plain.load_state_dict(merge_adapters(adapted.state_dict(), AdapterConfig(rank=2)))
+    >>> _ = plain.load_state_dict(merge_adapters(adapted.state_dict()))
     >>> torch.allclose(plain(x), adapted(x), atol=1e-6)
     True
     """
-    if config is None:
-        return dict(tensors)
-    merged = {name: value for name, value in tensors.items() if name.rpartition(".")[2] not in (DOWN, UP)}
+    merged = {name: value for name, value in tensors.items() if not is_adapter(name)}
     for name, down in tensors.items():
         layer, dot, last = name.rpartition(".")
         if last == DOWN and isinstance(down, Tensor):  # a rank that holds shares has None
-            weight, up = f"{layer}{dot}weight", tensors[f"{layer}{dot}{UP}"]
-            update = up.double() @ down.double() * config.scale
-            merged[weight] = (tensors[weight].double() + update).to(tensors[weight].dtype)
+            weight, up, scale = (tensors[f"{layer}{dot}{part}"] for part in ("weight", UP, SCALE))
+            update = up.double() @ down.double() * scale.double()
+            merged[f"{layer}{dot}weight"] = (weight.double() + update).to(weight.dtype)
     return merged

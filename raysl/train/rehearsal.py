@@ -17,6 +17,7 @@ from raysl.data.batch import Batch
 from raysl.distributed.pretended import pretended_world
 from raysl.errors import ConfigError
 from raysl.methods.place import recomputed_units
+from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import freeze
 from raysl.nn.recompute import recompute
 from raysl.optim.build import build_optimizer, set_schedules
@@ -70,6 +71,7 @@ def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
     torch.manual_seed(config.seed)
     backbone = classes.backbone(config.backbone)
     freeze(backbone, config.backbone.freeze)
+    add_adapters(backbone, config.backbone.adapters)
     method = classes.method(setup, backbone)
     to_shapes(method, shapes)
     trained = [p for p in method.parameters() if p.requires_grad]

@@ -135,8 +135,7 @@ class TrainState:
         backbone = self.method.export()
         if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
             return backbone
-        adapters = self.config.backbone.adapters
-        weights = merge_adapters(dist.whole(self._exported_weights(), on_all=True), adapters)
+        weights = merge_adapters(dist.whole(self._exported_weights(), on_all=True))
         with torch.random.fork_rng(devices=[]):
             copy: Backbone = type(backbone)(backbone.config)
         copy.load_state_dict(weights)
@@ -150,7 +149,7 @@ class TrainState:
         return {
             "method": dist.whole(self.method.state_dict()),
             "optimizer": dist.optimizer_state(self.optimizer),
-            "backbone": merge_adapters(dist.whole(self._exported_weights()), self.config.backbone.adapters),
+            "backbone": merge_adapters(dist.whole(self._exported_weights())),
         } | ({} if self.average is None else {"average": dist.whole(self.average.state_dict())})
 
     @property

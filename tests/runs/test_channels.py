@@ -284,7 +284,8 @@ METHODS = (
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_of_every_method_takes_four_channels(method: str, tmp_path: Path) -> None:
     folder = a_folder(tmp_path, 4, 64)
-    words = [f"data={folder}", "data.channels=4", RANGE, "data.limit=null"]
+    side = load_config(f"digits/{method}").data.image_size
+    words = [f"data={folder}", f"data.image_size={side}", "data.channels=4", RANGE, "data.limit=null"]
     config = load_config(f"digits/{method}", words)
     config = replace(config, train=replace(config.train, batch_size=32, accumulate=1), benchmarks={})
     run = prepare(config)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from raysl.checkpoint.backbone import load_backbone
 from raysl.checkpoint.files import checkpoint_name
@@ -14,10 +15,15 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.nn.adapters import AdaptedLinear, add_adapters, merge_adapters
 from raysl.nn.backbones.timm_models import TimmModel
+from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
+from raysl.runs.prepare import make_views, prepare
 from raysl.schedule import Step
+from raysl.train.rehearsal import rehearse
 from raysl.train.state import TrainState
+from tests.methods.properties import small
+from tests.rank_processes import RunRanks
+from tests.runs.parallel_runs import tensors_of, trained
 
 IMAGES = (64, 10)
 VIT = ("backbone=vit", "backbone.size=nano", "backbone.depth=2", "backbone.patch_size=8", "data.image_size=16")
@@ -79,8 +85,24 @@ def test_a_checkpoint_has_the_adapters_merged_and_loads_as_any_other(tmp_path: P
     assert not any(isinstance(part, AdaptedLinear) for part in backbone.modules())
     assert torch.allclose(backbone(images), state.method.export().eval()(images), atol=1e-5)
     assert not torch.allclose(backbone(images), load_backbone(str(source))(images), atol=1e-3)
-    again = begun(tmp_path, tmp_path / "saved", "seed=5")
+    again = begun(tmp_path, tmp_path / "saved", "seed=5", "backbone.adapters.alpha=3")
     assert torch.equal(again.method.export().eval()(images), backbone(images)), "weights of a next run"
+
+
+def test_a_next_run_has_the_teacher_that_was_with_its_adapters_merged(tmp_path: Path, source: Path) -> None:
+    words, images = ("method=byol", "method.hidden_dim=8", "method.output_dim=4"), torch.rand(2, 3, 16, 16)
+    state = train(begun(tmp_path, source, *words, "method.momentum=0.5"), 3)
+    state.save(tmp_path / "saved" / checkpoint_name(3), {})
+    again = begun(tmp_path, tmp_path / "saved", *words, "seed=5", "backbone.adapters.rank=3")
+    assert again.weights is not None
+    assert again.weights["left_out"] == []
+    for teacher, other in zip(teachers(state), teachers(again), strict=True):
+        assert torch.allclose(teacher.eval()(images), other.eval()(images), atol=1e-5)
+
+
+def teachers(state: TrainState) -> list[nn.Module]:
+    """Networks of teachers up to their heads' ends."""
+    return [module.module for module in state.method.modules() if isinstance(module, Teacher)]
 
 
 @pytest.mark.parametrize("method", ["simclr", "byol"])
@@ -104,6 +126,33 @@ def test_a_teacher_follows_by_its_adapters(tmp_path: Path, source: Path) -> None
     assert all(not torch.equal(state.method.state_dict()[name], before[name]) for name in names)
 
 
+def in_each_way(folder: str) -> dict[str, dict[str, Tensor]]:
+    """What a checkpoint keeps of a run, by `train.parallel`."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raysl.train.state.initial_weights", lambda *_: None)
+        for kind in ("ddp", "zero1", "fsdp"):
+            words = ("method.weights=nowhere", RANK, f"train.parallel={kind}", "train.workers=2")
+            found[kind] = tensors_of(trained(small("data2vec", *words), Path(folder, kind)))
+    return found
+
+
+def test_ranks_that_share_the_network_end_as_those_that_have_it_whole(run_ranks: RunRanks, tmp_path: Path) -> None:
+    found = run_ranks(2, in_each_way, str(tmp_path), timeout=200)[0]
+    for kind in ("zero1", "fsdp"):
+        assert found[kind].keys() == found["ddp"].keys()
+        for name, value in found["ddp"].items():
+            torch.testing.assert_close(found[kind][name].double(), value.double(), rtol=0, atol=1e-9, msg=name)
+
+
+def test_the_plan_counts_adapters_alone_as_weights_that_train() -> None:
+    counted = []
+    for words in ([], [RANK]):
+        run = small("mae", "method.weights=nowhere", *words)
+        counted.append(rehearse(run.setup, run.classes, make_views(run.setup, run.classes)).gradients)
+    assert counted[1] < counted[0]
+
+
 def test_a_network_of_timm_is_adapted_and_merged() -> None:
     network, config = TimmModel(TimmModel.Config(model="test_vit")).eval(), AdapterConfig(rank=2)
     plain, images = copy.deepcopy(network), torch.rand(2, 3, network.native_size, network.native_size)
@@ -112,7 +161,7 @@ def test_a_network_of_timm_is_adapted_and_merged() -> None:
         if name.endswith("lora_b"):
             torch.nn.init.normal_(value, std=0.1)
     assert not torch.allclose(network(images), plain(images), atol=1e-3)
-    plain.load_state_dict(merge_adapters(network.state_dict(), config))
+    plain.load_state_dict(merge_adapters(network.state_dict()))
     assert torch.allclose(network(images), plain(images), atol=1e-4)
 
 
