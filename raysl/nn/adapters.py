@@ -1,8 +1,8 @@
 """Low-rank adapters: a network's linear layers stay as they are, and learn a small matrix beside each (LoRA, Hu et al.
 2021, arXiv 2106.09685, section 4.1).
 
-The layers keep their names and their weights' names, so that weights load as without adapters. `merge_adapters` makes tensors
-with adapters those of a plain network, without any settings.
+The layers keep their names and their weights' names, so that weights load as without adapters. `merge_adapters` makes
+tensors with adapters those of a plain network, without any settings.
 """
 
 import math

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from raysl import distributed as dist
+from raysl.nn.adapters import merge_adapters
 from raysl.runs.prepare import Prepared
 from raysl.train import LocalReporter, fit
 from raysl.train.state import TrainState
@@ -22,7 +23,10 @@ def trained(run: Prepared, folder: Path, start: Path | None = None) -> TrainStat
             state.load(start)
         reporter = LocalReporter(folder, keep=100)
         fit(state, dist.data_parallel(state.method), run.setup.plan, InFloat64(run), reporter=reporter)
-        assert state.exported().state_dict().keys() == state.method.export().state_dict().keys()
+        assert (
+            merge_adapters(state.exported().state_dict()).keys()
+            == merge_adapters(state.method.export().state_dict()).keys()
+        )
     finally:
         torch.set_default_dtype(torch.float32)
     return state
