@@ -129,6 +129,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "segmentation": "raysl.benchmarks.segmentation:Segmentation",
         "semi_supervised": "raysl.benchmarks.semi_supervised:SemiSupervised",
         "svm": "raysl.benchmarks.svm:SVM",
+        "video_segmentation": "raysl.benchmarks.video_segmentation:VideoSegmentation",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",

@@ -19,6 +19,7 @@ from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.segmentation import Segmentation
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.video_segmentation import VideoSegmentation
 from raysl.components import resolve
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
@@ -162,7 +163,7 @@ def test_benchmarks_name_the_numbers_that_they_give_each_once(config: BenchmarkC
     assert len(set(found)) == len(found)
 
 
-@pytest.mark.parametrize("kind", [CopyDetection, Detection, Segmentation, Finetune])
+@pytest.mark.parametrize("kind", [CopyDetection, Detection, Segmentation, VideoSegmentation, Finetune])
 def test_one_that_trains_or_has_images_of_its_own_asks_for_no_features(kind: type[Benchmark]) -> None:
     assert kind.stages(kind.Config()) == ()
 
