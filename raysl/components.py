@@ -115,6 +115,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "benchmark": {
         "clustering": "raysl.benchmarks.clustering:Clustering",
         "copy_detection": "raysl.benchmarks.copy_detection:CopyDetection",
+        "depth": "raysl.benchmarks.depth:Depth",
         "detection": "raysl.benchmarks.detection:Detection",
         "finetune": "raysl.benchmarks.finetune:Finetune",
         "geometry": "raysl.benchmarks.geometry:Geometry",

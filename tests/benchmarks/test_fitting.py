@@ -10,6 +10,7 @@ import torch
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Needs, metrics_of
 from raysl.benchmarks.copy_detection import CopyDetection
+from raysl.benchmarks.depth import Depth
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.geometry import Geometry
@@ -163,7 +164,7 @@ def test_benchmarks_name_the_numbers_that_they_give_each_once(config: BenchmarkC
     assert len(set(found)) == len(found)
 
 
-@pytest.mark.parametrize("kind", [CopyDetection, Detection, Segmentation, VideoSegmentation, Finetune])
+@pytest.mark.parametrize("kind", [CopyDetection, Depth, Detection, Segmentation, VideoSegmentation, Finetune])
 def test_one_that_trains_or_has_images_of_its_own_asks_for_no_features(kind: type[Benchmark]) -> None:
     assert kind.stages(kind.Config()) == ()
 

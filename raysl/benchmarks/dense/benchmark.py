@@ -1,4 +1,4 @@
-"""The base of detection and segmentation: benchmarks that train on the targets of images of their own."""
+"""The base of detection, segmentation and depth: benchmarks that train on the targets of images of their own."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ SEEN = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "chann
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig(BenchmarkConfig):
-    """Settings that detection and segmentation share."""
+    """Settings that they share."""
 
     interpolation: Interpolation = "bilinear"
     """How images that are measured are resized; Detectron2 and MMSegmentation have bilinear."""
@@ -55,12 +55,14 @@ class Course:
         optim: optimizer and learning rate.
         iterations: updates.
         checkpoint_every: how often a checkpoint is saved.
+        clip_grad: largest norm of the gradient; None for any.
     """
 
     method: MethodConfig
     optim: OptimConfig
     iterations: int
     checkpoint_every: Duration
+    clip_grad: float | None = None
 
 
 class TargetBenchmark(TrainingBenchmark):
@@ -142,6 +144,7 @@ class TargetBenchmark(TrainingBenchmark):
                 uneven=True,
                 precision=config.precision,
                 checkpoint_every=course.checkpoint_every,
+                clip_grad=course.clip_grad,
                 log_every=Duration(1, "%"),
                 **machine_of(measured.train, workers),
             ),

@@ -29,7 +29,7 @@ class Files:
 
     Args:
         uri: of the folder, local or remote.
-        names: of the files.
+        names: of the files; those in a folder inside have its name in front, as `a/1.jpg`.
         sizes: in bytes, int64 [N]; -1 where the storage does not tell.
     """
 
@@ -49,7 +49,12 @@ class Files:
         Raises:
             ConfigError: if one of them is not there.
         """
-        present = list_folder_files(uri) if Folder(uri).exists() else {}
+        present = {
+            f"{inner}{name}": file
+            for inner in sorted({name[: name.rfind("/") + 1] for name in names})
+            if Folder(uri).exists(inner)
+            for name, file in list_folder_files(f"{uri.rstrip('/')}/{inner}" if inner else uri).items()
+        }
         if absent := [name for name in names if name not in present]:
             raise ConfigError(
                 f"{len(absent):,} of the {len(names):,} files that {listed_in} lists are not in {uri!r}, first "
@@ -154,16 +159,25 @@ def lines_of(folder: Folder, name: str) -> list[str]:
     Raises:
         ConfigError: if the list is missing, not text, or empty.
     """
+    return [words[0] for words in rows_of(folder, name)]
+
+
+def rows_of(folder: Folder, name: str) -> list[list[str]]:
+    """Read the words of each non-empty line of a list.
+
+    Raises:
+        ConfigError: if the list is missing, not text, or empty.
+    """
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
     try:
         lines = folder.read(name).decode().splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{folder.uri_of(name)} is not UTF-8 text; fetch it anew") from error
-    words = [line.split()[0] for line in lines if line.strip()]
-    if not words:
+    rows = [line.split() for line in lines if line.strip()]
+    if not rows:
         raise ConfigError(f"{folder.uri_of(name)} lists no images")
-    return words
+    return rows
 
 
 def even_part(num: int, limit: int | None) -> Int64s:

@@ -1,4 +1,4 @@
-"""The sources of detection and segmentation: images with boxes or masks."""
+"""The sources of detection, segmentation and depth: images with boxes, masks or depths."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,6 +6,7 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
+from raysl.benchmarks.dense.depths import DepthSplit, depth_split
 from raysl.benchmarks.dense.files import TargetSplit
 from raysl.benchmarks.dense.masks import Layout, MaskSplit, mask_split
 from raysl.benchmarks.dense.schedules import SCHEDULES
@@ -46,6 +47,25 @@ class MaskImages(TargetSource):
         config, is_train = self.config, name == "train"
         chosen = config.train_set if is_train else config.test_set
         return mask_split(config.layout, Folder(config.path), is_train, chosen, config.masks).part(config.limit)
+
+
+class DepthImages(TargetSource):
+    """Images with depths, in the layout that BTS has of NYU Depth v2."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Those of the benchmark `depth`, which has them under the same names."""
+
+        name: str = "raysl.benchmarks.dense.sources:DepthImages"
+        path: Location
+        train_set: str = "sync"
+        test_set: str = "official_splits/test"
+
+    @override
+    def split(self, name: str) -> DepthSplit:
+        config = self.config
+        chosen = config.train_set if name == "train" else config.test_set
+        return depth_split(Folder(config.path), chosen).part(config.limit)
 
 
 class BoxImages(TargetSource):

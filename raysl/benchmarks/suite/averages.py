@@ -10,7 +10,14 @@ from raysl.report.contents import Score
 AVERAGE = "mean"
 """Metric of the average."""
 RIVALS = ("untrained", "pixels")
-WORDS = {"top1": "top-1", "mean_per_class": "mean per class", "map": "mAP", "miou": "mIoU"}
+WORDS = {
+    "top1": "top-1",
+    "mean_per_class": "mean per class",
+    "map": "mAP",
+    "miou": "mIoU",
+    "rmse": "RMSE",
+    "jf_mean": "J&F",
+}
 """Metrics in the titles of rows, where they are not called by their name."""
 
 

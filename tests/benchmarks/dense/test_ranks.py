@@ -12,12 +12,13 @@ import raysl.runs.run
 from raysl.benchmarks.benchmark import Benchmark, Findings
 from raysl.benchmarks.dense import detector as dense_detector
 from raysl.benchmarks.dense import pyramid as dense_pyramid
+from raysl.benchmarks.depth import Depth
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.segmentation import Segmentation
 from raysl.benchmarks.training_runs import trained
 from raysl.errors import ConfigError
 from raysl.runs.run import train
-from tests.benchmarks.dense import test_boxes, test_detection, test_segmentation
+from tests.benchmarks.dense import test_boxes, test_depth, test_depths, test_detection, test_segmentation
 from tests.benchmarks.dense import test_masks as masks
 from tests.benchmarks.dense.scenes import context, palette_png, put
 from tests.benchmarks.trainings import train_here
@@ -25,9 +26,11 @@ from tests.rank_processes import RunRanks
 
 
 def settings_of(name: str, data: Path, **fields: Any) -> Benchmark:
-    """A small one of either kind on generated images."""
+    """A small one of each kind on generated images."""
     if name == "segmentation":
         return Segmentation(test_segmentation.config(data, iterations=4, **fields))
+    if name == "depth":
+        return Depth(test_depth.config(data, iterations=8, **fields))
     return Detection(test_detection.config(data, iterations=2, batch_size=4, lr=0.01, norm="frozen", **fields))
 
 
@@ -53,22 +56,24 @@ def measured(name: str, data: Path, run: Path) -> tuple[Findings, dict[str, torc
     return found, torch.load(newest, weights_only=True)["method"]
 
 
-def both(folder: Path, run: str) -> tuple[Any, Any]:
-    """What both find."""
-    return tuple(measured(name, folder / name, folder / run / name) for name in ("segmentation", "detection"))  # type: ignore[return-value]
+def every(folder: Path, run: str) -> tuple[Any, ...]:
+    """What each finds."""
+    return tuple(measured(name, folder / name, folder / run / name) for name in ("segmentation", "depth", "detection"))
 
 
 def test_two_ranks_come_to_what_one_does_and_measure_each_image_once(tmp_path: Path, run_ranks: RunRanks) -> None:
     masks.voc(tmp_path / "segmentation", num=5)
     test_boxes.voc(tmp_path / "detection", num=5)
-    first, second = run_ranks(2, both, tmp_path, "two")
+    test_depths.bts(tmp_path / "depth", num=5)
+    first, second = run_ranks(2, every, tmp_path, "two")
     for one, other in zip(first, second, strict=True):
         assert [metric.value for metric in one[0].metrics] == [metric.value for metric in other[0].metrics]
         assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
-    found, weights = measured("segmentation", tmp_path / "segmentation", tmp_path / "one")
-    assert all(torch.allclose(weights[name], first[0][1][name], atol=1e-5) for name in weights)
-    for metric, ours in zip(found.metrics, first[0][0].metrics, strict=True):
-        assert metric.value == pytest.approx(ours.value, abs=0.5)
+    for place, (name, within) in enumerate((("segmentation", 0.5), ("depth", 1e-3))):
+        found, weights = measured(name, tmp_path / name, tmp_path / "one" / name)
+        assert all(torch.allclose(weights[key], first[place][1][key], atol=1e-5) for key in weights)
+        for metric, ours in zip(found.metrics, first[place][0].metrics, strict=True):
+            assert metric.value == pytest.approx(ours.value, abs=within)
 
 
 @pytest.mark.slow

@@ -1,0 +1,156 @@
+"""Depth by a linear layer on frozen features (DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 7.4).
+
+The head is "lin. 1" of table 11. Head and losses are those of DINOv2's `dinov2/eval/depth/`. Crops, areas and scores
+are those of the Monocular Depth Estimation Toolbox that it runs in (`configs/_base_/datasets/nyu.py`,
+`depth/datasets/nyu.py`, `depth/core/evaluation/metrics.py`), optimizer and schedule those of the settings that DINOv2
+publishes with its linear head of KITTI.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from torch import Tensor
+from typing_extensions import override
+
+from raysl.benchmarks.benchmark import Context, Findings, Labelled
+from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
+from raysl.benchmarks.dense.depth_head import DepthHead, covered
+from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics
+from raysl.benchmarks.dense.maps import chosen_stages
+from raysl.benchmarks.dense.sources import DepthImages, TargetSource
+from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
+from raysl.errors import ConfigError
+from raysl.optim.adamw import AdamW
+from raysl.schedule import Duration
+
+if TYPE_CHECKING:
+    from raysl.checkpoint.backbone import Checkpoint
+
+CLIPPED = 35.0
+"""Largest norm of the gradient, in DINOv2's settings of its depth heads."""
+
+
+class Depth(TargetBenchmark):
+    """Errors of depths that a linear layer predicts from the maps of the frozen backbone.
+
+    Metrics are means over test images, each over its pixels with a depth: `rmse` in metres, the relative error
+    `abs_rel`, the error of the decimal logarithm `log10`, and the share of pixels within a factor of 1.25, 1.25 squared
+    and cubed, `delta1` to `delta3`, in percent. Of the first three smaller is better.
+    """
+
+    protocol = (
+        "A 1x1 convolution from the frozen backbone's last patch and class tokens to 256 bins of depth, whose mean is "
+        "the prediction, on NYU Depth v2 (DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 7.4)."
+    )
+    cost = "a training of a head for 38,400 updates of 16 images of 416x544 px, for a GPU; as much for each rival"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(TargetConfig):
+        """Settings of DINOv2's linear depth."""
+
+        name: str = "depth"
+        rivals: tuple[Literal["untrained"], ...] = ("untrained",)
+        """Rivals of the pre-trained backbone: the same one with initial weights."""
+        path: Location | None = None
+        """Folder or URI of the dataset, in the layout of BTS. Required."""
+        train_set: str = "sync"
+        """Training images: a folder in it, with a folder for each scene; or a list that ends in .txt."""
+        test_set: str = "official_splits/test"
+        """Test images likewise."""
+        stages: tuple[str, ...] = ()
+        """Maps of the backbone that the head sees, side by side. Default: the last one; the paper's "lin. 4" has four
+        blocks."""
+        class_token: bool = True
+        """Each patch sees the class token too; of networks without one the map is all."""
+        bins: Annotated[int, Within(2, 65_536)] = 256
+        """Depths from min_depth to max_depth, at equal distances."""
+        min_depth: Positive = 1e-3
+        """Smallest depth in metres."""
+        max_depth: Positive = 10.0
+        """Largest depth in metres; test pixels beyond it do not count."""
+        gradient_weight: Amount = 0.5
+        """Weight of the gradient loss beside the scale-invariant one."""
+        warm_up: Place = 100
+        """First updates, in which the scale-invariant loss has no variance."""
+        train_area: tuple[Place, Place, Place, Place] | None = (45, 472, 43, 608)
+        """Part of a training image that crops come from: first row, row after the last, and columns likewise. null is
+        all of it."""
+        test_area: tuple[Place, Place, Place, Place] | None = (45, 471, 41, 601)
+        """Part of a test image that is measured, as Eigen et al. do; null is all of it."""
+        crop: tuple[Side, Side] = (416, 544)
+        """Height and width of training crops in pixels."""
+        mirror: bool = True
+        """Test images are predicted mirrored too, and the mean counts."""
+        iterations: Count = 38_400
+        """Updates of the head."""
+        lr: Annotated[float, Within(0, 1e6)] = 1e-4
+        """Peak learning rate of AdamW for a batch of 16; it grows linearly with the batch, and falls along a cosine
+        after the warm-up."""
+        weight_decay: Annotated[float, Within(0, 1000)] = 0.01
+        """Weight decay of AdamW."""
+        warmup: Length = field(default=Duration.parse("12800st"))
+        """Linear rise of the learning rate."""
+        checkpoint_every: Every = field(default=Duration.parse("1000st"))
+        """How often a checkpoint is saved, from which an interrupted training goes on."""
+
+    Source = DepthImages
+
+    @classmethod
+    @override
+    def data(cls, config: Config) -> DepthImages.Config:
+        if config.path is None:
+            raise ConfigError("depth needs path=, the folder of NYU Depth v2 in the layout of BTS, with sync/ in it")
+        names = ("path", "train_set", "test_set", "limit")
+        return DepthImages.Config(**{name: getattr(config, name) for name in names})
+
+    @classmethod
+    @override
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        if config.min_depth >= config.max_depth:
+            raise ConfigError(
+                f"depth has min_depth={config.min_depth} and max_depth={config.max_depth}; give a larger max_depth"
+            )
+        for name in ("train_area", "test_area"):
+            area = getattr(config, name)
+            if area is not None and (area[0] >= area[1] or area[2] >= area[3]):
+                raise ConfigError(
+                    f"depth: {name}={list(area)} is empty; give first row, row after the last, first column, column "
+                    "after the last, as [45, 471, 41, 601]"
+                )
+        return super().fit_to(config, images)
+
+    @classmethod
+    @override
+    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+        backbone = checkpoint.backbone
+        chosen_stages(backbone, config.stages)
+        for side in config.crop:
+            type(backbone).check_side(backbone.config, covered(side, backbone.patch_size or 1))
+
+    @classmethod
+    @override
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        return list(NAMES)
+
+    @override
+    def course(self, context: Context) -> Course:
+        config = self.config
+        head = ("stages", "class_token", "bins", "min_depth", "max_depth", "gradient_weight", "warm_up", "mirror")
+        names = (*head, "train_area", "test_area", "crop")
+        return Course(
+            method=DepthHead.Config(**{name: getattr(config, name) for name in names}),
+            optim=AdamW.Config(
+                lr=config.lr,
+                lr_batch_size=16,
+                warmup=config.warmup,
+                weight_decay=config.weight_decay,
+            ),
+            iterations=config.iterations,
+            checkpoint_every=config.checkpoint_every,
+            clip_grad=CLIPPED,
+        )
+
+    @override
+    def findings(self, results: Mapping[str, Tensor], source: TargetSource, seed: int) -> Findings:
+        return Findings(depth_metrics(results["scores"], seed))
