@@ -4,16 +4,14 @@ BTS (Lee et al. 2019, arXiv 1907.10326) has `rgb_00045.jpg` beside `sync_depth_0
 and lists with the address of both in a line. Depths are millimetres of 16 bits, and 0 where none was measured.
 """
 
-import hashlib
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, rows_of
+from raysl.benchmarks.dense.files import Files, PairedSplit, rows_of
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.sources.listing import list_folders
@@ -26,45 +24,15 @@ IMAGE, DEPTH = "rgb_", "sync_depth_"
 
 
 @dataclass(frozen=True)
-class DepthSplit(TargetSplit):
-    """Images and their depths.
+class DepthSplit(PairedSplit):
+    """Images and their depths."""
 
-    Args:
-        images, depths: files, in the same order.
-    """
-
-    images: Files
-    depths: Files
     classes: tuple[str, ...] = ()
 
-    @property
     @override
-    def files(self) -> tuple[Files, ...]:
-        return (self.images,)
-
-    @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
-        """Digest of the images and depths."""
-        return hashlib.sha256(self.images.digest() + self.depths.digest()).hexdigest()[:16]
-
-    def part(self, limit: int | None) -> "DepthSplit":
-        """Return an even share of at most `limit` images."""
-        numbers = even_part(len(self), limit)
-        return replace(self, images=self.images.take(numbers), depths=self.depths.take(numbers))
-
-    def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Read an image uint8 [3, H, W] and the depths of its pixels in metres, float32 [H, W], 0 where unknown.
-
-        Raises:
-            ConfigError: if a file cannot be read, or the two differ in size.
-        """
-        image, depth = self.images.image(number), torch.from_numpy(self.depths.decoded(number, metres))
-        if image.shape[1:] != depth.shape:
-            raise ConfigError(
-                f"{self.depths.uri_of(number)} has {list(depth.shape)} pixels, and its image {list(image.shape[1:])}; "
-                "fetch the dataset anew"
-            )
-        return image, depth
+    def target(self, number: int) -> Tensor:
+        """Read the depths of an image's pixels in metres, float32 [H, W], 0 where unknown."""
+        return torch.from_numpy(self.targets.decoded(number, metres))
 
 
 def metres(data: bytes) -> np.ndarray:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -151,6 +151,55 @@ class TargetSplit(Split):
                 return files, number
             number -= len(files)
         raise IndexError(number)
+
+
+@dataclass(frozen=True)
+class PairedSplit(TargetSplit):
+    """Images of one folder, each with a file that has a number for each of its pixels.
+
+    Args:
+        images, targets: files, in the same order.
+    """
+
+    images: Files
+    targets: Files
+
+    @property
+    @override
+    def files(self) -> tuple[Files, ...]:
+        return (self.images,)
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Digest of the images and their targets."""
+        return hashlib.sha256(self.images.digest() + self.targets.digest()).hexdigest()[:16]
+
+    def part(self, limit: int | None) -> Self:
+        """Return an even share of at most `limit` images."""
+        numbers = even_part(len(self), limit)
+        return replace(self, images=self.images.take(numbers), targets=self.targets.take(numbers))
+
+    @abstractmethod
+    def target(self, number: int) -> Tensor:
+        """Read the target of an image [H, W].
+
+        Raises:
+            ConfigError: if the file cannot be read, or has what it cannot have.
+        """
+
+    def sample(self, number: int) -> tuple[Tensor, Tensor]:
+        """Read an image uint8 [3, H, W] and its target [H, W], see `target`.
+
+        Raises:
+            ConfigError: if a file cannot be read, or the two differ in size.
+        """
+        image, target = self.image(number), self.target(number)
+        if image.shape[1:] != target.shape:
+            raise ConfigError(
+                f"{self.targets.uri_of(number)} has {list(target.shape)} pixels, and its image "
+                f"{list(image.shape[1:])}; fetch the dataset anew"
+            )
+        return image, target
 
 
 def lines_of(folder: Folder, name: str) -> list[str]:

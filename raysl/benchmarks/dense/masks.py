@@ -4,9 +4,7 @@ Everingham et al., The Pascal Visual Object Classes Challenge, IJCV 2010; Zhou e
 Dataset, CVPR 2017 (the 150 classes of its scene parsing benchmark).
 """
 
-import hashlib
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of
+from raysl.benchmarks.dense.files import Files, PairedSplit, lines_of
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.errors import ConfigError
@@ -37,63 +35,29 @@ Layout = Literal["voc", "ade20k"]
 
 
 @dataclass(frozen=True)
-class MaskSplit(TargetSplit):
+class MaskSplit(PairedSplit):
     """Images and their masks.
 
     Args:
-        images, masks: files, in the same order.
-        classes: names, by the numbers that `mask` gives.
+        images, targets: files, in the same order.
+        classes: names, by the numbers that `target` gives.
         first: number of class 0 in the files of masks; smaller numbers, and 255, are ignored.
     """
 
-    images: Files
-    masks: Files
     classes: tuple[str, ...]
     first: int
 
-    @property
     @override
-    def files(self) -> tuple[Files, ...]:
-        return (self.images,)
-
-    @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
-        """Digest of the images and masks."""
-        return hashlib.sha256(self.images.digest() + self.masks.digest()).hexdigest()[:16]
-
-    def part(self, limit: int | None) -> "MaskSplit":
-        """Return an even share of at most `limit` images."""
-        numbers = even_part(len(self), limit)
-        return replace(self, images=self.images.take(numbers), masks=self.masks.take(numbers))
-
-    def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Read an image uint8 [3, H, W] and the classes of its pixels uint8 [H, W], IGNORE where they are not counted.
-
-        Raises:
-            ConfigError: if a file cannot be read, the two differ in size, or a pixel has a number of no class.
-        """
-        image, mask = self.images.image(number), self.mask(number)
-        if image.shape[1:] != mask.shape:
-            raise ConfigError(
-                f"{self.masks.uri_of(number)} has {list(mask.shape)} pixels, and its image {list(image.shape[1:])}; "
-                "fetch the dataset anew"
-            )
-        return image, mask
-
-    def mask(self, number: int) -> Tensor:
-        """Read the classes of an image's pixels, uint8 [H, W], IGNORE where they are not counted.
-
-        Raises:
-            ConfigError: if the file cannot be read, or a pixel has a number of no class.
-        """
+    def target(self, number: int) -> Tensor:
+        """Read the classes of an image's pixels, uint8 [H, W], IGNORE where they are not counted."""
         table = np.full(256, UNKNOWN, np.uint8)
         table[: self.first] = table[IGNORE] = IGNORE
         table[self.first : self.first + len(self.classes)] = np.arange(len(self.classes))
-        stored = self.masks.decoded(number, indices)
+        stored = self.targets.decoded(number, indices)
         classes = table[stored]
         if (classes == UNKNOWN).any():
             raise ConfigError(
-                f"{self.masks.uri_of(number)} has a pixel of number {stored[classes == UNKNOWN][0]}; the classes are "
+                f"{self.targets.uri_of(number)} has a pixel of number {stored[classes == UNKNOWN][0]}; the classes are "
                 f"{self.first} to {self.first + len(self.classes) - 1}, and 255 is ignored: is it of another layout?"
             )
         return torch.from_numpy(classes)

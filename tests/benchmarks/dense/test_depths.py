@@ -59,7 +59,7 @@ def test_each_image_of_a_folder_of_scenes_has_its_depths_in_metres(tmp_path: Pat
     assert np.array_equal(depth.numpy(), (millimetres / 1000).astype(np.float32))
     assert (torch.from_numpy(pixels).permute(2, 0, 1).int() - image.int()).abs().float().mean() < 10
     part = split.part(2)
-    assert part.depths.names == ("sync/bath_0002/sync_depth_00000.png", "sync/kitchen_0001a/sync_depth_00001.png")
+    assert part.targets.names == ("sync/bath_0002/sync_depth_00000.png", "sync/kitchen_0001a/sync_depth_00001.png")
     assert part.fingerprint != split.fingerprint == split.part(9).fingerprint
 
 

@@ -65,12 +65,12 @@ def test_trainaug_goes_by_its_name(tmp_path: Path) -> None:
         put(tmp_path / f"SegmentationClassAug/2007_{number:06d}.png", palette_png(classes))
     put(tmp_path / "ImageSets/Segmentation/aug.txt", "2007_000050\n2007_000051\n")  # as MMSegmentation writes it
     parts = mask_split("voc", folder, is_train=True, chosen="trainaug")
-    assert [name[-7:-4] for name in parts.masks.names] == ["000", "001", "002", "003", "050", "051"]
-    assert parts.masks.uri.endswith("/SegmentationClassAug")
+    assert [name[-7:-4] for name in parts.targets.names] == ["000", "001", "002", "003", "050", "051"]
+    assert parts.targets.uri.endswith("/SegmentationClassAug")
     put(tmp_path / "ImageSets/Segmentation/trainaug.txt", "2007_000051\n2007_000003\n")
     listed = mask_split("voc", folder, is_train=True, chosen="trainaug")
     assert listed.images.names == ("2007_000051.jpg", "2007_000003.jpg")
-    assert mask_split("voc", folder, is_train=False).masks.uri.endswith("/SegmentationClass")
+    assert mask_split("voc", folder, is_train=False).targets.uri.endswith("/SegmentationClass")
 
 
 def test_ade_counts_its_150_classes_from_1_and_ignores_0(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_part_is_an_even_share_with_a_fingerprint_of_its_own(tmp_path: Path) -
     split = mask_split("voc", voc(tmp_path), is_train=True)
     part = split.part(2)
     assert part.images.names == ("2007_000000.jpg", "2007_000002.jpg")
-    assert part.masks.names == ("2007_000000.png", "2007_000002.png")
+    assert part.targets.names == ("2007_000000.png", "2007_000002.png")
     assert part.fingerprint != split.fingerprint == split.part(9).fingerprint
 
 
