@@ -64,6 +64,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "pmsn": "raysl.methods.pmsn:PMSN",
         "ressl": "raysl.methods.ressl:ReSSL",
         "rotnet": "raysl.methods.rotnet:RotNet",
+        "salt": "raysl.methods.salt:SALT",
         "simclr": "raysl.methods.simclr:SimCLR",
         "simmim": "raysl.methods.simmim:SimMIM",
         "simsiam": "raysl.methods.simsiam:SimSiam",

@@ -49,6 +49,7 @@ LESS = {
     "nnclr": ("method.queue_size=512",),
     "ressl": ("method.queue_size=512", "method.hidden_dim=64"),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
+    "salt": ("method.predictor_depth=2", "method.target=latents", "method.teacher=untrained"),
     "smog": ("method.num_groups=4", "method.queue_size=512"),
     "ssl_ey": ("method.dim=64",),
     "vibcreg": ("method.dim=64",),

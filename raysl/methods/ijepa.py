@@ -10,7 +10,7 @@ no class token: here it is a token of the context that the predictor does not ge
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,9 @@ from raysl import distributed as dist
 from raysl.config.ranges import Areas, Count, Factors, Place, Share, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
+from raysl.methods.patches import check_context, check_width, multi_block_mask, token_backbone
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -32,7 +31,6 @@ from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
-from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import ViewRecipe
 
@@ -83,27 +81,21 @@ class IJEPA(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
         size = self.config.views.size
-        self.num_context, self.num_target = _mask(setup).most((size, size))
+        self.num_context, self.num_target = multi_block_mask(setup, "I-JEPA").most((size, size))
         self.predictor = Predictor(self.config, self.backbone)
         self.teacher = Teacher(self.backbone)
 
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches, views too small for a context, and impossible predictors."""
-        config, side = setup.method, grid_side(setup, "I-JEPA")
-        most, _ = _mask(setup).most((config.views.size, config.views.size))
-        if most < max(config.min_context, 1):
-            raise ConfigError(
-                f"a context has at most {most} of the {side**2} patches of a view, and method.min_context is "
-                f"{config.min_context}; take a smaller backbone.patch_size, smaller method.target_scale, or fewer"
-            )
-        check_width("predictor", config.predictor_width, config.predictor_heads)
+        check_context(setup, "I-JEPA")
+        check_width("predictor", setup.method.predictor_width, setup.method.predictor_heads)
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
         """Return the views of `Config.views`, each with context and targets."""
         views: Crops = setup.method.views
-        return views.recipe(_mask(setup))
+        return views.recipe(multi_block_mask(setup, "I-JEPA"))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean distance of predictions and targets over all patches of all blocks of the batch (section
@@ -147,13 +139,14 @@ class Predictor(nn.Module):
     """From the tokens of a context to those of blocks, given by their positions (section 3, "Prediction").
 
     Args:
-        config: of the method.
-        backbone: the network whose tokens are its input and its targets.
+        config: of the method: its `predictor_width`, `predictor_depth`, `predictor_heads` and `views`.
+        backbone: the network whose tokens are its input, and its targets unless their width is given.
+        num_values: width of a prediction; default: that of the backbone's tokens.
     """
 
     positions: Tensor
 
-    def __init__(self, config: IJEPA.Config, backbone: TokenBackbone) -> None:
+    def __init__(self, config: Any, backbone: TokenBackbone, num_values: int | None = None) -> None:
         super().__init__()
         width, side = config.predictor_width, config.views.size // backbone.patch_size
         self.embed = nn.Linear(backbone.token_dim, width)
@@ -161,7 +154,7 @@ class Predictor(nn.Module):
         self.register_buffer("positions", sincos_positions(side, side, width, num_prefix=0)[0])
         self.blocks = nn.ModuleList(Block(width, config.predictor_heads) for _ in range(config.predictor_depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.head = nn.Linear(width, backbone.token_dim)
+        self.head = nn.Linear(width, num_values or backbone.token_dim)
         init_linear(self)
         nn.init.trunc_normal_(self.mask_token, std=0.02)
 
@@ -183,10 +176,3 @@ class Predictor(nn.Module):
         for block in self.blocks:
             x = block(x, is_key)  # [B*M, K + T, W]
         return self.head(self.norm(x[:, -shape[2] :])).unflatten(0, shape[:2])  # type: ignore[no-any-return]
-
-
-def _mask(setup: Setup) -> MultiBlockMask:
-    """Return the mask of each view: its context and targets."""
-    config = setup.method
-    names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context", "max_context")
-    return MultiBlockMask(patch_size=patch_side(setup, "I-JEPA"), **{name: getattr(config, name) for name in names})

@@ -6,6 +6,7 @@ from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
 from raysl.transforms.masking import BlockMask
+from raysl.transforms.multi_block import MultiBlockMask
 
 
 def patch_side(setup: Setup, title: str) -> int:
@@ -149,4 +150,31 @@ def check_block_masks(setup: Setup, title: str) -> None:
         raise ConfigError(
             f"method.mask_share={list(setup.method.mask_share)} masks none of the {side**2} patches of a large view; "
             "give larger shares, or smaller patches"
+        )
+
+
+def multi_block_mask(setup: Setup, title: str) -> MultiBlockMask:
+    """Return the mask of each view, its context and targets, from the settings of the method with its names; arguments
+    are those of `patch_side`.
+
+    Raises:
+        ConfigError: if the backbone has no patches.
+    """
+    names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context", "max_context")
+    settings = {name: getattr(setup.method, name) for name in names}
+    return MultiBlockMask(patch_size=patch_side(setup, title), **settings)
+
+
+def check_context(setup: Setup, title: str) -> None:
+    """Refuse backbones without patches, and views too small for a context; arguments are those of `patch_side`.
+
+    Raises:
+        ConfigError: with the numbers and what to set instead.
+    """
+    config, side = setup.method, grid_side(setup, title)
+    most, _ = multi_block_mask(setup, title).most((config.views.size, config.views.size))
+    if most < max(config.min_context, 1):
+        raise ConfigError(
+            f"a context has at most {most} of the {side**2} patches of a view, and method.min_context is "
+            f"{config.min_context}; take a smaller backbone.patch_size, smaller method.target_scale, or fewer"
         )

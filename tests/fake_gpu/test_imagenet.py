@@ -30,6 +30,7 @@ FEW_IMAGES = {
     "deepcluster": ("method.clusters=5",),
     "deepcluster_v2": ("method.clusters=5",),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
+    "salt": ("method.teacher=untrained",),
     "swav": ("method.prototypes=5",),
     "swav_momentum": ("method.prototypes=5",),
     "wmse": ("method.output_dim=4",),

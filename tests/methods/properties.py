@@ -52,6 +52,7 @@ FURTHER = {
         "method.gram_update_every=3st",
         "method.gram_updates=2",
     ),
+    "salt": ("method.target=latents", "method.teacher=untrained"),
 }
 """Settings that switch on parts of a method that its own configuration has switched off."""
 STOPS = (2, 4, 7)

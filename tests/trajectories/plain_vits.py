@@ -384,6 +384,38 @@ class IJEPA(Plain):
         return normalised(self.net.teacher.module.tokens(images)[0, 1:])
 
 
+class SALT(Plain):
+    """Li et al. 2025: one image at a time, so that nothing is filled up."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Absolute error of the teacher's hidden patches, or squared error of their pixels."""
+        images, terms = batch.views["global"].flatten(0, 1), []
+        hidden = batch.extras["global.mask"].flatten(0, 1).flatten(1)
+        blocks = batch.extras["global.targets"].flatten(0, 1).flatten(2)
+        for image, hides, own in zip(images, hidden, blocks, strict=True):
+            keep, wanted = (~hides).nonzero().T, own.any(dim=0).nonzero().T[None]  # [1, K], [1, 1, T]
+            context = self.net.backbone.visible_tokens(image[None], keep)[:, 1:]
+            is_there = torch.ones_like(keep, dtype=torch.bool), torch.ones_like(wanted, dtype=torch.bool)
+            said = self.net.predictor(context, keep, is_there[0], wanted, is_there[1])[0, 0]
+            with torch.no_grad():
+                told = self._targets(image)[wanted[0, 0]]
+            errors = [row - other for row, other in zip(said, told, strict=True)]
+            terms.append(mean([off.abs().mean() if self.net.teacher else off.square().mean() for off in errors]))
+        return mean(terms)
+
+    def _targets(self, image: Tensor) -> Tensor:
+        """The teacher's patches, or pixels that are normalised patch by patch [L, E]."""
+        if self.net.teacher:
+            return self.net.teacher.tokens(image[None])[0, 1:]  # type: ignore[no-any-return]
+        size, rows = self.net.backbone.patch_size, []
+        for row in range(0, image.shape[1], size):
+            for column in range(0, image.shape[2], size):
+                pixels = image[:, row : row + size, column : column + size].permute(1, 2, 0).flatten()
+                centred = pixels - pixels.mean()
+                rows.append(centred / (centred.square().sum() / (len(pixels) - 1) + 1e-6).sqrt())
+        return torch.stack(rows)
+
+
 class DINOv2(Plain):
     """Oquab et al. 2023, section 4."""
 
@@ -522,6 +554,8 @@ VITS = {
     "ijepa": (IJEPA, ()),
     "nepa": (NEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
+    "salt": (SALT, ()),
+    "salt-pixels": (SALT, ("method.teacher=null", "method.target=pixels")),
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
     "dino_v3": (DINOv3, ("method.head.norm=false", "method.patch_head.norm=false", "backbone.rope_rescale=1")),
     "pixio": (Pixio, ()),
