@@ -42,6 +42,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "distill": "raysl.methods.distill:Distill",
         "emp_ssl": "raysl.methods.emp_ssl:EMPSSL",
         "fastsiam": "raysl.methods.fastsiam:FastSiam",
+        "franca": "raysl.methods.franca:Franca",
         "frossl": "raysl.methods.frossl:FroSSL",
         "ibot": "raysl.methods.ibot:IBOT",
         "ijepa": "raysl.methods.ijepa:IJEPA",

@@ -38,6 +38,7 @@ LESS = {
     "nnbyol": ("method.queue_size=512", "method.hidden_dim=64"),
     "dino": tuple(f"method.head.{size}" for size in SMALL_HEAD),
     "dino_v2": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
+    "franca": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
     "dino_v3": (
         *(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
         "method.gram_teacher=untrained",

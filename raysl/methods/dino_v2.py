@@ -22,7 +22,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.dino_head import DINOHead, HeadConfig
+from raysl.nn.dino_head import DINOHead, HeadConfig, NestedHead
 from raysl.nn.ema import Teacher
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
@@ -95,7 +95,7 @@ class DINOv2(Method):
         super().__init__(setup, token_backbone(backbone))
         dim = self.backbone.token_dim
         self.num_masked = most_masked(setup, self.title)
-        self.head, self.patch_head = DINOHead(dim, self.config.head), DINOHead(dim, self.config.patch_head)
+        self.head, self.patch_head = self._head(dim, self.config.head), self._head(dim, self.config.patch_head)
         self.teacher = Teacher(backbone)
         self.teacher_head, self.teacher_patch_head = Teacher(self.head), Teacher(self.patch_head)
 
@@ -129,7 +129,7 @@ class DINOv2(Method):
         codes, patch_codes = self._codes(large, places, is_masked, step)  # [B, G, K], [B, G, M, P]
 
         class_loss = self._class_loss(scores, codes)
-        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)
+        patch_loss = self._patch_loss(patch_scores, patch_codes, is_masked)
         h_all, rows = dist.all_gather(h[:, : large.shape[1]]), dist.own_rows(h)  # [N, G, D], [B]
         views = range(large.shape[1])
         spread = torch.stack([koleo(h[:, view], h_all[:, view], rows) for view in views]).sum()
@@ -163,9 +163,22 @@ class DINOv2(Method):
         """Return the teacher, which the paper evaluates."""
         return cast(Backbone, self.teacher.module)
 
+    def _head(self, dim: int, config: HeadConfig) -> DINOHead | NestedHead:
+        """Return a projector of tokens [..., D]."""
+        return DINOHead(dim, config)
+
     def _class_loss(self, scores: Tensor, codes: Tensor) -> Tensor:
         """Return the loss of class tokens, of scores [B, V, K] and codes [B, G, K]."""
         return dino(scores, codes, self.config.temperature)
+
+    def _patch_loss(self, scores: Tensor, codes: Tensor, is_masked: Tensor) -> Tensor:
+        """Return the loss of masked patches, of scores and codes [B, G, M, P]."""
+        return masked_prediction(scores, codes, is_masked, self.config.temperature)
+
+    def _balanced(self, head: nn.Module, scores: Tensor, temp: float, mask: Tensor | None = None) -> Tensor:
+        """Return the assignments [n, K] of scores [n, K] that `head` gives, balanced over those rows of all ranks that
+        `mask` [n] has."""
+        return sinkhorn(scores, temp, self.config.sinkhorn_iters, mask=mask)
 
     def _more_of_patches(self, batch: Batch, patches: Tensor, step: Step) -> tuple[Tensor | float, dict[str, Tensor]]:
         """Return a further loss of the student's patches of large views [B, G, N, D], and what is logged of it."""
@@ -187,8 +200,6 @@ class DINOv2(Method):
         h, patches = token_crops(cast(TokenBackbone, backbone), {"global": images})
         teacher_scores = head(h)  # [B, G, K]
         teacher_patch_scores = patch_head(at_places(patches, places))  # [B, G, M, P]
-        codes = sinkhorn(teacher_scores.flatten(0, 1), temp, config.sinkhorn_iters)
-        patch_codes = sinkhorn(
-            teacher_patch_scores.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten()
-        )
+        codes = self._balanced(self.head, teacher_scores.flatten(0, 1), temp)
+        patch_codes = self._balanced(self.patch_head, teacher_patch_scores.flatten(0, 2), temp, is_masked.flatten())
         return codes.view_as(teacher_scores), patch_codes.view_as(teacher_patch_scores)

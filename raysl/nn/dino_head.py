@@ -1,8 +1,9 @@
-"""DINO's projector and centring (Caron et al. 2021, arXiv 2104.14294, section 3.1), also of iBOT and DINOv2."""
+"""DINO's projector and centring (Caron et al. 2021, arXiv 2104.14294, section 3.1), also of iBOT and DINOv2, and
+Franca's nested ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +71,62 @@ class DINOHead(nn.Module):
         """Drop the gradients of the prototypes after a backward pass, so that neither gradient nor decay moves them."""
         for parameter in self.last.parameters():
             parameter.grad = None
+
+
+class NestedHead(nn.Module):
+    """Heads on all of the first D channels, on half of them, on a quarter and so on, each with as many fewer prototypes
+    (Franca, Venkataramanan et al. 2025, arXiv 2507.14137, "Nested Matryoshka Clustering"): [..., D] to the scores of
+    all prototypes, beginning with those of the fewest channels.
+
+    >>> head = NestedHead(64, HeadConfig(num_prototypes=32, hidden_dim=16, bottleneck_dim=8), num_levels=3)
+    >>> [tuple(scores.shape) for scores in head.split(head(torch.zeros(2, 64)))]
+    [(2, 8), (2, 16), (2, 32)]
+    """
+
+    def __init__(self, dim: int, config: HeadConfig, num_levels: int) -> None:
+        """Initialise as the authors' code.
+
+        Args:
+            dim: D, width of the features.
+            config: all other settings, of the head on all channels.
+            num_levels: number of heads; D and the number of prototypes are halved, and rounded down, between them.
+        """
+        super().__init__()
+        halvings = [1 << level for level in reversed(range(num_levels))]
+        self.sizes = [config.num_prototypes // divisor for divisor in halvings]
+        self.levels = nn.ModuleList(
+            _Level(dim // divisor, replace(config, num_prototypes=size))
+            for divisor, size in zip(halvings, self.sizes, strict=True)
+        )
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return scores [..., sum of `sizes`] of features [..., D]."""
+        return torch.cat([level(h) for level in self.levels], dim=-1)
+
+    def split(self, scores: Tensor) -> tuple[Tensor, ...]:
+        """Return the scores of each head [..., size] out of those of all [..., sum of `sizes`]."""
+        return torch.split(scores, self.sizes, dim=-1)
+
+    def hold_last(self) -> None:
+        """Drop the gradients of all prototypes after a backward pass."""
+        for level in self.levels:
+            cast(DINOHead, level).hold_last()
+
+
+class _Level(DINOHead):
+    """A head of the first channels. A linear layer of their width comes first, and the bottleneck ends in a GELU, not
+    on the sphere, as in Franca's code."""
+
+    def __init__(self, dim: int, config: HeadConfig) -> None:
+        super().__init__(dim, config)
+        self.projection = nn.Linear(dim, dim)
+        init_linear(self.projection)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return scores [..., K] of features whose first channels are this level's."""
+        rows = self.projection(h[..., : self.projection.in_features].flatten(0, -2))  # [N, dim]
+        scores: Tensor = self.last(F.gelu(at_least_fp32(self.mlp(rows))))
+        return scores.view(*h.shape[:-1], -1)
 
 
 class WeightNormed(nn.Linear):

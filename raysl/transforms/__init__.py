@@ -10,7 +10,7 @@ from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomRe
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip, RandomRotation90, VerticalFlip
-from raysl.transforms.inverse_block import InverseBlockMask
+from raysl.transforms.inverse_block import CyclicMask, InverseBlockMask
 from raysl.transforms.masking import BlockMask, PartMask, PrefixMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.multi_block import MultiBlockMask
@@ -33,6 +33,7 @@ __all__ = [
     "ColorJitter",
     "Crop",
     "CutMix",
+    "CyclicMask",
     "Equalize",
     "GaussianBlur",
     "Grayscale",

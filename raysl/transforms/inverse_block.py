@@ -1,4 +1,4 @@
-"""The mask of CAPI: everything but one block of patches."""
+"""Masks of CAPI and Franca: everything but one block of patches."""
 
 import math
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from raysl.transforms.masking import Mask, Masks, patch_grid
-from raysl.transforms.random import SampleRandom
+from raysl.transforms.masking import BlockMask, Mask, Masks, patch_grid
+from raysl.transforms.random import Ints, SampleRandom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +43,10 @@ class InverseBlockMask(Mask):
             raise ValueError(f"aspect={self.aspect} must be a rising range above 0")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
-        grid = patch_grid(size, self.patch_size)
-        num_seen = grid[0] * grid[1] - self.num_masked(grid[0] * grid[1])
-        seen = self._blocks(random, num_seen, grid)  # [B, h, w]
-        if self.is_rolled:
-            down, across = (random.integers(0, side)[:, None] for side in grid)
-            rows, columns = (np.arange(side) - shift for side, shift in zip(grid, (down, across), strict=True))
-            image = np.arange(len(seen))[:, None, None]
-            seen = seen[image, (rows % grid[0])[:, :, None], (columns % grid[1])[:, None, :]]
-        return torch.from_numpy(~seen)
+        height, width = patch_grid(size, self.patch_size)
+        num_seen = np.full(len(random), height * width - self.num_masked(height * width))
+        seen = _blocks(random, num_seen, (height, width), self.aspect)  # [B, h, w]
+        return torch.from_numpy(~(_rolled(random, seen) if self.is_rolled else seen))
 
     def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         """Return "mask" and "predicted", bool [B, H / patch_size, W / patch_size]."""
@@ -68,21 +64,48 @@ class InverseBlockMask(Mask):
         """Return the number of predicted patches out of `num_patches`."""
         return int(self.num_masked(num_patches) * self.predicted + 1e-9)
 
-    def _blocks(self, random: SampleRandom, num: int, grid: tuple[int, int]) -> Masks:
-        """Draw a block of `num` patches inside the grid for each image [B, h, w]."""
-        height, width = grid
-        limits = math.log(num / width**2), math.log(height**2 / num)
-        low, high = np.clip(np.log(self.aspect), *limits)
-        aspect = np.exp(low + random.uniform() * (high - low))  # [B]
-        # Less a little, so that rounding in the roots adds no row; never fewer patches than `num`.
-        tall = np.clip(np.ceil(np.sqrt(num * aspect) - 1e-9), 1, height)
-        wide = np.clip(np.ceil(np.sqrt(num / aspect) - 1e-9), np.ceil(num / tall), width)
-        top, left = (
-            random.integers(0, (side - long).astype(np.int64) + 1) for side, long in ((height, tall), (width, wide))
-        )
-        rows, columns = np.arange(height) - top[:, None], np.arange(width) - left[:, None]
-        inside = ((rows >= 0) & (rows < tall[:, None]))[:, :, None] & ((columns >= 0) & (columns < wide[:, None]))[
-            :, None
-        ]
-        counts = np.cumsum(inside.reshape(len(inside), height * width), axis=1).reshape(inside.shape)
-        return np.asarray(inside & (counts <= num))
+
+@dataclass(frozen=True, kw_only=True)
+class CyclicMask(BlockMask):
+    """Mask all patches of a view but a block, and as large a share of them as `BlockMask` draws (CyclicMask of Franca,
+    Venkataramanan et al. 2025).
+
+    The block is moved round the image as that of `InverseBlockMask`. `min_block` has no meaning here.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> CyclicMask(ratios=((0.65, 0.0),)).draw(random, (224, 224)).sum(dim=(1, 2))
+    tensor([127, 127])
+    """
+
+    @override
+    def _grow(self, random: SampleRandom, target: Ints, height: int, width: int) -> Masks:
+        num_seen = np.maximum(height * width - target, 1)
+        return ~_rolled(random, _blocks(random, num_seen, (height, width), self.aspect))
+
+
+def _blocks(random: SampleRandom, num: Ints, grid: tuple[int, int], aspect: tuple[float, float]) -> Masks:
+    """Draw a block of `num` [B] patches inside the grid for each image [B, h, w]."""
+    height, width = grid
+    limits = np.log(num / width**2), np.log(height**2 / num)
+    low, high = (np.clip(math.log(side), *limits) for side in aspect)  # [B]
+    shape = np.exp(low + random.uniform() * (high - low))  # [B]
+    # Less a little, so that rounding in the roots adds no row; never fewer patches than `num`.
+    tall = np.clip(np.ceil(np.sqrt(num * shape) - 1e-9), 1, height)
+    wide = np.clip(np.ceil(np.sqrt(num / shape) - 1e-9), np.ceil(num / tall), width)
+    top, left = (
+        random.integers(0, (side - long).astype(np.int64) + 1) for side, long in ((height, tall), (width, wide))
+    )
+    rows, columns = np.arange(height) - top[:, None], np.arange(width) - left[:, None]
+    in_rows, in_columns = (rows >= 0) & (rows < tall[:, None]), (columns >= 0) & (columns < wide[:, None])
+    inside = in_rows[:, :, None] & in_columns[:, None, :]
+    counts = np.cumsum(inside.reshape(len(inside), height * width), axis=1).reshape(inside.shape)
+    return np.asarray(inside & (counts <= num[:, None, None]))
+
+
+def _rolled(random: SampleRandom, blocks: Masks) -> Masks:
+    """Move each block [B, h, w] round its image: what leaves it at one side comes in at the other."""
+    grid = blocks.shape[1:]
+    down, across = (random.integers(0, side)[:, None] for side in grid)
+    rows, columns = (np.arange(side) - shift for side, shift in zip(grid, (down, across), strict=True))
+    image = np.arange(len(blocks))[:, None, None]
+    return np.asarray(blocks[image, (rows % grid[0])[:, :, None], (columns % grid[1])[:, None, :]])

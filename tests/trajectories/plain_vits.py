@@ -1,6 +1,7 @@
 """Methods on patches, written again from their papers in plain loops over images and patches."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -484,6 +485,35 @@ class DINOv2(Plain):
         return class_codes, dict(zip(places, codes, strict=True))
 
 
+class Franca(DINOv2):
+    """Venkataramanan et al. 2025: the losses of DINOv2 for the heads of each level, and KoLeo once."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """The sum over the levels, less the KoLeo that each but the first repeats."""
+        net, large, masks = self.net, batch.views["global"], batch.extras["global.mask"]
+        terms = []
+        for number in range(len(net.head.levels)):
+            self.net = SimpleNamespace(
+                backbone=net.backbone,
+                teacher=net.teacher,
+                head=net.head.levels[number],
+                patch_head=net.patch_head.levels[number],
+                teacher_head=SimpleNamespace(module=net.teacher_head.module.levels[number]),
+                teacher_patch_head=SimpleNamespace(module=net.teacher_patch_head.module.levels[number]),
+            )
+            terms.append(super().loss(batch, step))
+        self.net = net
+        spread = sum(koleo(net.backbone.tokens(large[:, view], masks[:, view])[:, 0]) for view in range(2))
+        return sum(terms) - (len(terms) - 1) * self.config.koleo_weight * spread  # type: ignore[no-any-return]
+
+    def after_backward(self, step: Step) -> None:
+        """Hold the prototypes of all levels for a while."""
+        if not self.config.freeze_last_layer.is_over(step):
+            for level in (*self.net.head.levels, *self.net.patch_head.levels):
+                for parameter in level.last.parameters():
+                    parameter.grad = None
+
+
 class DINOv3(DINOv2):
     """Simeoni et al. 2025, section 4.2: small views count less, and a third network anchors the cosines of patches."""
 
@@ -551,6 +581,7 @@ VITS = {
     "cmae": (CMAE, ()),
     "cross_mae": (CrossMAE, ()),
     "data2vec": (Data2Vec, ()),
+    "franca": (Franca, ("method.head.norm=false", "method.patch_head.norm=false")),
     "ijepa": (IJEPA, ()),
     "nepa": (NEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),

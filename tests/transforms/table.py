@@ -81,6 +81,10 @@ TRANSFORMS = {
         "test_inverse_block.py::test_masks_equal_a_loop_over_patches_of_one_image",
         "test_inverse_block.py::test_masks_are_those_of_lightly_in_distribution",
     ),
+    "CyclicMask": (
+        "test_inverse_block.py::test_cyclic_masks_equal_a_loop_with_a_share_for_each_image",
+        "test_inverse_block.py::test_a_cyclic_mask_takes_each_patch_as_often_and_shows_one_patch_at_least",
+    ),
     "Mixup": (
         "test_mix.py::test_images_are_mixed_as_by_hand",
         "test_mix.py::test_mixup_shares_have_the_beta_distribution",

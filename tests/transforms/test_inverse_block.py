@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightly.models.utils import random_inverse_block_mask as lightly_mask
 
-from raysl.transforms.inverse_block import InverseBlockMask
+from raysl.transforms.inverse_block import CyclicMask, InverseBlockMask
 from raysl.transforms.random import SampleRandom
 
 NUM = 20_000
@@ -22,13 +22,20 @@ def slow_seen(mask: InverseBlockMask, row: int, size: tuple[int, int]) -> np.nda
     """What one image shows, found patch by patch."""
     random = SampleRandom(0, 0, np.array([row]), 0).at(1)
     height, width = size[0] // mask.patch_size, size[1] // mask.patch_size
-    num = height * width - int(height * width * mask.ratio)
+    return slow_block(mask, height * width - int(height * width * mask.ratio), random, height, width)
+
+
+def slow_block(
+    mask: InverseBlockMask | CyclicMask, num: int, random: SampleRandom, height: int, width: int
+) -> np.ndarray:
+    """A block of `num` patches, moved round the image."""
     low, high = (min(max(bound, num / width**2), height**2 / num) for bound in mask.aspect)
     aspect = math.exp(np.interp(random.uniform()[0], [0, 1], [math.log(low), math.log(high)]))
     tall, wide = math.ceil(math.sqrt(num * aspect) - 1e-9), math.ceil(math.sqrt(num / aspect) - 1e-9)
     top, left = int(random.integers(0, height - tall + 1)[0]), int(random.integers(0, width - wide + 1)[0])
     block = [(y, x) for y in range(top, top + tall) for x in range(left, left + wide)][:num]
-    down, across = (int(random.integers(0, side)[0]) if mask.is_rolled else 0 for side in (height, width))
+    is_rolled = isinstance(mask, CyclicMask) or mask.is_rolled
+    down, across = (int(random.integers(0, side)[0]) if is_rolled else 0 for side in (height, width))
     seen = np.zeros((height, width), dtype=bool)
     for y, x in block:
         seen[(y + down) % height, (x + across) % width] = True
@@ -42,6 +49,31 @@ def test_masks_equal_a_loop_over_patches_of_one_image(size: tuple[int, int], is_
     hidden = mask.draw(draws(60), size).numpy()
     for row in range(60):
         assert np.array_equal(~hidden[row], slow_seen(mask, row, size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_cyclic_masks_equal_a_loop_with_a_share_for_each_image(size: tuple[int, int]) -> None:
+    mask = CyclicMask(patch_size=8, ratios=((0.0, 0.0), (0.375, 0.275)))
+    height, width = size[0] // 8, size[1] // 8
+    hidden = mask.draw(draws(60), size).numpy()
+    for row in range(60):
+        random = SampleRandom(0, 0, np.array([row]), 0).at(1)
+        mean, spread = mask.ratios[int(random.integers(0, 2)[0])]
+        share = mean + spread * float(random.uniform(-1.0, 1.0)[0])
+        seen = slow_block(mask, height * width - int(height * width * share + 1e-9), random, height, width)
+        assert np.array_equal(~hidden[row], seen)
+    shares = mask.draw(draws(), size).double().mean(dim=(1, 2))
+    masked = shares[shares > 0]
+    assert abs(len(masked) / NUM - 0.5) < 5 * 0.5 / NUM**0.5
+    assert masked.min() > 0.1 - 1 / (height * width)
+    assert shares.max() <= 0.65
+    assert int(shares.max() * height * width) <= mask.most_masked(height * width)
+
+
+def test_a_cyclic_mask_takes_each_patch_as_often_and_shows_one_patch_at_least() -> None:
+    places = CyclicMask(patch_size=8, ratios=((0.5, 0.0),)).draw(draws(), (32, 16)).double().mean(dim=0)
+    assert (places - 0.5).abs().max() < 5 * 0.5 / NUM**0.5
+    assert set(CyclicMask(patch_size=8, ratios=((1.0, 0.0),)).draw(draws(9), (32, 16)).sum(dim=(1, 2)).tolist()) == {7}
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.65, 0.97])
