@@ -50,6 +50,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "lejepa": "raysl.methods.lejepa:LeJEPA",
         "mae": "raysl.methods.mae:MAE",
         "maskfeat": "raysl.methods.maskfeat:MaskFeat",
+        "mim_refiner": "raysl.methods.mim_refiner:MIMRefiner",
         "mmcr": "raysl.methods.mmcr:MMCR",
         "moco": "raysl.methods.moco:MoCo",
         "moco_v3": "raysl.methods.moco_v3:MoCoV3",

@@ -47,6 +47,12 @@ LESS = {
     "ijepa": ("method.predictor_depth=2",),
     "mae": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3"),
     "pixio": ("method.mask_block=2", "method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3"),
+    "mim_refiner": (
+        "method.num_heads=2",
+        "method.queue_size=512",
+        "method.hidden_dim=64",
+        "method.predictor_dim=64",
+    ),
     "nnclr": ("method.queue_size=512",),
     "ressl": ("method.queue_size=512", "method.hidden_dim=64"),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),

@@ -1,5 +1,6 @@
 """Several views of an image through one network: of several sizes, of one size, or with masked patches."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ GROUPS = ("global", "local")
 """Groups of `MultiCrop`, in the order in which their views are numbered."""
 
 
-def multi_crop(network: nn.Module, views: dict[str, Tensor]) -> Tensor:
+def multi_crop(network: Callable[[Tensor], Tensor], views: dict[str, Tensor]) -> Tensor:
     """Return features of an image's large views and then its small views, [B, V, D], in one pass per size.
 
     Batch normalisation sees each size separately, as in SwAV's code (Caron et al. 2020, arXiv 2006.09882).

@@ -10,7 +10,18 @@ from torch.nn.functional import interpolate
 
 from raysl.data.batch import Batch
 from raysl.schedule import Step
-from tests.trajectories.plain import Plain, balanced, cosine_course, cross_entropy, follow, log_softmax, mean, unit
+from tests.trajectories.plain import (
+    Plain,
+    balanced,
+    cosine_course,
+    cross_entropy,
+    follow,
+    log_softmax,
+    mean,
+    push,
+    unit,
+    units,
+)
 
 
 class Data2Vec(Plain):
@@ -130,6 +141,47 @@ class AIM(Plain):
             rows.append(torch.cat(heads))
         x = x + block.attn.proj(torch.stack(rows))
         return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
+
+
+class MIMRefiner(Plain):
+    """Alkin et al. 2024, section 3.2; the draws among neighbours are raysl's."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of all heads, one image, large view and other view at a time."""
+        net, config, num = self.net, self.config, len(batch)
+        groups = [batch.views["global"], batch.views["local"]]
+        outputs = [net.backbone.stages(views.flatten(0, 1), net.stages) for views in groups]
+        draws = batch.random("neighbors").integers_on(batch.index.device, 2 * len(net.stages), config.num_neighbors)
+        self.index, self.newest, total = batch.index, [], torch.zeros((), dtype=torch.float64)
+        for head, stage in enumerate(net.stages):
+            tokens = [output[stage] if stage == "class" else output[stage][:, 0] for output in outputs]
+            h = torch.cat([rows.view(num, -1, rows.shape[-1]) for rows in tokens], dim=1)  # [B, V, W]
+            z = net.projectors[head](h.flatten(0, 1))
+            p = net.predictors[head](z).view(num, h.shape[1], -1)
+            z = z.detach().view(*p.shape)
+            self.newest.append(units(z[:, 0]))
+            terms = []
+            for image in range(num):
+                for large in range(2):
+                    own = unit(z[image, large])
+                    near = self._neighbor(head, own, batch.index[image], draws[image, 2 * head + large])
+                    for view in range(p.shape[1]):
+                        if view != large:
+                            keys = [near if other == image else own for other in range(num)]
+                            scores = [unit(p[other, view]) @ keys[other] for other in range(num)]
+                            terms.append(-log_softmax(torch.stack(scores) / config.temperature)[image])
+            total = total + mean(terms)
+        return total
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """First views enter the queue with the number of their image."""
+        for n, image in enumerate(self.index):
+            self.net.owners[int(self.net.queue.pointer)] = image
+            push(self.net.queue, torch.stack([rows[n] for rows in self.newest])[None])
+
+    def _neighbor(self, head: int, row: Tensor, image: Tensor, place: Tensor) -> Tensor:
+        keys = [key[head] for key, owner in zip(self.net.queue.keys, self.net.owners, strict=True) if owner != image]
+        return sorted(keys, key=lambda key: -float(key @ row))[int(place)]
 
 
 class NEPA(AIM):
@@ -583,6 +635,7 @@ VITS = {
     "data2vec": (Data2Vec, ()),
     "franca": (Franca, ("method.head.norm=false", "method.patch_head.norm=false")),
     "ijepa": (IJEPA, ()),
+    "mim_refiner": (MIMRefiner, ("method.queue_size=32",)),
     "nepa": (NEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "salt": (SALT, ()),

@@ -35,6 +35,7 @@ OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
         "mae_pretrain_vit_base.pth": FILE,
         "dinov2_vitb14_pretrain.pth": FILE,
         "dinov3_vitb16_pretrain_lvd1689m.pth": FILE,
+        "runs/mae": ("mae", PATH),
     },
     "data.md": {"images": "arrays"},
     "leaderboards.md": {"runs/first_sweep": SWEEP},
