@@ -26,7 +26,7 @@ def multi_crop(network: Callable[[Tensor], Tensor], views: dict[str, Tensor]) ->
         views: [B, V_g, C, H, W] by group; those of `GROUPS` that exist are used.
     """
     groups = [views[name] for name in GROUPS if name in views]
-    return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in groups], dim=1)
+    return torch.cat([network(group.flatten(0, 1)).reshape(*group.shape[:2], -1) for group in groups], dim=1)
 
 
 ViewNorm = Literal["per_view", "joint"]
