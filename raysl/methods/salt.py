@@ -85,7 +85,7 @@ class SALT(Method):
         self.num_context, most = multi_block_mask(setup, "SALT").most((size, size))
         self.num_hidden = min(most * config.num_targets, (size // self.backbone.patch_size) ** 2)
         self.teacher: TokenBackbone | None = None
-        num_values = 3 * self.backbone.patch_size**2
+        num_values = self.backbone.in_channels * self.backbone.patch_size**2
         if config.target == "latents":
             own = config.teacher == UNTRAINED
             network = type(backbone)(backbone.config) if own else read_teacher(setup).backbone
