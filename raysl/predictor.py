@@ -18,7 +18,7 @@ from raysl.benchmarks.knn import knn_probabilities
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.checkpoint.files import META_FILE, STATE_FILE, local_copy
+from raysl.checkpoint.files import META_FILE, STATE_FILE, has_state, local_copy
 from raysl.components import resolve
 from raysl.config.arguments import text_or_path
 from raysl.config.background import parse_color
@@ -94,7 +94,8 @@ class Predictor:
         """Load a checkpoint.
 
         Args:
-            checkpoint: local path or URI of a checkpoint, or of a run for its newest checkpoint.
+            checkpoint: local path or URI of a checkpoint, or of a run for its newest checkpoint; or the name of a
+                trained backbone of raysl, `cifar10/simclr`.
             device: of the network; auto is a GPU if there is one.
             batch_size: number of images in memory at a time.
             trust_code: whether to import code outside raysl that the checkpoint names.
@@ -198,8 +199,10 @@ class Predictor:
 
     @torch.inference_mode()
     def _score_by_method(self, images: "Picture | Sequence[Picture]") -> Tensor:
-        method = self._method = self._method or self._load_method()
-        scores = method.class_scores(self.features(images).to(self.device))
+        scores = None
+        if has_state(self.checkpoint.meta):
+            method = self._method = self._method or self._load_method()
+            scores = method.class_scores(self.features(images).to(self.device))
         if scores is None:
             raise ConfigError(
                 f"method={self.checkpoint.config.method.name} has learned no classes; give labelled images to vote, "

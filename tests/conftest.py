@@ -26,6 +26,12 @@ def cifar10() -> Path:
     return CIFAR10
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test writes below the home folder."""
+    os.environ["RAYSL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Faults of the file system `faulty://`, without the pauses before a try."""

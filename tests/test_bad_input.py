@@ -263,7 +263,7 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
     [
         (
             "--checkpoint empty",
-            r"no checkpoint at '/.*/empty'; give the folder of a checkpoint or of a run that has one",
+            r"no checkpoint at '/.*/empty'; give the folder of a checkpoint or of a run that has one; these come .*",
         ),
         ("--checkpoint gone", r"no checkpoint at '/.*/gone'; give the folder of .*"),
         ("--checkpoint foo://x", r"cannot open 'foo://x': .*foo.*"),

@@ -77,8 +77,11 @@ def test_help_loads_neither_torch_nor_ray() -> None:
         (["confg"], r"error: No such command 'confg'. Did you mean 'config'\?\n"),
         (["pretrain", "--epochs", "3"], r"error: No such option: --epochs; settings are written key=value, .*\n"),
         (["list", "methods", "--jsn"], r"error: No such option: --jsn.*--json.*\n"),
-        (["list", "method"], r"error: no list 'method'; did you mean 'methods'\? Known: methods, .*, configs\n"),
-        (["list", "models"], r"error: no list 'models'; did you mean 'methods' or 'backbones'\? Known: .*\n"),
+        (["list", "method"], r"error: no list 'method'; did you mean 'methods'\? Known: methods, .*, weights\n"),
+        (
+            ["list", "models"],
+            r"error: no list 'models'; did you mean 'methods' or 'backbones' or 'weights'\? Known: .*\n",
+        ),
         (["simclr"], r"error: No such command 'simclr'. Did you mean `raysl pretrain simclr`\?\n"),
         (["sweep/quickstart"], r"error: .* Did you mean `raysl sweep sweep/quickstart`\?\n"),
         (["help"], r"error: No such command 'help'. Did you mean `raysl --help`\?\n"),

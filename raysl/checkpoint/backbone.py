@@ -66,12 +66,13 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
     """Return the trained backbone of a checkpoint, or of a run's newest checkpoint, in evaluation mode.
 
     >>> import torch
-    >>> backbone = load_backbone("runs/mine")
-    >>> backbone(torch.zeros(2, 3, 16, 16)).shape == (2, backbone.feature_dim)
-    True
+    >>> backbone = load_backbone("cifar10/simclr")
+    >>> backbone(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 128])
 
     Args:
-        checkpoint: local path or URI of a checkpoint, or of a run's folder.
+        checkpoint: local path or URI of a checkpoint, or of a run's folder; or the name of a trained backbone that
+            comes with raysl, of `raysl list weights`.
         trust_code: whether to import components of the checkpoint that are not raysl's.
 
     Returns:

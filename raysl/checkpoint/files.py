@@ -20,6 +20,7 @@ from raysl.process.temporary import temporary_folder
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged as Damaged
 from raysl.storage.records import check_types, read_record
+from raysl.trained import is_trained, trained_hint, unpacked
 
 log = logging.getLogger("raysl")
 
@@ -140,6 +141,18 @@ def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, An
 
 
 _ADVICE = "copy it again, or use an older checkpoint"
+ADVICE = "give the folder of a checkpoint or of a run that has one"
+
+
+def has_state(meta: dict[str, Any]) -> bool:
+    """Whether a checkpoint with this `meta.json` has the state of its training beside the backbone.
+
+    Imported weights and the backbones that come with raysl have none.
+
+    >>> has_state({"files": {"backbone.safetensors": {}}})
+    False
+    """
+    return STATE_FILE in meta.get("files", (STATE_FILE,))  # checkpoints of older versions list no files
 
 
 def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestCheckpoint:
@@ -164,13 +177,13 @@ def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestChe
 def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
     """Return the address of the checkpoint at a URI, or of the newest one of the run there.
 
-    The files `names` have to be whole: by default only the backbone, as settings may be edited by hand when images have
-    moved.
+    The name of a trained backbone of raysl, `cifar10/simclr`, stands for its copy in the cache folder. The files
+    `names` have to be whole: by default only the backbone, as settings may be edited by hand when images have moved.
 
     Raises:
         ConfigError: if there is no checkpoint, or the given one is damaged.
     """
-    folder = Folder(uri)
+    folder = Folder(unpacked(str(uri)) if is_trained(uri) else uri)
     if folder.is_local and Path(folder.path).is_file():
         raise ConfigError(
             f"{uri!r} is a file, not a checkpoint of raysl; of a file of weights `raysl convert {uri} --out "
@@ -183,7 +196,7 @@ def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
     for reason in checkpoint.passed_over:
         log.warning("passed over %s", reason)
     if checkpoint.name is None:
-        raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
+        raise ConfigError(f"no checkpoint at {folder.uri!r}; {ADVICE}{trained_hint()}")
     return folder.uri_of(checkpoint.name)
 
 

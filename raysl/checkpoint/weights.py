@@ -13,7 +13,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, STATE_FILE, local_copy, newest, read_meta
+from raysl.checkpoint.files import (
+    BACKBONE_FILE,
+    META_FILE,
+    SETTINGS_FILE,
+    STATE_FILE,
+    has_state,
+    local_copy,
+    newest,
+    read_meta,
+)
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import ALIASES
 from raysl.config.dump import plain
@@ -44,8 +53,10 @@ class Weights:
         step: number of updates done.
         sha256: hashes of the files that were read, by name.
         backbone: tensors of the exported backbone.
-        method_state: tensors of the whole method, adapters merged, if it is the run's method too, else None.
+        method_state: tensors of the whole method, adapters merged, if it is the run's method too and the checkpoint has
+            them, else None.
         hint: settings that would make the run's backbone equal to that of the checkpoint, as far as they are known.
+        has_method: whether the checkpoint has more than its backbone, which those that come with raysl have not.
     """
 
     uri: str
@@ -55,6 +66,7 @@ class Weights:
     backbone: Tensors
     method_state: Tensors | None
     hint: str
+    has_method: bool = True
 
     def fill_backbone(self, backbone: Backbone) -> None:
         """Load these weights into a fresh backbone; those for other images are adapted by the rules of `adapt`.
@@ -97,7 +109,8 @@ class Weights:
         taken, left = {"backbone": len(self.backbone)}, {}
         notes = adapted_by(method, self.backbone)
         if self.method_state is None:
-            left = {name: f"the checkpoint is of the method {self.method!r}" for name in mine if name != "backbone"}
+            why = f"the checkpoint is of the method {self.method!r}" if self.has_method else "it has the backbone alone"
+            left = {name: why for name in mine if name != "backbone"}
         else:
             theirs = parts_of(self.method_state)
             for name in dict.fromkeys([*mine, *theirs]):
@@ -137,7 +150,7 @@ def read_weights(config: RunConfig) -> Weights:
     try:
         uri = newest(config.method.weights, [BACKBONE_FILE, STATE_FILE])
         meta = check_types(read_meta(Folder(uri)), join(uri, META_FILE), {"method": str, "step": int})
-        is_same = _target(meta["method"]) == _target(config.method.name)
+        is_same = has_state(meta) and _target(meta["method"]) == _target(config.method.name)
         names = [BACKBONE_FILE, *([STATE_FILE] if is_same else [])]
         with local_copy(uri, [META_FILE, SETTINGS_FILE, *names]) as folder:
             state = _load_method(folder / STATE_FILE) if is_same else None
@@ -146,7 +159,7 @@ def read_weights(config: RunConfig) -> Weights:
             hashes = {name: Folder(str(folder)).sha256(name) for name in names}
     except ConfigError as error:
         raise ConfigError(f"method.weights: {error}") from error
-    return Weights(uri, meta["method"], int(meta["step"]), hashes, backbone, state, hint)
+    return Weights(uri, meta["method"], int(meta["step"]), hashes, backbone, state, hint, has_state(meta))
 
 
 def _load_method(path: Path) -> Tensors:

@@ -176,13 +176,15 @@ def _check_words(uris: list[str], chosen: list[str] | None, watch: str | None) -
 
 def _problems_of(uri: str, command: str) -> Iterator[str]:
     """Yield the line to type where something else than a run or a checkpoint is given."""
+    from raysl.checkpoint.files import ADVICE
     from raysl.config.files import expand
     from raysl.config.places import has_images, kind_of
     from raysl.storage.addresses import absolute
+    from raysl.trained import trained_hint
 
     kind, quoted = kind_of(uri), shlex.quote(uri)
     if kind == "nothing" or (kind == "weights" and "://" not in uri and not os.path.exists(expand(uri))):
-        yield f"no checkpoint at {absolute(expand(uri))!r}; give the folder of a checkpoint or of a run that has one"
+        yield f"no checkpoint at {absolute(expand(uri))!r}; {ADVICE}{trained_hint()}"
     elif kind == "weights":
         yield (
             f"{uri!r} is a file of weights; `raysl convert {quoted} --out runs/theirs` makes a run of it, then type "

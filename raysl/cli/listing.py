@@ -38,8 +38,8 @@ def list_names(
         str | None,
         typer.Argument(
             metavar="[KIND]",
-            help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers or configs; default: "
-            "these kinds.",
+            help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers, configs or weights; "
+            "default: these kinds.",
             show_default=False,
         ),
     ] = None,
@@ -110,6 +110,12 @@ def _configs() -> list[Row]:
     return [(name, str(path), read_summary(path)) for name, path in paths.items()]
 
 
+def _weights() -> list[Row]:
+    from raysl.trained import FOLDER, read_title, trained_names
+
+    return [(name, str(FOLDER / name / "README.md"), read_title(name)) for name in trained_names()]
+
+
 _KINDS: dict[str, Callable[[], list[Row]]] = {
     "methods": lambda: _components("method"),
     "backbones": lambda: _components("backbone"),
@@ -119,9 +125,12 @@ _KINDS: dict[str, Callable[[], list[Row]]] = {
     "callbacks": lambda: _components("callback"),
     "optimizers": lambda: _components("optimizer"),
     "configs": _configs,
+    "weights": _weights,
 }
 _OTHER_WORDS = {
-    "models": ("methods", "backbones"),
+    "models": ("methods", "backbones", "weights"),
+    "checkpoints": ("weights",),
+    "pretrained": ("weights",),
     "networks": ("backbones",),
     "architectures": ("backbones",),
     "datasets": ("sources",),

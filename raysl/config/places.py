@@ -1,4 +1,7 @@
-"""What lies at a path or URI that a user gives where a name was expected: images, a run, a sweep, weights."""
+"""What lies at a path or URI that a user gives where a name was expected: images, a run, a sweep, weights.
+
+The names of backbones that come with raysl look like paths, and are known here too.
+"""
 
 import json
 import os
@@ -11,8 +14,9 @@ from typing import Any, Literal
 
 from raysl.config.files import expand
 from raysl.errors import ConfigError
+from raysl.trained import is_trained
 
-Kind = Literal["images", "run", "checkpoint", "sweep", "weights", "nothing"]
+Kind = Literal["images", "run", "checkpoint", "trained", "sweep", "weights", "nothing"]
 
 ENDINGS = {
     "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
@@ -57,6 +61,8 @@ def kind_of(place: str) -> Kind:
     Raises:
         ConfigError: if the path names a variable that is not set.
     """
+    if is_trained(place):
+        return "trained"
     if place.lower().endswith(WEIGHTS) and not os.path.isdir(expand(place)):
         return "weights"
     if "://" in place:
@@ -107,7 +113,13 @@ def has_images(place: str) -> bool:
     return any(_source_of(name) for name in (place, *_names(place)))
 
 
-_NOUNS = {"run": "a run", "checkpoint": "a checkpoint", "sweep": "a sweep", "weights": "a file of weights"}
+_NOUNS = {
+    "run": "a run",
+    "checkpoint": "a checkpoint",
+    "trained": "a trained backbone of raysl",
+    "sweep": "a sweep",
+    "weights": "a file of weights",
+}
 
 
 def _source_of(name: str) -> str | None:

@@ -35,6 +35,7 @@ from raysl.config.ranges import (
 )
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
+from raysl.trained import is_trained
 
 Workers = Annotated[int, Within(1, 65_536)]
 Byte = Annotated[int, Within(0, 255)]
@@ -50,8 +51,12 @@ class MethodConfig(ComponentConfig):
 
     weights: Location | None = None
     """Path or URI of a run or checkpoint of raysl with initial weights: of the backbone and, for the same method, all
-    other parts that fit. A resumed run keeps its weights. Default: random weights, or those of
-    `backbone.pretrained`."""
+    other parts that fit; or the name of one that comes with raysl (`raysl list weights`). A resumed run keeps its
+    weights. Default: random weights, or those of `backbone.pretrained`."""
+
+    def is_place(self, field: str, text: str) -> bool:
+        """Whether a text is a path or a URI, and not the name of a backbone that comes with raysl."""
+        return not is_trained(text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,7 @@ class DINOv3(DINOv2):
         """Two large crops, masked for the student, and eight small ones (the authors' code)."""
 
         def is_place(self, field: str, text: str) -> bool:
-            return text != UNTRAINED
+            return super().is_place(field, text) and text != UNTRAINED
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)

@@ -78,7 +78,7 @@ class Distill(Method):
         """One crop, mirrored with probability 1/2."""
 
         def is_place(self, field: str, text: str) -> bool:
-            return field != "teacher" or is_path(text)
+            return super().is_place(field, text) and (field != "teacher" or is_path(text))
 
         @property
         def all_teachers(self) -> dict[str, TeacherConfig]:

@@ -19,6 +19,7 @@ from raysl.config.sizes import find_size_setting
 from raysl.errors import ConfigError, StorageError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
+from raysl.trained import is_trained
 
 LIBRARIES = ("timm:", "torchvision:")
 """Beginnings of the names of published networks: `timm:vit_small_patch14_dinov2.lvd142m`."""
@@ -55,7 +56,7 @@ class TeacherConfig:
 
     def __post_init__(self) -> None:
         """Make a path absolute."""
-        make_absolute(self, lambda _, text: is_path(text))
+        make_absolute(self, lambda _, text: is_path(text) and not is_trained(text))
 
     @property
     def title(self) -> str:

@@ -23,6 +23,7 @@ from raysl.sweeps.distributions import parse
 from raysl.sweeps.problems import ProblemsByName
 from raysl.sweeps.schema import SweepConfig, SweepFile, is_measured
 from raysl.sweeps.space import Space, is_component
+from raysl.trained import is_trained
 
 
 def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
@@ -293,7 +294,7 @@ def _named(patterns: list[str]) -> list[str]:
 
 _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
     "configs": _named,
-    "checkpoints": lambda uris: [absolute(uri) for uri in uris],
+    "checkpoints": lambda uris: [uri if is_trained(uri) else absolute(uri) for uri in uris],
     "space": _plain_space,
 }
 

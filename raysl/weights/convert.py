@@ -25,6 +25,7 @@ from raysl.nn.backbones.vit import SIZES
 from raysl.redact import redact_uri
 from raysl.storage.addresses import absolute, cut
 from raysl.storage.folder import Folder
+from raysl.trained import is_trained, unpacked
 from raysl.weights.described import described_config, read_description
 from raysl.weights.dino_v3 import with_meta_names
 from raysl.weights.exports import EXPORTS, FOLDER_FILES
@@ -77,7 +78,7 @@ def convert(
     []
 
     Args:
-        source: path or URI of a file of weights, or of a checkpoint or a run of raysl.
+        source: path or URI of a file of weights, or of a checkpoint or a run of raysl; or `cifar10/simclr`.
         out: path or URI of what is written: a folder for `raysl` and `safetensors`, else a file.
         given: overrides, rules and to by their places, of which `load_weights` has the first two in the same places. A
             text in the first place is `to`, with overrides and rules after it: the order of earlier versions.
@@ -96,7 +97,7 @@ def convert(
     if to not in KINDS:
         near = difflib.get_close_matches(to, KINDS, n=1)
         raise ConfigError(f"to={to!r}: {f'did you mean {near[0]!r}? ' if near else ''}known: {', '.join(KINDS)}")
-    source, out = absolute(source), absolute(out)
+    source, out = _address(source), absolute(out)
     _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
     _, name = cut(absolute(out))
     loaded = load_weights(source, changes, rules, name)
@@ -151,7 +152,7 @@ def load_weights(
     Raises:
         ConfigError: as `convert` does.
     """
-    source, rules = absolute(source), instance(rules or Rules(), Rules, "rules", "raysl.weights.layouts.Rules(...)")
+    source, rules = _address(source), instance(rules or Rules(), Rules, "rules", "raysl.weights.layouts.Rules(...)")
     overrides = words(overrides, "overrides", "backbone.image_size=96")
     for word in overrides:
         if not word.startswith(("backbone.", "backbone=", "data.", "data=")):
@@ -283,6 +284,11 @@ def _with_size_spelt_out(seen: Mapping[str, Any]) -> dict[str, Any]:
         return dict(seen)
     width, depth, heads = SIZES[seen["size"]]
     return {"width": width, "depth": depth, "heads": heads, **seen}
+
+
+def _address(source: str) -> str:
+    """Return the address of what is read: of a backbone that comes with raysl, that of its copy in the cache folder."""
+    return unpacked(str(source)) if is_trained(source) else absolute(source)
 
 
 def _check_free(out: str, is_folder: bool, cut_off: Collection[str] = ()) -> None:

@@ -21,6 +21,7 @@ from raysl.errors import ConfigError
 from raysl.process.temporary import temporary_folder
 from raysl.storage.addresses import absolute, cut, stat_uri
 from raysl.storage.folder import Folder
+from raysl.trained import trained_hint
 
 TRUST = "If you trust the file, say trust_code=True, on the command line --trust-code"
 _LENGTH = 8  # bytes of a safetensors file that hold the length of its header, which begins with a brace
@@ -39,7 +40,9 @@ def is_checkpoint(uri: str) -> bool:
     """
     _, info = stat_uri(absolute(uri))
     if info.type == fs.FileType.NotFound:
-        raise ConfigError(f"nothing is at {uri!r}; give a file of weights, or a run or checkpoint of raysl")
+        raise ConfigError(
+            f"nothing is at {uri!r}; give a file of weights, or a run or checkpoint of raysl{trained_hint()}"
+        )
     if info.type != fs.FileType.Directory:
         return False
     names = Folder(uri).names()

@@ -210,7 +210,7 @@ def test_another_stem_is_not_advised_where_weights_are_made_for_this_one(
 
 def test_weights_that_are_missing_or_damaged_are_refused(tmp_path: Path, source: Path) -> None:
     text = refusal(config_of(tmp_path, f"method.weights={tmp_path}/gone"))
-    assert text == (
+    assert text.startswith(
         f"method.weights: no checkpoint at '{tmp_path}/gone'; give the folder of a checkpoint or of a run that has one"
     )
     path = source / checkpoint_name(7) / "train_state.pt"

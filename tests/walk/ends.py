@@ -15,6 +15,7 @@ from raysl.config.schema import RunConfig
 from raysl.plan.cards import card_of
 from raysl.pretraining import Result
 from raysl.preview.page import requested
+from raysl.trained import is_trained
 from raysl.weights.exports import EXPORTS
 from tests.leaderboard.boards import asha
 from tests.walk.programs import Cut
@@ -116,7 +117,7 @@ class Ends:
     def convert(self, source: str, out: str, overrides: Any = (), rules: Any = None, to: str | None = None) -> Any:
         to = to or "raysl"
         assert to == "raysl" or to in EXPORTS
-        if to != "raysl" and Path(source).is_dir():
+        if to != "raysl" and (Path(source).is_dir() or is_trained(source)):
             self.reader.run_of(source)
         else:
             assert Path(source).is_file(), f"{source} is not there by now"

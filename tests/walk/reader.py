@@ -12,11 +12,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import resolve
 from raysl.config.dump import to_dict
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
+from raysl.trained import is_trained
 from tests.walk.blocks import ROOT, Block, commands_of, unquoted_patterns
 from tests.walk.own import EVERYWHERE, FILE, IMAGES, OWN, SWEEP
 from tests.walk.programs import PROGRAMS
@@ -110,6 +112,8 @@ class Reader:
 
     def run_of(self, uri: str) -> RunConfig:
         """Return the settings of a run or a checkpoint that the reader has by now."""
+        if is_trained(uri):
+            return load_checkpoint(uri).config
         path = str(Path(uri).absolute())
         assert path in self.runs, f"no block of {self.page} makes {uri}, and tests/walk/own.py does not list it"
         return self.runs[path]
