@@ -536,7 +536,7 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(whole[:100])
     assert "is not a file of weights" in refusal(str(tmp_path / "x.safetensors"))
     assert "holds a Tensor, not tensors by name" in refusal(saved(torch.zeros(3), tmp_path / "tensor.pth"))
-    assert refusal(str(tmp_path / "gone.pth")) == (
+    assert refusal(str(tmp_path / "gone.pth")).startswith(
         f"nothing is at '{tmp_path}/gone.pth'; give a file of weights, or a run or checkpoint of raysl"
     )
     assert "is a folder without a run or checkpoint of raysl; name one of its files, such as " in refusal(str(tmp_path))

@@ -36,10 +36,10 @@ def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "runs" / "mine").symlink_to("theirs")
     text = "".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     commands = [line for line in text.splitlines() if line.startswith("raysl convert") and "torchvision" not in line]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         monkeypatch.setattr(sys, "argv", shlex.split(command))
         with pytest.raises(SystemExit) as caught:
             cli.main()
         assert not caught.value.code, command
-    assert sorted(path.name for path in tmp_path.rglob("model.safetensors")) == ["model.safetensors"]
+    assert sorted(path.name for path in tmp_path.rglob("model.safetensors")) == 2 * ["model.safetensors"]
