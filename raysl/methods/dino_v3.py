@@ -21,6 +21,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import dino, gram
 from raysl.methods.dino_v2 import DINOv2
+from raysl.methods.franca import Franca
 from raysl.methods.patches import patch_side
 from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
@@ -241,7 +242,7 @@ def _check_teacher(setup: Setup) -> None:
     """Refuse a teacher of another method, with other prototypes or patches."""
     config, checkpoint = setup.method, read_teacher(setup)
     theirs: Any = checkpoint.config.method
-    if not isinstance(theirs, DINOv2.Config):
+    if not isinstance(theirs, DINOv2.Config) or isinstance(theirs, Franca.Config):
         raise ConfigError(
             f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which has no heads of DINOv3; "
             "give a run of dino_v3 or dino_v2, or use method=distill"

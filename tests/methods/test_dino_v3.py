@@ -254,6 +254,9 @@ def test_check_refuses_teachers_that_do_not_fit(tmp_path: Path) -> None:
     other, _ = saved(tmp_path / "other", "backbone.width=8", "train.batch_size=16", name="digits/simclr")
     with pytest.raises(ConfigError, match=re.escape("is of method=simclr, which has no heads of DINOv3")):
         DINOv3.check(setup_of(f"method.teacher={other}"))
+    nested, _ = saved(tmp_path / "nested", "backbone.width=8", "train.batch_size=16", name="digits/franca")
+    with pytest.raises(ConfigError, match=re.escape("is of method=franca, which has no heads of DINOv3")):
+        DINOv3.check(setup_of(f"method.teacher={nested}"))
     with pytest.raises(ConfigError, match=re.escape("has no patches; give a ViT")):
         DINOv3.check(setup_of("method.gram_weight=1", f"method.gram_teacher={other}"))
     with pytest.raises(ConfigError, match=re.escape("is another network; set method.gram_updates=0")):
