@@ -45,6 +45,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "franca": "raysl.methods.franca:Franca",
         "frossl": "raysl.methods.frossl:FroSSL",
         "ibot": "raysl.methods.ibot:IBOT",
+        "igpt": "raysl.methods.igpt:IGPT",
         "ijepa": "raysl.methods.ijepa:IJEPA",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "lejepa": "raysl.methods.lejepa:LeJEPA",

@@ -10,6 +10,7 @@ from torch.nn.functional import interpolate
 
 from raysl.data.batch import Batch
 from raysl.schedule import Step
+from tests.trajectories.ours import Course
 from tests.trajectories.plain import (
     Plain,
     balanced,
@@ -182,6 +183,35 @@ class MIMRefiner(Plain):
     def _neighbor(self, head: int, row: Tensor, image: Tensor, place: Tensor) -> Tensor:
         keys = [key[head] for key, owner in zip(self.net.queue.keys, self.net.owners, strict=True) if owner != image]
         return sorted(keys, key=lambda key: -float(key @ row))[int(place)]
+
+
+class IGPT(AIM):
+    """Chen et al. 2020, eq. 2 and 3; the palette is raysl's, which has tests of its own."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        self.net.load_state_dict(course.first)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """One image and one pixel at a time."""
+        backbone, terms = self.net.backbone, []
+        for number, image in enumerate(batch.views["global"].flatten(0, 1)):
+            words = [self._word(pixel) for pixel in image.flatten(1).T]
+            if self.config.objective == "next":
+                x = backbone._embed(image[None])[0]
+                for block in backbone.blocks:
+                    x = self._block(block, x, 0)
+                x, places = backbone.norm(x), list(range(len(words)))  # the class token predicts the first pixel
+            else:
+                mask = batch.extras["global.mask"].flatten(0, 1)[number]
+                x, places = backbone.tokens(image[None], mask[None])[0, 1:], mask.flatten().nonzero().flatten().tolist()
+            terms.append(mean(-log_softmax(self.net.head.weight @ x[place])[words[place]] for place in places))
+        return mean(terms)
+
+    def _word(self, pixel: Tensor) -> int:
+        embed = self.net.backbone.patch_embed
+        level = ((pixel * embed.std + embed.mean) * 64).floor().clamp(0, 63)
+        return int((embed.colors - (level + 0.5) / 64).square().sum(dim=1).argmin())
 
 
 class NEPA(AIM):
@@ -635,6 +665,8 @@ VITS = {
     "data2vec": (Data2Vec, ()),
     "franca": (Franca, ("method.head.norm=false", "method.patch_head.norm=false")),
     "ijepa": (IJEPA, ()),
+    "igpt": (IGPT, ()),
+    "igpt-masked": (IGPT, ("method.objective=masked", "backbone.causal=false", "backbone.mask_token=true")),
     "mim_refiner": (MIMRefiner, ("method.queue_size=32",)),
     "nepa": (NEPA, ()),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),

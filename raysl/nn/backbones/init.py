@@ -5,6 +5,8 @@ from typing import Literal
 
 from torch import nn
 
+from raysl.nn.backbones.palette import PaletteEmbed
+
 Init = Literal["timm", "mae", "moco_v3", "beit", "ijepa", "msn", "ibot", "dino_v2", "dino_v3"]
 """Names of the schemes of `init_vit`."""
 
@@ -33,7 +35,11 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
         for number, block in enumerate(vit.get_submodule("blocks").children(), start=1):
             for name in ("attn.proj", "mlp.fc2"):
                 block.get_parameter(f"{name}.weight").data.div_(math.sqrt(2 * number))
-    _init_patches(vit.get_submodule("patch_embed.proj"), scheme)
+    patch_embed = vit.get_submodule("patch_embed")
+    if isinstance(patch_embed, PaletteEmbed):
+        nn.init.normal_(patch_embed.embedding.weight, std=0.02)
+    else:
+        _init_patches(patch_embed.get_submodule("proj"), scheme)
     for name, token in vit.named_parameters(recurse=False):
         if scheme in ("ibot", "dino_v2", "dino_v3") and name == "mask_token":
             nn.init.zeros_(token)

@@ -15,6 +15,7 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import TokenBackbone, uncovered
 from raysl.nn.backbones.init import Init, init_vit
+from raysl.nn.backbones.palette import PaletteEmbed
 from raysl.nn.backbones.positions import (
     Resize,
     RotaryPositions,
@@ -121,6 +122,11 @@ class ViT(TokenBackbone):
         SimMIM's and data2vec's."""
         qkv_bias: bool = True
         """Have a bias in queries, keys and values."""
+        palette: Annotated[int, Within(2, 65_536)] | None = None
+        """Number of colours, each with an embedding, in place of the linear map of patches: a pixel is a token of its
+        colour, as in iGPT, which finds the colours; patches are of 1 pixel. Default: no palette."""
+        causal: bool = False
+        """Have each token see itself and those before it alone, in training and in use, as in iGPT."""
         norm_eps: Positive = 1e-6
         """Added to the variance by layer norms; 1e-5 in DINOv3's published networks."""
 
@@ -139,7 +145,11 @@ class ViT(TokenBackbone):
         self.native_size = config.image_size
         side = config.image_size // config.patch_size
         self.native_grid = (side, side)
-        self.patch_embed = PatchEmbed(width, config.patch_size, config.in_channels)
+        self.patch_embed: nn.Module = (
+            PatchEmbed(width, config.patch_size, config.in_channels)
+            if config.palette is None
+            else PaletteEmbed(width, config.palette)
+        )
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
         self.rope, self.rel_pos_bias, own_grid = None, None, None
         if config.position == "learned":
@@ -262,7 +272,7 @@ class ViT(TokenBackbone):
         x, places = self._embed(images), self._places(images)
         class_tokens: list[Tensor] = []
         for name, block in zip(known, self.blocks[: len(known)], strict=False):
-            x = block(x, None, *places)
+            x = block(x, self._visible(x), *places)
             class_tokens.append(x[:, 0])
             if name in names:
                 outputs[name] = x
@@ -334,7 +344,14 @@ class ViT(TokenBackbone):
             )
         return torch.where(mask.flatten(1)[:, :, None], self.mask_token, patches)
 
+    def _visible(self, x: Tensor) -> Tensor | None:
+        """Return which tokens each token of a causal network sees, bool [1, T, T]; else None."""
+        if not self.config.causal:
+            return None
+        return torch.ones(1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+
     def _encode(self, x: Tensor, places: Places, is_key: Tensor | None = None) -> Tensor:
+        is_key = self._visible(x) if is_key is None else is_key
         for block in self.blocks:
             x = block(x, is_key, *places)
         return self.norm(x)  # type: ignore[no-any-return]
@@ -360,6 +377,16 @@ def _dimensions(config: ViT.Config) -> tuple[int, int, int]:
         raise ConfigError(
             f"backbone.image_size {config.image_size} is not a multiple of backbone.patch_size {config.patch_size}; "
             f"try image_size={near}"
+        )
+    if config.palette is not None and config.patch_size != 1:
+        raise ConfigError(
+            f"backbone.palette is {config.palette} and backbone.patch_size {config.patch_size}; a colour is that of a "
+            "pixel: set patch_size=1"
+        )
+    if config.palette is not None and config.in_channels != 3:
+        raise ConfigError(
+            f"backbone.palette is {config.palette} and backbone.in_channels {config.in_channels}; colours are red, "
+            "green and blue: set in_channels=3, or leave the palette out"
         )
     if config.position == "rope" and width // heads % 4:
         raise ConfigError(
