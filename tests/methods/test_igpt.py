@@ -143,3 +143,5 @@ def test_settings_that_cannot_work_are_refused(words: list[str], message: str) -
 def test_patches_of_several_pixels_have_no_colour() -> None:
     with pytest.raises(ConfigError, match=r"backbone\.palette is 16 and backbone\.patch_size 4"):
         ViT(ViT.Config(size="nano", patch_size=4, image_size=8, palette=16))
+    with pytest.raises(ConfigError, match=r"backbone\.palette is 16 and backbone\.in_channels 4.*set in_channels=3"):
+        ViT(ViT.Config(size="nano", patch_size=1, image_size=8, palette=16, in_channels=4))
