@@ -118,7 +118,16 @@ class Depth(TargetBenchmark):
                     f"depth: {name}={list(area)} is empty; give first row, row after the last, first column, column "
                     "after the last, as [45, 471, 41, 601]"
                 )
-        return super().fit_to(config, images)
+        fitted = super().fit_to(config, images)
+        source = cls.Source(cls.data(config))
+        for name, area in (("train", config.train_area), ("test", config.test_area)):
+            height, width = source.required(name).sample(0)[1].shape
+            if area is not None and (height < area[1] or width < area[3]):
+                raise ConfigError(
+                    f"depth: {name}_area={list(area)} goes beyond the first {name} image, of {height}x{width} pixels; "
+                    f"give images of 480x640, or {name}_area=null for all of each image"
+                )
+        return fitted
 
     @classmethod
     @override

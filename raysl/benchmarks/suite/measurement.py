@@ -219,8 +219,9 @@ class Measurement:
         on_features = [task for task in tasks if not task.kind.trains]
         if on_features:
             enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
-            from raysl.cluster.connection import cluster_resources  # Ray, which has begun with the features
+            from raysl.cluster.connection import cluster_resources, connect  # Ray, which a worker needs
 
+            connect()  # where no features were extracted, it has not begun
             for line in outlooks(on_features, cluster_resources().cpus):
                 log.info(line)
         yield from measure_all(on_features)

@@ -129,6 +129,10 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         kind.fit_to(config(tmp_path), NO_IMAGES)
     bts(tmp_path)
     assert kind.fit_to(config(tmp_path), NO_IMAGES) == (config(tmp_path), [])
+    with pytest.raises(
+        ConfigError, match=r"train_area=\[0, 40, 0, 40\] goes beyond the first train image, of 32x40"
+    ):
+        kind.fit_to(config(tmp_path, train_area=(0, 40, 0, 40)), NO_IMAGES)
     with pytest.raises(ConfigError, match="6 training images do not fill a batch of 7; set a smaller batch_size"):
         kind.fit_to(config(tmp_path, batch_size=7), NO_IMAGES)
     with pytest.raises(ConfigError, match=r"min_depth=10.0 and max_depth=10.0; give a larger max_depth"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import raysl
 from raysl.benchmarks.benchmark import Findings, Labelled, by_name
 from raysl.benchmarks.dense.videos import Video
 from raysl.benchmarks.suite.locations import content_of
@@ -156,3 +157,12 @@ def test_other_files_make_another_result(tmp_path: Path) -> None:
     assert before
     (tmp_path / "davis/Annotations/480p/square/00003.png").write_bytes(b"other")
     assert content_of(config(tmp_path / "davis")) != before
+
+
+@pytest.mark.cluster
+def test_it_is_measured_by_itself_where_ray_has_not_begun(tmp_path: Path, own_ray: None) -> None:
+    davis(tmp_path / "videos", {"one": square_video(3)})
+    settings = [f"video_segmentation.path={tmp_path / 'videos'}", "video_segmentation.short_side=48"]
+    report = raysl.benchmark("cifar10/simclr", ["video_segmentation"], overrides=settings)
+    assert report.failures == {}
+    assert report.scores["video_segmentation"]["j_mean"].value > 50
