@@ -78,8 +78,10 @@ class Depth(TargetBenchmark):
         all of it."""
         test_area: tuple[Place, Place, Place, Place] | None = (45, 471, 41, 601)
         """Part of a test image that is measured, as Eigen et al. do; null is all of it."""
-        crop: tuple[Side, Side] = (416, 544)
-        """Height and width of training crops in pixels."""
+        crop_height: Side = 416
+        """Height of training crops in pixels."""
+        crop_width: Side = 544
+        """Their width."""
         mirror: bool = True
         """Test images are predicted mirrored too, and the mean counts."""
         iterations: Count = 38_400
@@ -134,7 +136,7 @@ class Depth(TargetBenchmark):
     def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
         backbone = checkpoint.backbone
         chosen_stages(backbone, config.stages)
-        for side in config.crop:
+        for side in (config.crop_height, config.crop_width):
             type(backbone).check_side(backbone.config, covered(side, backbone.patch_size or 1))
 
     @classmethod
@@ -146,9 +148,11 @@ class Depth(TargetBenchmark):
     def course(self, context: Context) -> Course:
         config = self.config
         head = ("stages", "class_token", "bins", "min_depth", "max_depth", "gradient_weight", "warm_up", "mirror")
-        names = (*head, "train_area", "test_area", "crop")
+        names = (*head, "train_area", "test_area")
         return Course(
-            method=DepthHead.Config(**{name: getattr(config, name) for name in names}),
+            method=DepthHead.Config(
+                crop=(config.crop_height, config.crop_width), **{name: getattr(config, name) for name in names}
+            ),
             optim=AdamW.Config(
                 lr=config.lr,
                 lr_batch_size=16,

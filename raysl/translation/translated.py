@@ -24,6 +24,7 @@ HEADINGS: dict[Kind, str] = {
 NODES = ("method", "backbone", "optim")
 """Parts of the settings whose defaults are listed."""
 IDLE = {
+    "backbone.in_channels",
     "backbone.norm_groups",
     "backbone.num_stages",
     "optim.cosine_from",

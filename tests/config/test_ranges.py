@@ -233,6 +233,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
             "backbone.heads": ["backbone.width=1024"],
             "backbone.patch_size": ["backbone.image_size=1024"],
             "backbone.image_size": ["backbone.patch_size=2"],
+            "backbone.palette": ["backbone.patch_size=1"],
             "backbone.groups": ["backbone.depth=14"],
             "backbone.sk_ratio": ["backbone.depth=14"],
             "backbone.width_per_group": ["backbone.depth=14", "backbone.width=64"],

@@ -151,11 +151,16 @@ def test_a_method_without_weights_of_its_own_has_nothing_to_train_beside_a_froze
         exact_steps("directclr", *WORDS, "backbone.freeze=all")
 
 
+PALETTE = ("backbone.patch_embed.colors", "backbone.patch_embed.table")
+"""What iGPT finds of the images before the first epoch, and no gradient changes."""
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("directclr", "nepa")])
 def test_every_method_trains_what_it_has_beside_a_frozen_network(method: str) -> None:
     run = exact_steps(method, *WORDS, "backbone.freeze=all")
     moved = [key for key, value in run["begun"].items() if not torch.equal(value, run["ended"][key])]
     names = tuple(key.removeprefix("backbone.") for key in run["begun"] if key.startswith("backbone."))
+    moved = [key for key in moved if key not in PALETTE]
     assert [key for key in moved if key.startswith(("backbone.", "teacher.")) and key.endswith(names)] == []
     assert run["grads"][0]
     assert set(run["grads"][0]) & set(moved)

@@ -50,6 +50,7 @@ class Finding:
 class Moments:
     """Sums over the pixels of images, for the mean and the deviation of each channel.
 
+    >>> import torch
     >>> moments = Moments()
     >>> moments.add(torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2))
     >>> moments.settings()

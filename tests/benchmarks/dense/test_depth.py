@@ -28,7 +28,7 @@ NO_IMAGES = Labelled(0, 0, (), None)
 
 def config(root: Path, **fields: Any) -> Depth.Config:
     """Small and quick."""
-    small = {"crop": (24, 32), "train_area": None, "test_area": (1, 31, 1, 39), "bins": 32}
+    small = {"crop_height": 24, "crop_width": 32, "train_area": None, "test_area": (1, 31, 1, 39), "bins": 32}
     course = {"iterations": 30, "batch_size": 4, "lr": 0.02, "warmup": Duration(2, "st"), "warm_up": 5}
     return Depth.Config(path=str(root), **(small | course | fields))
 
@@ -129,9 +129,7 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         kind.fit_to(config(tmp_path), NO_IMAGES)
     bts(tmp_path)
     assert kind.fit_to(config(tmp_path), NO_IMAGES) == (config(tmp_path), [])
-    with pytest.raises(
-        ConfigError, match=r"train_area=\[0, 40, 0, 40\] goes beyond the first train image, of 32x40"
-    ):
+    with pytest.raises(ConfigError, match=r"train_area=\[0, 40, 0, 40\] goes beyond the first train image, of 32x40"):
         kind.fit_to(config(tmp_path, train_area=(0, 40, 0, 40)), NO_IMAGES)
     with pytest.raises(ConfigError, match="6 training images do not fill a batch of 7; set a smaller batch_size"):
         kind.fit_to(config(tmp_path, batch_size=7), NO_IMAGES)

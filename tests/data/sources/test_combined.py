@@ -228,6 +228,7 @@ CHANGED = {
     "mean": (0.1, 0.1, 0.1),
     "std": (0.1, 0.1, 0.1),
     "channels": "bgr",
+    "value_range": (0.0, 128.0),
     "limit": 2,
     "balanced": True,
     "skip": 1,
@@ -258,6 +259,7 @@ def test_a_common_setting_of_an_inner_source_changes_its_images_or_is_refused(
     (tmp_path / "list.txt").write_text("1\n" if name == "subset_by" else "1.png\n")
     given: dict[str, Any] = {name: str(tmp_path / "list.txt") if name == "subset" else CHANGED[name]}
     given |= {"limit": 2} if name == "balanced" else {}
+    given |= {"channels": 3} if name == "value_range" else {}
     given |= {"subset": str(tmp_path / "list.txt")} if name == "subset_by" else {}
     whole = folder(tmp_path / "x", "a/1.png", "a/2.png", "a/3.png", "b/4.png")
     inner = replace(whole, **given)
@@ -273,7 +275,8 @@ def test_a_common_setting_of_an_inner_source_changes_its_images_or_is_refused(
             images = all_rows(make(inner).required("train")).images
             assert images != all_rows(ImageFolder(whole).required("train")).images
         else:
-            with pytest.raises(ConfigError, match=rf": {name} has no effect there; set data.{name} instead"):
+            first = "channels" if name == "value_range" else name  # the one needs the other
+            with pytest.raises(ConfigError, match=rf": {first} has no effect there; set data.{first} instead"):
                 make(inner).required("train")
 
 

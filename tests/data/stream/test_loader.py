@@ -12,6 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from raysl.config.background import Color
 from raysl.data.decode import images as reading
+from raysl.data.decode.bands import Bands
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
 from raysl.data.stream import loader as stream_loader
@@ -77,9 +78,9 @@ def test_large_files_are_decoded_smaller_where_all_views_are_smaller_still(
     used: list[int] = []
     decode = reading.decode
 
-    def spy(data: bytes, reduce: int, background: Color | None) -> torch.Tensor:
+    def spy(data: bytes, reduce: int, background: Color | None, bands: Bands | None) -> torch.Tensor:
         used.append(reduce)
-        return decode(data, reduce, background)
+        return decode(data, reduce, background, bands)
 
     monkeypatch.setattr(reading, "decode", spy)
     large, small = RandomResizedCrop(size=96, scale=(0.2, 1.0)), RandomResizedCrop(size=32, scale=(0.2, 1.0))
