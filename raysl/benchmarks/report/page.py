@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from raysl.benchmarks.report.assemble import Pictured, assemble, upload
@@ -14,6 +14,7 @@ from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, flat_metrics
+from raysl.report.page import FILES
 from raysl.report.stored import parse_report_json
 from raysl.storage.folder import Folder, outlast
 
@@ -63,8 +64,10 @@ class Page:
         return earlier + [redact(note) for note in [*left_out, *failed]]
 
     def differs(self, results: Sequence[Result], notes: Sequence[str]) -> bool:
-        """Return whether the stored report shows something else, or is missing."""
+        """Return whether the stored report shows something else, or one of its files is missing."""
         scores = scores_of(results)
+        if not all(outlast(partial(self.home.exists, name)) for name in FILES):
+            return True
         before = self.before
         if before is None or flat_metrics(before.scores) != flat_metrics(scores) or before.notes != notes:
             return True
