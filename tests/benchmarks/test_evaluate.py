@@ -225,8 +225,10 @@ def test_again_computes_features_anew_and_they_go_when_they_were_used(tmp_path: 
     benchmark(str(run), ["knn"], keep_features=True)
     first = {path: path.stat().st_mtime_ns for path in features.rglob("*.parquet")}
     assert first
+    (run / "report.html").unlink()
     benchmark(str(run), ["knn"])
     assert {path: path.stat().st_mtime_ns for path in features.rglob("*.parquet")} == first, "nothing was measured"
+    assert (run / "report.html").exists()
     benchmark(str(run), ["knn"], again=True, keep_features=True)
     second = {path: path.stat().st_mtime_ns for path in features.rglob("*.parquet")}
     assert all(second[path] > first[path] for path in first)
