@@ -121,9 +121,9 @@ class Depth(TargetBenchmark):
                     "after the last, as [45, 471, 41, 601]"
                 )
         fitted = super().fit_to(config, images)
-        source = cls.Source(cls.data(config))
+        source = DepthImages(cls.data(config))
         for name, area in (("train", config.train_area), ("test", config.test_area)):
-            height, width = source.required(name).sample(0)[1].shape
+            height, width = source.split(name).sample(0)[1].shape
             if area is not None and (height < area[1] or width < area[3]):
                 raise ConfigError(
                     f"depth: {name}_area={list(area)} goes beyond the first {name} image, of {height}x{width} pixels; "
