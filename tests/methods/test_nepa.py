@@ -1,9 +1,10 @@
+"""NEPA: what predicts what, and its loss beside the one of stable-pretraining."""
+
 import re
 from typing import Any
 
 import pytest
 import torch
-from stable_pretraining.methods.nepa import NEPA as Theirs
 from torch import Tensor, nn
 
 from raysl.config.load import load_config
@@ -66,12 +67,13 @@ class Given(nn.Module):
 
 
 def test_the_loss_is_stable_pretrainings_over_the_same_sequence() -> None:
+    peers = pytest.importorskip("stable_pretraining.methods.nepa")  # of the extra `peers`
     method, batch = small_nepa(), batch_of()
     images = batch.views["global"][:, 0]
     embeddings = method.backbone.patch_embed(images)
-    # Theirs has no class token: one in front of its sequence gives the first patch something that predicts it.
+    # theirs has no class token: one in front of its sequence gives the first patch something that predicts it.
     sequence = torch.cat([torch.ones(3, 1, 8, dtype=torch.float64), embeddings], dim=1)
-    theirs = Theirs(img_size=16, patch_size=4, embed_dim=8, depth=1, num_heads=2).double().train()
+    theirs = peers.NEPA(img_size=16, patch_size=4, embed_dim=8, depth=1, num_heads=2).double().train()
     theirs.patch_embed, theirs.norm = Given(sequence), nn.Identity()
     theirs.blocks = nn.ModuleList([Given(tokens_of(method, images))])
     torch.testing.assert_close(method(batch, STEP).loss, theirs(images).loss, rtol=1e-9, atol=0)
