@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl.checkpoint.files import NewestCheckpoint
 from raysl.components import Classes
@@ -24,6 +22,7 @@ from raysl.errors import ConfigError, Problems
 from raysl.methods.place import check_place
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
+from raysl.nn.backbones.shapes import pass_shapes
 from raysl.optim.layers import check_layers
 from raysl.plan.plan import TrainPlan, is_exact
 from raysl.plan.reads import Reads
@@ -274,10 +273,8 @@ def _check_channels(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
             if problem := transform.channels_problem(num):
                 raise ConfigError(f"data.channels={num} and {type(transform).__name__}: {problem}")
     network = classes.backbone.without_weights(config.backbone).to("meta").eval()
-    side = network.native_size
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):  # shapes on the CPU: the meta device knows no autocast
-            network.to_empty(device="cpu")(torch.zeros(1, num, side, side))
+        pass_shapes(network, num, network.native_size)
     except (RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"backbone.name: {config.backbone.name} does not take images of {num} channels ({error}); its first layer "

@@ -71,3 +71,13 @@ def test_a_list_has_the_settings_and_the_cost_of_each_shape() -> None:
     assert rows["vit_tiny_patch16"]["settings"] == {"size": "tiny"}
     assert rows["vit_nano_patch16"]["flops"] < rows["vit_tiny_patch16"]["flops"] < rows["vit_base_patch16"]["flops"]
     assert measure_shapes("timm") == []
+
+
+def test_rotary_positions_have_no_weights_and_no_layers_of_their_own() -> None:
+    rotary, learned = (
+        measure_cost(ViT, ViT.Config(size="nano", position=position)) for position in ("rope", "learned")
+    )
+    assert rotary.flops == learned.flops
+    assert (
+        learned.parameters - rotary.parameters == 197 * learned.feature_dim
+    )  # places of 14 x 14 patches and the class

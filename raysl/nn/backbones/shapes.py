@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from raysl.components import resolve
@@ -73,9 +74,18 @@ def measure_cost(kind: type[Backbone], config: Any, image_size: int = 224) -> Co
     """
     network = kind.without_weights(config).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
-        network(torch.zeros(1, network.in_channels, image_size, image_size, device="meta"))
+        pass_shapes(network, network.in_channels, image_size)
     num_parameters = sum(parameter.numel() for parameter in network.parameters())
     return Cost(network.feature_dim, num_parameters, counter.get_total_flops(), image_size)
+
+
+def pass_shapes(network: Backbone, num_channels: int, side: int) -> None:
+    """Pass the shape of an image [1, C, side, side] through a network on the meta device; it ends on a pretended CPU.
+
+    The meta device knows no autocast, which rotary positions switch off.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        network.to_empty(device="cpu")(torch.zeros(1, num_channels, side, side))
 
 
 def measure_shapes(name: str) -> list[dict[str, Any]]:
