@@ -2,16 +2,13 @@
 
 import importlib
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
-from raysl.former_modules import FormerModules
 from raysl.redact import Redacted
 
 __version__ = "0.1.0"
 
 logging.getLogger("raysl").addFilter(Redacted())  # in every process, workers included
-sys.meta_path.append(FormerModules())
 
 _HOME = {
     "load_config": "raysl.config.load",

@@ -20,7 +20,6 @@ from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
-from raysl.config.former import add_former_values, drop_former_defaults, is_stored
 from raysl.config.layers import COMPONENTS, Layers, parse_overrides
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
@@ -39,9 +38,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     """Load a packaged configuration (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
 
     Args:
-        name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files are lower layers. For the
-            `run.yaml` of an older run, settings of later versions get the values that match what it did
-            (`raysl.config.former`).
+        name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files are lower layers.
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
             `method=byol` selects a component, `benchmarks=[knn]` keeps only these, `benchmarks=[]` none, likewise
             `callbacks`, and `base=data/cifar10` adds another configuration between the file and the other overrides. A
@@ -124,8 +121,8 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
         files += [file for file in load_files(base) if file.path not in {f.path for f in files}]
     layers, num_ours = Layers(), 0
     for file in files:  # a run does not inherit another's name
-        values = add_former_values(file.values) if is_stored(file.values) else file.values
-        if is_stored(values) and "views" in changes:
+        values = file.values
+        if "views" in changes and _is_stored(values):
             values = remove_preset(values)
         layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent)
         if file.path.is_relative_to(packaged_folder()):  # replacements in raysl's files need no warning
@@ -201,14 +198,13 @@ def _from_stored(
 def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Mapping[str, Any]:
     """Load the settings that an earlier start wrote, to compare them with the present ones.
 
-    Only code that the present settings name too is imported. If that is not enough, or the text is of a version with
-    other settings, the plain tree is returned. A setting that had its former default then, and has its default now,
-    is the same.
+    Only code that the present settings name too is imported. If that is not enough, or a setting does not exist, the
+    plain tree is returned.
 
     Raises:
         ConfigError: if the text has no settings.
     """
-    tree = drop_former_defaults(stored_tree(text, where), to_dict(present))
+    tree = stored_tree(text, where)
     try:
         return _from_stored(tree, where, trusted=set(_names(present)))
     except ConfigError:
@@ -218,8 +214,6 @@ def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Ma
 def stored_tree(text: str, where: str) -> dict[str, Any]:
     """Read the settings that an earlier start wrote as a plain tree, without importing code that they name.
 
-    Settings that its version did not have get their former values (`raysl.config.former`).
-
     Raises:
         ConfigError: if the text has no settings, or YAML that `raysl.config.stored` refuses.
     """
@@ -227,7 +221,13 @@ def stored_tree(text: str, where: str) -> dict[str, Any]:
     tree = read(text, where)
     if not isinstance(tree, dict):
         raise ConfigError(f"{where} has no settings; it is damaged, or raysl did not write it")
-    return add_former_values(unescape(tree))
+    stored: dict[str, Any] = unescape(tree)
+    return stored
+
+
+def _is_stored(tree: Mapping[str, Any]) -> bool:
+    """Whether a file has all settings of a run, as a stored `run.yaml` does, and not only those of a recipe."""
+    return set(tree) >= {field.name for field in dataclasses.fields(RunConfig)}
 
 
 def _names(value: Any) -> Iterator[str]:

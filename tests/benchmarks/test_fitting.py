@@ -22,9 +22,6 @@ from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.benchmarks.video_segmentation import VideoSegmentation
 from raysl.components import resolve
-from raysl.config.build import from_dict
-from raysl.config.dump import to_dict
-from raysl.config.former import add_former_values
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError
@@ -79,17 +76,6 @@ def test_images_are_resized_as_each_benchmark_has_it_and_shared_where_benchmarks
     assert images["knn"] is images["low_shot"]  # so that features are extracted once
     assert images["plain"].train is images["knn"].train
     assert replace(images["knn"].data, eval_interpolation="bilinear") == images["plain"].data == uneven.data
-
-
-def test_a_stored_run_without_later_settings_of_benchmarks_is_measured_by_the_protocols_of_today() -> None:
-    config = load_config("quickstart", ["benchmarks=[knn, low_shot]", "benchmarks.knn.k=[7]"])
-    stored = to_dict(config)
-    later = {"knn": ("interpolation", "labels", "draws"), "low_shot": ("interpolation", "similarity")}
-    for key, names in later.items():
-        for name in names:
-            del stored["benchmarks"][key][name]
-    del stored["data"]["eval_interpolation"]
-    assert from_dict(add_former_values(stored)) == config
 
 
 def test_a_class_without_training_images_is_named_with_what_to_do(tmp_path: Path) -> None:
