@@ -40,7 +40,8 @@ class Result:
 
     Args:
         checkpoint: URI of the newest checkpoint.
-        metrics: the newest value of every logged number, and the numbers of the benchmarks.
+        metrics: the newest value of every logged number, step and epoch of the checkpoint, and the numbers of the
+            benchmarks.
         history: a row for each logged line and a column for each number (`raysl.load_history`).
         path: URI of the run's folder.
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None where none is kept.

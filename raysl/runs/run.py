@@ -60,7 +60,7 @@ class TrainedRun:
         folder: its folder.
         checkpoint: URI of the newest checkpoint.
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None.
-        metrics: the newest value of every logged number.
+        metrics: the newest value of every logged number, and step and epoch of the checkpoint.
         history: a row for each logged line (`raysl.load_history`).
         is_done: whether the run is at its end; else it pauses.
         since: when this start began, in seconds since 1970.
@@ -87,14 +87,17 @@ class TrainedRun:
         metrics: dict[str, float] = {}
         for line in lines:
             metrics |= line
-        name = _newest(folder)
-        if name is None:
+        newest = outlast(lambda: newest_whole(folder, ()))
+        if newest.name is None:
             raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
+        # a pause saves a step that may have no line
+        saved = newest.meta["metrics"]
+        metrics |= {"step": newest.step} | {name: saved[name] for name in ("epoch",) if name in saved}
         best = outlast(lambda: Kept.read(folder).best_in(folder))
         return cls(
             config=config,
             folder=folder,
-            checkpoint=folder.uri_of(name),
+            checkpoint=folder.uri_of(newest.name),
             best=None if best is None else folder.uri_of(best),
             metrics=metrics,
             history=frame(lines),

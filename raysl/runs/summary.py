@@ -94,9 +94,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
     step, epoch = int(metrics.pop("step", 0)), float(metrics.pop("epoch", 0.0))
     meta = _newest_meta(folder, versions)
     if (saved := int(meta.get("step", 0))) >= step:
-        # A checkpoint has the epoch of the line before it; steps and epochs go on evenly.
-        epoch = round(saved * epoch / step, 9) if step else float(meta.get("metrics", {}).get("epoch", 0.0))
-        step = saved
+        step, epoch = saved, float(meta.get("metrics", {}).get("epoch", 0.0))
     epochs = _number(settings, "train", "epochs")
     state, reason = _state(folder, versions, events, is_done=0 < epochs <= epoch, has_step=step > 0)
     is_ended = meta.get("ended") is not None

@@ -211,11 +211,12 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     for callback in callbacks:
         callback.before_checkpoint(run)
     tensors = state.tensors()
+    # the last line may be of an earlier step
+    metrics = {**run.metrics, "step": state.step, "epoch": state.step / run.plan.epoch_len}
 
     def save(folder: Path) -> None:
         for callback in callbacks:
             callback.on_checkpoint(run, folder)
-        state.save(folder, run.metrics, tensors)
+        state.save(folder, metrics, tensors)
 
-    epoch = state.step / run.plan.epoch_len
-    reporter.report({**run.metrics, "step": state.step, "epoch": epoch}, save)
+    reporter.report(metrics, save)

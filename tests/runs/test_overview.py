@@ -76,7 +76,7 @@ def test_a_start_that_was_stopped_and_goes_on_is_no_longer_stopped(tmp_path: Pat
 def test_runs_of_sweeps_are_found_and_checkpoints_are_no_runs(tmp_path: Path) -> None:
     make_run(tmp_path / "sweep" / "trial_1", 1.0)
     run = make_run(tmp_path / "alone", 1.0)
-    meta = {"format": 1, "step": 30, "metrics": {"epoch": 2.8}}  # of the line before it
+    meta = {"format": 1, "step": 30, "metrics": {"step": 30, "epoch": 3.0}}
     (run / "checkpoint_000000030").mkdir()
     (run / "checkpoint_000000030" / "run.yaml").write_text(SETTINGS["simclr"])
     (run / "checkpoint_000000030" / "meta.json").write_text(json.dumps(meta))

@@ -6,13 +6,14 @@ import pytest
 import ray
 import yaml
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.files import checkpoint_name, read_meta
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
 from raysl.pretraining import Result, pretrain
 from raysl.runs.folder import RunFolder
+from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.stop import Pause
 from raysl.train.state import TrainState
@@ -39,6 +40,12 @@ def test_a_pause_saves_a_checkpoint_just_there_and_changes_no_bit(tmp_path: Path
     assert differing(tensors_of(trained(None)), tensors_of(paused)) == []
 
 
+def test_a_checkpoint_between_two_logged_lines_has_its_step_and_epoch(tmp_path: Path) -> None:
+    trained(tmp_path, 3)
+    metrics = read_meta(Folder(str(tmp_path / checkpoint_name(3))))["metrics"]
+    assert (metrics["step"], metrics["epoch"]) == (3, 0.75)
+
+
 def test_a_restart_behind_the_pause_makes_no_step(tmp_path: Path) -> None:
     trained(tmp_path, 8, 8)
     assert [path.name for path in sorted(tmp_path.glob("checkpoint_*"))] == [checkpoint_name(8), checkpoint_name(16)]
@@ -48,12 +55,18 @@ def config_of(tmp_path: Path, *words: str) -> RunConfig:
     return load_config("quickstart", [*SMALL, "train.epochs=4", f"storage={tmp_path}", "name=one", *words])
 
 
-def begun(config: RunConfig, step: int) -> Result:
-    """What a call that trains to the end of epoch 2 of 4 gives for a run that has come to a step."""
+def begun(config: RunConfig, step: int, logged: int | None = None) -> Result:
+    """What a call that trains to the end of epoch 2 of 4 gives for a run with a checkpoint at a step.
+
+    Args:
+        config: settings of the run.
+        step: of the checkpoint.
+        logged: step of the last logged line; default: the same.
+    """
     folder, state = RunFolder.of(config), TrainState.create(Setup.of(config, 256, 10))
     state.step = step
     folder.claim(config)
-    folder.write("metrics.jsonl", b'{"step": %d, "loss": 2.5}\n' % step)
+    folder.write("metrics.jsonl", b'{"step": %d, "loss": 2.5}\n' % (step if logged is None else logged))
     state.save(Path(folder.path) / checkpoint_name(step), {})
     return pretrain(config, until=2, show_progress=False)
 
@@ -70,6 +83,16 @@ def test_a_paused_run_is_neither_measured_nor_judged(
     settings = yaml.safe_load((tmp_path / "one" / "run.yaml").read_text())
     assert settings["train"]["epochs"] == 4
     assert "until" not in str(settings), "it is no setting"
+
+
+def test_the_metrics_of_a_pause_have_the_step_of_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("raysl.runs.run.connect")
+    result = begun(config_of(tmp_path), step=16, logged=10)
+    assert result.metrics["step"] == 16
+    assert repr(result).startswith("step 16 ")
+    assert list(result.history["step"]) == [10]
 
 
 def test_no_epoch_is_refused(tmp_path: Path) -> None:
