@@ -1,4 +1,4 @@
-"""`raysl convert-config`: configurations of other libraries as settings of raysl."""
+"""`raysl convert-config`: configurations of VISSL as settings of raysl."""
 
 import re
 from pathlib import Path
@@ -15,8 +15,8 @@ def run_convert_config(
         list[str],
         typer.Argument(
             metavar="FILE [FILE ...] [config.KEY=value ...] [key=value ...]",
-            help="A YAML file of VISSL or solo-learn, files and keys of its own that are laid over it (of solo-learn "
-            "with a +), and settings of raysl that hold over the result.",
+            help="A YAML file of VISSL, files and keys of VISSL that are laid over it, and settings of raysl that hold "
+            "over the result.",
             show_default=False,
         ),
     ],
@@ -25,7 +25,7 @@ def run_convert_config(
         typer.Option(metavar="FILE", help="File to write; default: the screen.", show_default=False),
     ] = None,
 ) -> None:
-    """Translate a configuration of VISSL or solo-learn into one of raysl, and list what differs or has no counterpart.
+    """Translate a configuration of VISSL into one of raysl, and list what differs or has no counterpart.
 
     The lists are comments at its head. Nothing of the file is run. `raysl plan FILE` then shows what it would do.
     """

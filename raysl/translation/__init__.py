@@ -1,1 +1,1 @@
-"""Configurations of other libraries as settings of raysl."""
+"""Configurations of VISSL as settings of raysl."""

@@ -1,4 +1,4 @@
-"""A configuration of another library: read without running or fetching anything, and asked key by key."""
+"""A configuration of VISSL: read without running or fetching anything, and asked key by key."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -27,20 +27,8 @@ def read_tree(path: str) -> dict[str, Any]:
     """
     tree = _read(path)
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} has no settings; give a YAML file of VISSL or solo-learn")
+        raise ConfigError(f"{path} has no settings; give a YAML file of VISSL")
     return tree
-
-
-def read_list(path: str) -> list[Any]:
-    """Read a list in the same way.
-
-    Raises:
-        ConfigError: if it cannot be read, or is no list.
-    """
-    listed = _read(path)
-    if not isinstance(listed, list):
-        raise ConfigError(f"{path} is no list; give a YAML file of solo-learn's augmentations")
-    return listed
 
 
 def _read(path: str) -> Any:
@@ -71,7 +59,7 @@ def leaves(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class Theirs:
-    """The settings of the other library, with its defaults below them.
+    """The settings of VISSL, with its defaults below them.
 
     Args:
         tree: settings of the files.

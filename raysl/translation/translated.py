@@ -1,4 +1,4 @@
-"""What became of another library's configuration: settings of raysl, and a line for each of its keys."""
+"""A translated configuration of VISSL: settings of raysl, and a line for each of its keys."""
 
 import dataclasses
 import textwrap
@@ -44,15 +44,15 @@ IDLE = {
 
 @dataclass(frozen=True)
 class Line:
-    """One key of the other library.
+    """One key of a configuration of VISSL.
 
     Args:
         key: dotted, as its files have it.
-        value: its value there, or the library's default.
+        value: its value there, or VISSL's default.
         is_given: whether the files have it.
-        kind: what became of it.
+        kind: how its meaning here compares.
         settings: raysl's settings for it.
-        note: what differs, or why there is nothing to set.
+        note: the difference, or the reason why there is nothing to set.
     """
 
     key: str
@@ -72,13 +72,11 @@ class Translation:
     """Collects the lines of a translation.
 
     Args:
-        library: name of the other library.
-        theirs: its settings.
+        theirs: settings of VISSL.
         name: of the run.
     """
 
-    def __init__(self, library: str, theirs: Theirs, name: str) -> None:
-        self.library = library
+    def __init__(self, theirs: Theirs, name: str) -> None:
         self.theirs = theirs
         self.name = name
         self.settings: dict[str, Any] = {}
@@ -160,7 +158,7 @@ class Translation:
         return from_dict({"name": self.name, **self.tree()})
 
     def defaults(self) -> list[str]:
-        """Return what the other library says nothing of: settings at raysl's default that shape the result."""
+        """Return settings at raysl's default that shape the result and that VISSL's file does not have."""
         said = set(self.settings)
         rows = [(key, value) for key, value, _ in describe(self.config()) if key.partition(".")[0] in NODES]
         return [
@@ -171,7 +169,7 @@ class Translation:
 
     def text(self) -> str:
         """Return the YAML, with the lists of what needs a look as comments."""
-        head = [f"Translated from {self.library}: {self.command}"]
+        head = [f"Translated from VISSL: {self.command}"]
         body = list(_wrapped(head))
         for kind, heading in HEADINGS.items():
             chosen = [line for line in self.lines if line.kind == kind]

@@ -6,7 +6,6 @@ from typing import Any
 from raysl.config.layers import merge
 from raysl.errors import ConfigError
 from raysl.translation.course import Batch
-from raysl.translation.solo_views import fields_of_views
 from raysl.translation.theirs import Theirs, location
 from raysl.translation.translated import Translation
 from raysl.translation.vissl_data import translate_data
@@ -15,7 +14,7 @@ from raysl.translation.vissl_linear import command_of, translate_linear
 from raysl.translation.vissl_methods import translate_method
 from raysl.translation.vissl_model import translate_model
 from raysl.translation.vissl_optim import translate_optimizer
-from raysl.translation.vissl_views import Views
+from raysl.translation.vissl_views import Views, fields_of_views
 
 UNUSED = (
     "VERBOSE TEST_ONLY MULTI_PROCESSING_METHOD MONITOR_PERF_STATS ROLLING_BTIME_FREQ PERF_STAT_FREQUENCY HOOKS "
@@ -41,7 +40,7 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
     """
     settings = _in_one_layout(tree)
     theirs = Theirs(settings, DEFAULTS)
-    out = Translation("VISSL", theirs, name)
+    out = Translation(theirs, name)
     out.settings |= chosen
     batch = Batch(
         theirs.whole("DATA.TRAIN.BATCHSIZE_PER_REPLICA"),
@@ -77,7 +76,10 @@ def _in_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
     if "CRITERION" in settings:
         raise ConfigError("CRITERION: this is the layout of VISSL before its first release; rename it LOSS, as now")
     if not isinstance(settings.get("LOSS"), Mapping) or "name" not in settings["LOSS"]:
-        raise ConfigError("no LOSS.name: this is no configuration of a training of VISSL; give the whole file")
+        raise ConfigError(
+            "no LOSS.name: this is no configuration of a training of VISSL; give the whole file. The settings of "
+            "lightly and solo-learn are in docs/coming-from-lightly-or-solo-learn.md"
+        )
     model = settings.get("MODEL")
     trunk = model.get("TRUNK") if isinstance(model, Mapping) else None
     if isinstance(model, Mapping) and isinstance(trunk, Mapping) and isinstance(trunk.get("TRUNK_PARAMS"), Mapping):

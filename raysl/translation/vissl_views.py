@@ -1,8 +1,10 @@
 """VISSL's TRANSFORMS as `method.views`."""
 
+import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.translation.theirs import checked, numbers
 from raysl.translation.translated import Translation
@@ -19,6 +21,13 @@ SHARES = (
     "second_solarize_p",
 )
 """Probabilities of views: what no transform of the file sets is 0."""
+
+
+def fields_of_views(method: str) -> set[str]:
+    """Return the names of the settings that a method's views have."""
+    views = next(field for field in dataclasses.fields(resolve("method", method).Config) if field.name == "views")
+    assert views.default_factory is not dataclasses.MISSING
+    return {field.name for field in dataclasses.fields(views.default_factory())}
 
 
 class Views:

@@ -1,4 +1,4 @@
-"""Write the tables of the pages on other libraries: `python -m tests.translation`."""
+"""Write the tables of the page on VISSL: `python -m tests.translation`."""
 
 from tests.translation.tables import DOCS, PAGES, filled
 

@@ -1,4 +1,4 @@
-"""Tables of the pages on other libraries: whole configurations, line by line."""
+"""Tables of the page on VISSL: whole configurations, line by line."""
 
 from pathlib import Path
 
@@ -11,7 +11,6 @@ FOLDER = Path(__file__).parent
 DOCS = FOLDER.parents[1] / "docs"
 PAGES = {
     "coming-from-vissl.md": ("simclr", "moco", "swav", "linear"),
-    "coming-from-lightly-or-solo-learn.md": ("solo_simclr",),
 }
 """Fixtures by page."""
 
@@ -24,7 +23,7 @@ def table(name: str) -> str:
     rows += [row(line) for line in done.lines if line.kind == "missing"]
     unset = ", ".join(f"`{line.key}`" for line in done.lines if line.kind == "not needed")
     rows.append(f"| {unset} | | nothing to set | |")
-    head = f"| {done.library} | value | raysl | what to know |\n|---|---|---|---|\n"
+    head = "| VISSL | value | raysl | what to know |\n|---|---|---|---|\n"
     return head + "".join(f"{line}\n" for line in rows) + left_at_defaults(done)
 
 

@@ -259,3 +259,22 @@ def test_settings_of_swav_with_momentum_are_listed_with_what_they_became() -> No
     words = {line.key.rpartition(".")[2]: line.words for line in done.lines if line.kind == "same"}
     assert words["momentum_eval_mode_iter_start"] == "method.eval_from=7st"
     assert "method.momentum=0.9" in [line.words for line in done.lines]
+
+
+def test_settings_of_any_group_may_be_given_beside_the_file() -> None:
+    text = translated("moco", "callbacks.wandb.project=mine", "views=cifar").text()
+    assert "\ncallbacks:\n  wandb:\n    project: mine\n" in text
+    assert "\nviews: cifar\n" in text
+
+
+def test_the_head_has_the_command_and_no_setting_that_it_replaced() -> None:
+    done = translated("simclr", "optim=sgd", "name=a b")
+    first, *_ = done.text().splitlines()
+    assert first.endswith("simclr.yaml optim=sgd 'name=a b'")
+    assert done.config().optim.name == "sgd"
+    assert "optim.name=larc" not in done.text()
+
+
+def test_true_is_no_number() -> None:
+    with pytest.raises(ConfigError, match=r"OPTIMIZER.weight_decay: 'True' is not a number"):
+        translated("simclr", "config.OPTIMIZER.weight_decay=true")

@@ -24,7 +24,6 @@ OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
         "subsets/10percent.txt": FILE,
     },
     "callbacks.md": {"runs/quickstart": ("quickstart",)},
-    "coming-from-lightly-or-solo-learn.md": {"scripts/pretrain/cifar/simclr.yaml": FILE},
     "coming-from-vissl.md": {
         "vissl/simclr_8node_resnet.yaml": FILE,
         "simclr_8node_resnet.yaml": FILE,
