@@ -1,9 +1,7 @@
-"""Labels: parsing and checking the integers or names in datasets, and numbering their classes."""
+"""Labels: checking the integers in datasets, and numbering the names of classes."""
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,31 +12,6 @@ LABELS = "label"
 """Default column or field of labels; it may be missing, one that the user names may not."""
 LARGEST = 10_000_000  # larger numbers are ids, not classes
 _SHOWN = 5
-
-
-def parse_labels(values: Sequence[Any], origin: str) -> np.ndarray:
-    """Parse labels of one class each: int64 [N] if all are whole numbers, else texts [N].
-
-    Args:
-        values: integers, also written as 1.0 like pandas does, or texts; None and empty texts are unlabelled and become
-            -1 or an empty text.
-        origin: file of the labels, for messages.
-
-    Raises:
-        ConfigError: if a value is neither integer nor text, or a number is below -1 or above LARGEST.
-
-    >>> parse_labels(["3", "1.0", None], "labels.csv")
-    array([ 3,  1, -1])
-    """
-    wrong = next((value for value in values if not _is_label(value)), None)
-    if wrong is not None:
-        raise ConfigError(f"{origin} has the label {wrong!r}; write integers or names")
-    try:
-        numbers = [-1 if value is None or value == "" else parse_whole(value) for value in values]
-    except ValueError:
-        return np.array(["" if value is None else str(value) for value in values], str)
-    check_range(min(numbers, default=-1), max(numbers, default=-1), origin)
-    return np.array(numbers, np.int64)
 
 
 def parse_whole(value: int | float | str) -> int:
@@ -53,10 +26,6 @@ def parse_whole(value: int | float | str) -> int:
         if not isinstance(value, str):
             raise
         return int(re.sub(r"\.0+\s*$", "", value))
-
-
-def _is_label(value: Any) -> bool:
-    return value is None or type(value) in (int, str) or (type(value) is float and value.is_integer())
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:

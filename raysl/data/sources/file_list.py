@@ -55,6 +55,8 @@ class FileList(Source):
         label_column: str | None = LABELS
         """Column of the labels in a table. If the default is missing, nothing is labelled; any other must exist; null:
         none are read."""
+        label_names: bool = False
+        """Read all labels as names, also those that look like numbers."""
         replace_prefix: dict[str, str] = field(default_factory=dict)
         """Prefixes of listed paths and their replacements: {/old/folder: s3://bucket/new}; the first that fits is
         replaced."""
@@ -112,12 +114,12 @@ class FileList(Source):
         """Return absolute paths, the labels as they are written or None, and the file of the labels."""
         config = self.config
         column = None if labels_uri is not None else config.label_column
-        listed, labels = read_image_list(uri, config.path_column, column)
+        listed, labels = read_image_list(uri, config.path_column, column, config.label_names)
         files = Paths(self._absolute(listed, config.root or cut(uri)[0], uri))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")
         if labels_uri is not None:
-            labels = read_labels(labels_uri, config.label_column or LABELS)
+            labels = read_labels(labels_uri, config.label_column or LABELS, config.label_names)
             if len(labels) != len(files):
                 raise ConfigError(
                     f"{labels_uri} lists {len(labels):,} labels for the {len(files):,} images of {uri}; give one each"

@@ -12,7 +12,8 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.places import IMAGES
-from raysl.data.sources.class_names import LABELS, check_numbers, parse_labels
+from raysl.data.sources.class_names import LABELS, check_numbers
+from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.listing import is_image_or_array
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, stat_uri, storage_errors
@@ -168,12 +169,15 @@ _ENDING = rf"\.(?:{'|'.join(IMAGES)})"
 _LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}\s+(?!.*{_ENDING}$)[^/]*$", re.IGNORECASE)
 
 
-def read_image_list(uri: str, path_column: str, label_column: str | None) -> tuple[Iterable[str], np.ndarray | None]:
+def read_image_list(
+    uri: str, path_column: str, label_column: str | None, as_names: bool = False
+) -> tuple[Iterable[str], np.ndarray | None]:
     """Read a list of images: their paths, and their labels int64 [N] or text [N], None without labels.
 
     Args:
         uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table (.csv, .jsonl).
         path_column, label_column: columns of a table; None: no labels are read from it.
+        as_names: whether labels that look like numbers are names.
 
     Raises:
         ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
@@ -201,16 +205,18 @@ def read_image_list(uri: str, path_column: str, label_column: str | None) -> tup
     if kind == ".txt" and any(is_labelled) and not all(is_labelled):
         line = rows[is_labelled.index(False)][0]
         raise ConfigError(f"{uri}, line {line}: no label, but other lines have one; write -1 for unlabelled")
-    labels = parse_labels([_stripped(label) for _, _, label in rows], uri) if any(is_labelled) else None
+    lines = [number for number, _, _ in rows]
+    labels = parse_labels([label for _, _, label in rows], uri, lines, as_names) if any(is_labelled) else None
     return [path for _, path, _ in rows], labels
 
 
-def read_labels(uri: str, label_column: str) -> np.ndarray:
+def read_labels(uri: str, label_column: str, as_names: bool = False) -> np.ndarray:
     """Read a list of labels: int64 [N] or text [N], or int64 [N, K] of a multi-label array.
 
     Args:
         uri: an array (.npy), one label per line (.txt), or a table (.csv, .jsonl).
         label_column: column of a table, which must exist.
+        as_names: whether labels that look like numbers are names.
 
     Raises:
         ConfigError: if it is not such a list.
@@ -218,12 +224,14 @@ def read_labels(uri: str, label_column: str) -> np.ndarray:
     kind = list_format(uri)
     if kind != ".npy":
         if kind == ".txt":
-            return parse_labels([line.strip() for _, line in read_lines(uri)], uri)
-        rows = read_columns(uri, (label_column,), {label_column: "data.label_column="})
-        return parse_labels([_stripped(label) for _, (label,) in rows], uri)
+            rows: list[tuple[int, Any]] = list(read_lines(uri))
+        else:
+            table = read_columns(uri, (label_column,), {label_column: "data.label_column="})
+            rows = [(number, label) for number, (label,) in table]
+        return parse_labels([label for _, label in rows], uri, [number for number, _ in rows], as_names)
     array = read_array(uri)
     if array.ndim == 1:
-        return parse_labels(list(chain.from_iterable(array_chunks(array))), uri)
+        return parse_labels(list(chain.from_iterable(array_chunks(array))), uri, as_names=as_names)
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise ConfigError(f"{uri} holds {array.dtype} of shape {list(array.shape)}, not labels [N] or [N, classes]")
     labels = np.asarray(array).astype(np.int64)
@@ -239,7 +247,3 @@ def _path_and_label(line: str) -> tuple[str, str | None]:
     if len(words) == 2 and is_image_or_array(words[0]) and not is_image_or_array(words[1]):
         return words[0], words[1]
     return line.strip(), None
-
-
-def _stripped(label: Any) -> Any:
-    return label.strip() if isinstance(label, str) else label

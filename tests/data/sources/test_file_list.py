@@ -86,7 +86,7 @@ def test_blanks_belong_to_the_path_unless_an_image_ends_before_them(images: Path
         ("y.npy", np.array([1, 0, 2]), [1, 0, 2], ("0", "1", "2")),
         ("y.npy", np.array(["dog", "cat", "dog"]), [1, 0, 1], ("cat", "dog")),
         ("y.txt", "2\n0\n-1\n", [2, 0, -1], ("0", "1", "2")),
-        ("y.txt", "dog\n10\ncat\n", [2, 0, 1], ("10", "cat", "dog")),
+        ("y.txt", "dog\n-1\ncat\n", [1, -1, 0], ("cat", "dog")),
         ("y.csv", "label\n0\n1\n0\n", [0, 1, 0], ("0", "1")),
     ],
 )
@@ -221,7 +221,7 @@ def test_duplicates_can_be_allowed(images: Path) -> None:
         ("l.csv", "path,path\nb.png,a.png\n", r"l.csv has 2 columns 'path'; give each its own name"),
         ("l.jsonl", '{"path": "b.png"}\n{"path"\n', r"l.jsonl, line 2: not JSON: "),
         ("l.jsonl", '["b.png"]\n', r"l.jsonl, line 1: .* is not an object"),
-        ("l.jsonl", '{"path": "b.png", "label": 0.5}\n', r"l.jsonl has the label 0.5; write integers or names"),
+        ("l.jsonl", '{"path": "b.png", "label": 0.5}\n', r"l.jsonl, line 1: the label 0.5 is no whole number"),
         ("l.list", "b.png\n", r"l.list is not a list; the name of a list ends in .npy, .txt, .csv, .jsonl"),
     ],
 )
