@@ -38,8 +38,25 @@ ARRAYS = ("npy", "npz")
 WEIGHTS = (".pth", ".pt", ".pth.tar", ".safetensors", ".ckpt", ".torch", ".bin", ".pkl")
 SOURCES = {".parquet": "parquet", ".tar": "webdataset"}
 LISTS = (".csv", ".tsv", ".txt", ".jsonl")
+HIDDEN = (
+    "@eadir", "#recycle", "$recycle.bin", "__macosx", "lost+found", "system volume information", "thumbs.db",
+    "desktop.ini",
+)  # fmt: skip
+"""Names of files and folders that systems leave among images, in small letters; they hold no images of a dataset."""
 MOST_NAMES = 5_000
 """Names below a folder that are looked at to see what it holds."""
+
+
+_HIDDEN = re.compile(rf"(?:^|/)(?:\.[^/]|(?:{'|'.join(map(re.escape, HIDDEN))})(?:/|$))", re.IGNORECASE)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a path has a name that begins with a dot or is one of HIDDEN.
+
+    >>> [is_hidden(path) for path in ("cat/1.png", "cat/._1.png", "__MACOSX/cat/1.png", "@eaDir")]
+    [False, True, True, True]
+    """
+    return _HIDDEN.search(path) is not None
 
 
 def is_place(word: str) -> bool:
@@ -140,6 +157,8 @@ def _local_names(path: str) -> Iterator[str]:
         try:
             with os.scandir(waiting.popleft()) as entries:
                 for entry in entries:
+                    if is_hidden(entry.name):
+                        continue
                     if entry.is_dir():
                         waiting.append(entry.path)
                     else:
@@ -159,6 +178,7 @@ def _remote_names(uri: str) -> Iterator[str]:
         if not waiting:
             return
         with storage_errors("list", uri):
-            infos = system.get_file_info(fs.FileSelector(waiting.popleft(), allow_not_found=True))
+            listed = system.get_file_info(fs.FileSelector(waiting.popleft(), allow_not_found=True))
+        infos = [info for info in listed if not is_hidden(info.base_name)]
         waiting.extend(info.path for info in infos if info.type == fs.FileType.Directory)
         yield from (info.base_name for info in infos if info.type == fs.FileType.File)

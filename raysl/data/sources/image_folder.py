@@ -36,8 +36,9 @@ class ImageFolder(Source):
     Folders called `Training`, `valid`, `validation`, `split=test`, `test_images` and the like count as these.
 
     Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. Images
-    without a sub-folder have no labels. Files and folders whose names begin with a dot are left out. Images are sorted
-    by class, then folder, then name, as torchvision's `ImageFolder` does.
+    without a sub-folder have no labels. Files and folders whose names begin with a dot are left out, and so are what
+    systems leave behind, such as `@eaDir`, `__MACOSX` and `$RECYCLE.BIN`. Images are sorted by class, then folder, then
+    name, as torchvision's `ImageFolder` does.
     """
 
     @dataclass(frozen=True, kw_only=True)

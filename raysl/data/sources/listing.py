@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
-from raysl.config.places import ARRAYS, EXTENSIONS
+from raysl.config.places import ARRAYS, EXTENSIONS, is_hidden
 from raysl.errors import ConfigError
 from raysl.redact import visible
 from raysl.storage.addresses import stat_uri, storage_errors
@@ -40,7 +40,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """Content of a folder; names that begin with a dot are left out.
+    """Content of a folder without the names that `is_hidden` hides.
 
     Args:
         files: in any order.
@@ -90,12 +90,12 @@ def list_files(uri: str) -> Listing:
             return _walk(info.path)
         entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
     inner = ((entry.path[len(info.path) :].strip("/"), entry) for entry in entries if entry.type == fs.FileType.File)
-    files = [File(path, entry.size, entry.mtime_ns, None) for path, entry in inner if not _is_hidden(path)]
+    files = [File(path, entry.size, entry.mtime_ns, None) for path, entry in inner if not is_hidden(path)]
     return Listing(files, [], [])
 
 
 def list_folder_files(uri: str) -> dict[str, File]:
-    """List the files directly in a folder, by name.
+    """List the files directly in a folder by name, without those that `is_hidden` hides.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -103,14 +103,16 @@ def list_folder_files(uri: str) -> dict[str, File]:
     system, info = stat_uri(uri)
     with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):
-            return {name: _file(name, status) for name, status in _statuses(info.path, []) if S_ISREG(status.st_mode)}
-        entries = system.get_file_info(fs.FileSelector(info.path))
-    files = (entry for entry in entries if entry.type == fs.FileType.File)
-    return {entry.base_name: File(entry.base_name, entry.size, entry.mtime_ns, None) for entry in files}
+            files = [_file(name, status) for name, status in _statuses(info.path, []) if S_ISREG(status.st_mode)]
+        else:
+            entries = system.get_file_info(fs.FileSelector(info.path))
+            regular = (entry for entry in entries if entry.type == fs.FileType.File)
+            files = [File(entry.base_name, entry.size, entry.mtime_ns, None) for entry in regular]
+    return {file.path: file for file in files if not is_hidden(file.path)}
 
 
 def list_folders(uri: str) -> list[str]:
-    """List the names of the folders directly in a folder, sorted; those that begin with a dot are left out.
+    """List the names of the folders directly in a folder, sorted, without those that `is_hidden` hides.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -123,7 +125,7 @@ def list_folders(uri: str) -> list[str]:
         else:
             below = system.get_file_info(fs.FileSelector(info.path))
             names = [entry.base_name for entry in below if entry.type == fs.FileType.Directory]
-    return sorted(name for name in names if not _is_hidden(name))
+    return sorted(name for name in names if not is_hidden(name))
 
 
 def printable(path: str) -> str:
@@ -156,7 +158,7 @@ def _walk(root: str) -> Listing:
         dangling: list[str] = []
         for name, status in _statuses(f"{root}/{folder}", dangling):
             path = f"{prefix}{name}"
-            if _is_hidden(name):
+            if is_hidden(name):
                 continue
             if S_ISREG(status.st_mode):
                 listing.files.append(_file(path, status))
@@ -189,10 +191,6 @@ def _file(path: str, status: os.stat_result) -> File:
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-def _is_hidden(path: str) -> bool:
-    return path.startswith(".") or "/." in path
 
 
 def _repeats(files: Sequence[File]) -> list[tuple[File, File]]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.config.places import ARRAYS, IMAGES
+from raysl.config.places import ARRAYS, IMAGES, is_hidden
 from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
 from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
@@ -245,7 +245,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, has_arrays: bool = 
     dotted: list[tuple[str, str]] = []
     for member in read_members(file, where):
         match = SAMPLE.fullmatch(member.name)
-        if match is None:
+        if match is None or is_hidden(member.name):
             continue
         if member.name in seen:
             raise ConfigError(f"{where} has the member {member.name!r} twice; make the tar again")

@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 from pyarrow import fs
 
+from raysl.config.places import source_at
 from raysl.data.source import Missing, Split
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.image_folder import ImageFolder
+from raysl.data.sources.listing import list_folder_files
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
 from raysl.errors import ConfigError
@@ -123,6 +125,44 @@ def test_images_that_lie_flat_have_no_labels(tmp_path: Path) -> None:
     train = folder_of(fill(tmp_path, ["2.png", "1.png", ".hidden.png", ".cache/3.png"])).required("train")
     assert train.classes == ()
     assert names_and_labels(train, tmp_path) == [("1.png", -1), ("2.png", -1)]
+
+
+LEFTOVERS = [
+    "@eaDir/1.png/SYNOPHOTO_THUMB_M.png",
+    "#recycle/2.png",
+    "$RECYCLE.BIN/$R1.png",
+    "__MACOSX/cat/1.png",
+    ".Trash-1000/files/3.png",
+    ".ipynb_checkpoints/1-checkpoint.png",
+    "lost+found/4.png",
+    "System Volume Information/5.png",
+    "Thumbs.db/6.png",
+    "cat/._1.png",
+    "cat/@eaDir/7.png",
+]
+
+
+def test_what_systems_leave_behind_is_no_class(tmp_path: Path) -> None:
+    fill(tmp_path, ["train/cat/1.png", "train/dog/2.png", *(f"train/{name}" for name in LEFTOVERS), "__MACOSX/0.png"])
+    train = folder_of(tmp_path).required("train")
+    assert (train.classes, train.num_samples, train.notes) == (("cat", "dog"), 2, ())
+    assert sorted(list_folder_files(str(tmp_path / "train/cat"))) == ["1.png"]
+
+
+def test_what_systems_leave_behind_in_a_bucket_is_no_class() -> None:
+    memory = fsspec.filesystem("memory")
+    for name in ("cat/1.png", "dog/2.png", *LEFTOVERS):
+        memory.pipe(f"/leftovers/{name}", png(7))
+    try:
+        assert ImageFolder(ImageFolder.Config(path="memory://leftovers")).required("train").classes == ("cat", "dog")
+    finally:
+        memory.rm("/leftovers", recursive=True)
+
+
+def test_a_folder_is_known_by_its_images_not_by_what_systems_leave_behind(tmp_path: Path) -> None:
+    fill(tmp_path, LEFTOVERS)
+    (tmp_path / "cat" / "train.tar").write_bytes(b"")
+    assert source_at(str(tmp_path))["name"] == "webdataset"
 
 
 @pytest.mark.parametrize("held_out", ["val", "test"])

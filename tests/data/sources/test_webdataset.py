@@ -95,8 +95,14 @@ def test_members_with_one_key_are_one_sample_wherever_they_stand(tmp_path: Path)
         "w.webp": png(3),
     }
     rows = all_rows(source_of(write(tmp_path / "a.tar", files)).required("train"))
-    assert rows.images == [png(1), png(2), png(9), png(3)]
-    assert rows.labels.tolist() == [5, 3, -1, -1], ".cls before .json, and -1 without either"
+    assert rows.images == [png(1), png(2), png(3)]
+    assert rows.labels.tolist() == [5, 3, -1], ".cls before .json, and -1 without either"
+
+
+def test_what_systems_leave_behind_in_a_tar_is_no_sample(tmp_path: Path) -> None:
+    leftovers = ("./@eaDir/0.png", "__MACOSX/0.png", ".Trash/0.png", "./.ipynb_checkpoints/0.png", "lost+found/0.png")
+    path = write(tmp_path / "a.tar", {"./0.png": png(1), **dict.fromkeys(leftovers, png(2))})
+    assert all_rows(source_of(path).required("train")).images == [png(1)]
 
 
 def test_the_field_of_the_label_can_be_named(tmp_path: Path) -> None:
