@@ -23,7 +23,7 @@ RESAMPLES_AT_ONCE = 50
 
 
 def average_precision(scores: Numbers, labels: Labels, kind: Kind = "all") -> float:
-    """Compute the average precision of a class, in [0, 1]; NaN if no image has it.
+    """Compute the average precision of a class, in [0, 1]; NaN if no image has it, or each does.
 
     Args:
         scores: [N], larger is likelier.
@@ -49,8 +49,8 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
     """Return the 2.5th and 97.5th percentile of the mean average precision over 1,000 samples of the images with
     replacement.
 
-    Classes that no image of a sample has are left out of its mean, and samples without any class are left out, too.
-    See `raysl.benchmarks.metric.bootstrap`.
+    Classes that no image of a sample has, or each, are left out of its mean, and samples without any class are left
+    out, too. See `raysl.benchmarks.metric.bootstrap`.
 
     Args:
         scores, labels: [N, K].
@@ -58,11 +58,12 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
         seed: of the samples.
 
     Returns:
-        The bounds, in [0, 1]; None where there are more than a million scores, fewer than two images or no class, or
-        where all samples give the same.
+        The bounds, in [0, 1]; None where there are more than a million scores, fewer than two images or no class that
+        some have and others lack, or where all samples give the same.
     """
     num_rows, num_classes = labels.shape
-    if num_rows < 2 or labels.size > MOST_VALUES or not (labels == 1).any():
+    has_both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
+    if num_rows < 2 or labels.size > MOST_VALUES or not has_both.any():
         return None
     random = np.random.default_rng(seed)
     means = []
@@ -76,7 +77,7 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
 
 
 def mean_average_precision(areas: Numbers) -> float:
-    """Average over the classes with images, which are not NaN; NaN if there are none."""
+    """Average over the classes that some images have and others lack, which are not NaN; NaN if there are none."""
     return float(_mean_of_known(areas[:, None])[0])
 
 
@@ -117,4 +118,5 @@ def _area(num_right: NDArray[np.int64], taken: NDArray[np.int64], kind: Kind) ->
     else:
         at = [np.where(10 * num_right >= tenth * total, precision, 0).max(axis=-1) for tenth in range(11)]
         area = np.mean(at, axis=0)
-    return np.where(total[..., 0] > 0, area, np.nan)
+    is_defined = (total[..., 0] > 0) & (total[..., 0] < taken[..., -1])
+    return np.where(is_defined, area, np.nan)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -69,6 +70,14 @@ class Labelled:
     counts: Int64s | None
     is_multilabel: bool = False
     num_validation: int = 0
+
+    @property
+    def rarest(self) -> int | None:
+        """Class with the fewest training images; numbers that no image has are no classes where each image has one."""
+        if self.counts is None:
+            return None
+        counts = self.counts if self.is_multilabel else np.where(self.counts > 0, self.counts, self.num_train + 1)
+        return int(counts.argmin())
 
 
 @dataclass
@@ -144,6 +153,34 @@ class FeatureSet:
 
 
 CHUNK_ROWS = 4096
+
+
+def missing_negatives(labels: np.ndarray, split: str, classes: Sequence[str] = ()) -> str:
+    """Name a class that images have or may have and none lacks, so that nothing can be measured of it.
+
+    Tables that write -1 for absent, such as CelebA's, have only such classes.
+
+    Args:
+        labels: int [N, K] of 1 present, 0 absent and -1 unknown.
+        split: name of the images, for the message.
+        classes: names of the classes; default: their numbers.
+
+    Returns:
+        The reason to refuse the labels; empty if each class with a -1 and a 1 has a 0 too.
+
+    >>> missing_negatives(np.array([[1, 1], [-1, 0]]), "test", ("smiling", "male"))[:58]
+    "class 'smiling' is 1 or -1 on the test images, and never 0"
+    """
+    has = {value: (labels == value).any(axis=0) for value in (-1, 0, 1)}
+    columns = np.flatnonzero(has[1] & has[-1] & ~has[0]).tolist()
+    if not columns:
+        return ""
+    name = repr(classes[columns[0]]) if classes else f"number {columns[0]}"
+    others = f", nor are {len(columns) - 1:,} others" if len(columns) > 1 else ""
+    return (
+        f"class {name} is 1 or -1 on the {split} images, and never 0{others}; -1 is unknown and does not count: "
+        "write 0 where a class is absent (labels[labels == -1] = 0)"
+    )
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Clustering(Benchmark):
         name: str = "clustering"
         k: Count | None = None
         """Clusters. Those beyond the number of classes are matched to none, and their images are wrong. Default: as
-        many as there are classes."""
+        many as the clustered images have classes."""
         restarts: Annotated[int, Within(1, 10_000)] = 10
         """Times that k-means begins anew, with other images; the tightest clusters count."""
         iters: Annotated[int, Within(1, 10_000)] = 50
@@ -65,8 +65,7 @@ class Clustering(Benchmark):
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """There must be at least as many images as clusters."""
         num = images.num_test if config.split == "test" else images.num_train
-        k = config.k or len(images.classes)
-        if k > num:
+        if (k := config.k or 1) > num:
             raise ConfigError(f"{k:,} clusters cannot be found in {num:,} {config.split} images; set a smaller k")
         return config, []
 
@@ -89,8 +88,8 @@ class Clustering(Benchmark):
     def _cluster(self, images: FeatureSet, num_classes: int, seed: int) -> Findings:
         config = self.config
         images.check(config.split, num_classes)
-        k = config.k or num_classes
         labels = images.labels.cpu().numpy()
+        k = config.k or len(np.unique(labels))
         best: tuple[float, Int64s] | None = None
         accuracies = []
         for restart in range(config.restarts):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
+from raysl.benchmarks.classifiers.by_class import unseen, with_note
 from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, NotEmpty, Within
 from raysl.config.schema import BenchmarkConfig
@@ -82,32 +83,33 @@ class LowShot(Benchmark):
         for shots in dict.fromkeys(self.config.shots):
             by_draw, by_image = [], torch.zeros(len(test.labels), dtype=torch.float64, device=test.labels.device)
             for part in _parts(picks[:, :, :shots], len(mean)):
-                hits_of_draws, hits_of_images = self._hits(train.features, test, mean, part)
+                hits_of_draws, hits_of_images = self._hits(train, test, mean, part)
                 by_draw.append(hits_of_draws)
                 by_image += hits_of_images
             metric = mean_of(f"{shots}_shot", by_image / len(picks), title=f"Low-shot, {shots} per class", seed=seed)
             accuracy = 100 * torch.cat(by_draw).double() / len(test.labels)  # [draws]
             metrics.append(replace(metric, deviation=accuracy.std(correction=0).item()))
-        return metrics
+        return with_note(metrics, unseen(train.labels, test.labels, num_classes))
 
-    def _hits(self, keys: Tensor, test: FeatureSet, mean: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
-        """Count the test rows that each draw [draws, K, shots] of the keys gets right, and the draws that get each row
-        right.
+    def _hits(self, train: FeatureSet, test: FeatureSet, mean: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
+        """Count the test rows that each draw [draws, K, shots] of training rows gets right, and the draws that get each
+        row right.
 
         Both are int64: [draws], [N].
         """
-        labelled = F.normalize(keys[picks].float() - mean, dim=-1)
+        classes = train.labels[picks[0, :, 0]]  # [K]
+        labelled = F.normalize(train.features[picks].float() - mean, dim=-1)
         means = labelled.mean(dim=2)  # [draws, K, D]
         if self.config.similarity == "cosine":
             means = F.normalize(means, dim=-1)
         # The nearest mean has the smallest |q - m|^2, which is the largest q.m - |m|^2 / 2.
         half_squares = means.square().sum(dim=-1) / 2  # [draws, K]
-        of_draws, of_images = torch.zeros(len(picks), dtype=torch.int64, device=keys.device), []
+        of_draws, of_images = torch.zeros(len(picks), dtype=torch.int64, device=picks.device), []
         chunks = zip(torch.split(test.features, CHUNK_ROWS), torch.split(test.labels, CHUNK_ROWS), strict=True)
         for chunk, target in chunks:
             queries = F.normalize(chunk.float() - mean, dim=1)
             scores = torch.einsum("nd,skd->snk", queries, means) - half_squares[:, None]  # [draws, B, K]
-            is_hit = scores.argmax(dim=2) == target  # [draws, B]
+            is_hit = classes[scores.argmax(dim=2)] == target  # [draws, B]
             of_draws += is_hit.sum(dim=1)
             of_images.append(is_hit.sum(dim=0))
         return of_draws, torch.cat(of_images)
@@ -127,9 +129,8 @@ def fitting_shots(
     Raises:
         ConfigError: if a class has too few images for any.
     """
-    if images.counts is None:
+    if images.counts is None or (label := images.rarest) is None:
         return shots, []
-    label = int(images.counts.argmin())
     least = int(images.counts[label])
     fitting = tuple(num for num in shots if num <= least)
     if fitting == shots:
@@ -137,16 +138,14 @@ def fitting_shots(
     over = ", ".join(str(num) for num in shots if num not in fitting)
     why = f"{setting}={over} needs as many training images of each class, and {images.classes[label]!r} has "
     if not least:
-        raise ConfigError(
-            f"{why}none; leave out classes without training images, and number labels from 0 without gaps"
-        )
+        raise ConfigError(f"{why}none; leave out classes without training images")
     if not fitting:
         raise ConfigError(f"{why}{least:,}; set fewer {setting}")
     return fitting, [f"{why}{least:,}; {setting}={list(fitting)} is measured"]
 
 
 def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: int) -> Tensor:
-    """Draw `shots` rows of each class at random, int64 [draws, K, shots].
+    """Draw `shots` rows of each of the K classes that have any at random, int64 [draws, K, shots].
 
     Draw number d depends on (seed, d) alone, and its first images are the same for any number of shots.
 
@@ -155,12 +154,13 @@ def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: i
     """
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)
-    if (short := np.flatnonzero(counts < shots)).size:
+    present = np.flatnonzero(counts)
+    if (short := np.flatnonzero((counts > 0) & (counts < shots))).size:
         raise ValueError(
             f"class {short[0]} has {counts[short[0]]} training images, {shots} shots need {shots} "
-            f"({short.size} of {num_classes} classes are short); take fewer shots or more images"
+            f"({short.size} of {len(present)} classes are short); take fewer shots or more images"
         )
-    positions = (np.cumsum(counts) - counts)[:, None] + np.arange(shots)  # [K, shots], in rows sorted by class
+    positions = (np.cumsum(counts) - counts)[present, None] + np.arange(shots)  # [K, shots], in rows sorted by class
     picks = np.stack([np.lexsort((_keys(len(classes), seed, draw), classes))[positions] for draw in range(draws)])
     return torch.from_numpy(picks).to(labels.device)
 

@@ -17,8 +17,10 @@ from raysl.benchmarks.classifiers.svm_training import (
     LabelledRows,
     Machine,
     decisions,
+    learned_classes,
     normalised,
     one_against_rest,
+    warn_of_classes,
 )
 from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
@@ -96,10 +98,11 @@ class LowShotSVM(Benchmark):
         """The draws are a function of the seed and the order of the training rows."""
         labels = one_against_rest(train, "train", num_classes)
         test_labels = one_against_rest(test, "test", num_classes)
-        if not (test_labels == 1).any():
-            raise ConfigError("no test image has any of the classes; give labelled test images")
+        columns = learned_classes(train, labels)
+        warn_of_classes(test_labels, columns, "low_shot_svm")
+        labels, test_labels = labels[:, columns], test_labels[:, columns]
         shots, costs = tuple(dict.fromkeys(self.config.shots)), tuple(dict.fromkeys(self.config.costs))
-        self._check(labels, shots)
+        self._check(labels, shots, columns)
         machine = Machine(self.config.positive_weight, self.config.max_iter, is_dual=False, seed=seed)
         picks = None
         if train.labels.ndim == 1:
@@ -112,13 +115,13 @@ class LowShotSVM(Benchmark):
             machine,
             seed,
         )
-        jobs = [(sample, column) for sample in range(self.config.samples) for column in range(num_classes)]
+        jobs = [(sample, column) for sample in range(self.config.samples) for column in range(len(columns))]
         precisions = np.stack(run_jobs(_measure_class, shared, jobs))  # [S * K, shots, costs]
-        areas = precisions.reshape(self.config.samples, num_classes, len(shots), len(costs))
+        areas = precisions.reshape(self.config.samples, len(columns), len(shots), len(costs))
         maps = 100 * np.apply_along_axis(mean_average_precision, 1, areas)  # [S, shots, costs]
         return _findings(maps, shots, costs)
 
-    def _check(self, labels: Labels, shots: tuple[int, ...]) -> None:
+    def _check(self, labels: Labels, shots: tuple[int, ...], columns: Int64s) -> None:
         """Refuse classes with fewer images than shots, and classes that all images have.
 
         Raises:
@@ -128,11 +131,11 @@ class LowShotSVM(Benchmark):
         column = int(positives.argmin())
         if positives[column] < max(shots):
             raise ConfigError(
-                f"class number {column} has {positives[column]} training images, {max(shots)} shots need as many; "
-                "set fewer low_shot_svm.shots"
+                f"class number {columns[column]} has {positives[column]} training images, {max(shots)} shots need as "
+                "many; set fewer low_shot_svm.shots"
             )
         if not negatives.min():
-            raise ConfigError(f"class number {int(negatives.argmin())} is on every training image; leave it out")
+            raise ConfigError(f"class number {columns[negatives.argmin()]} is on every training image; leave it out")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.benchmark import (
+    Benchmark,
+    Context,
+    FeatureSet,
+    Findings,
+    Labelled,
+    Metric,
+    Needs,
+    missing_negatives,
+)
 from raysl.benchmarks.class_retrieval import pictured, precision_at, recall_at, search_classes
 from raysl.benchmarks.instance_retrieval.datasets import REVISITED, Dataset
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
@@ -160,6 +169,8 @@ class Retrieval(Benchmark):
         for name, images in (("train", train), ("test", test)):
             if images.labels.ndim == 1:
                 images.check(name, num_classes)
+            elif reason := missing_negatives(images.labels.cpu().numpy(), name):
+                raise ConfigError(reason)
             images.check_finite(name)
         num = min(self.config.queries or len(test.labels), len(test.labels))
         rows = torch.arange(num) * len(test.labels) // num

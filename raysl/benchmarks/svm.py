@@ -25,8 +25,10 @@ from raysl.benchmarks.classifiers.svm_training import (
     cross_validated,
     decisions,
     fit_class,
+    learned_classes,
     normalised,
     one_against_rest,
+    warn_of_classes,
 )
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.component import MAY_CHANGE
@@ -97,8 +99,7 @@ class SVM(Benchmark):
     @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """Each fold needs an image of each class."""
-        if images.counts is not None:
-            label = int(images.counts.argmin())
+        if images.counts is not None and (label := images.rarest) is not None:
             _check_positives(config, int(images.counts[label]), images.num_train, repr(images.classes[label]))
         return config, []
 
@@ -124,9 +125,12 @@ class SVM(Benchmark):
         """The order in which liblinear visits the rows is random."""
         labels = one_against_rest(train, "train", num_classes)
         test_labels = one_against_rest(test, "test", num_classes)
+        columns = learned_classes(train, labels)
+        warn_of_classes(test_labels, columns, "svm")
+        labels, test_labels = labels[:, columns], test_labels[:, columns]
         positives = (labels == 1).sum(axis=0)
         for column in np.argsort(positives)[[0, -1]].tolist():
-            _check_positives(self.config, int(positives[column]), len(labels), f"number {column}")
+            _check_positives(self.config, int(positives[column]), len(labels), f"number {columns[column]}")
         metrics: list[Metric] = []
         by_class: dict[str, dict[str, float]] = {}
         of_features: Numbers | None = None
@@ -135,13 +139,17 @@ class SVM(Benchmark):
             scores = decisions(weights, normalised(test.at(stage).features))
             areas = average_precisions(scores, test_labels, self.config.ap)
             metrics.append(self._metric(scores, test_labels, areas, stage))
-            known = {str(label): 100 * area for label, area in enumerate(areas.tolist()) if not np.isnan(area)}
-            by_class[f"SVM of {stage or 'features'}: average precision (%)"] = known
+            known = zip(columns.tolist(), (100 * areas).tolist(), strict=True)
+            title = f"SVM of {stage or 'features'}: average precision (%)"
+            by_class[title] = {str(label): area for label, area in known if not np.isnan(area)}
             of_features = scores if of_features is None else of_features
         figures: dict[str, Any] = {"per_class": by_class}
         assert of_features is not None
-        is_single = test.labels.ndim == 1
-        return Findings(metrics, scores=torch.from_numpy(of_features).float() if is_single else None, figures=figures)
+        if test.labels.ndim > 1:
+            return Findings(metrics, figures=figures)
+        of_all = torch.full((len(test_labels), num_classes), -torch.inf)
+        of_all[:, torch.from_numpy(columns)] = torch.from_numpy(of_features).float()
+        return Findings(metrics, scores=of_all, figures=figures)
 
     def _train(self, rows: LabelledRows, seed: int, stage: str) -> Numbers:
         """Train weights and biases [K, D + 1], each class with its best cost."""
@@ -165,10 +173,6 @@ class SVM(Benchmark):
 
     def _metric(self, scores: Numbers, labels: Labels, areas: Numbers, stage: str) -> Metric:
         """The mean over classes, with its interval."""
-        if missing := np.flatnonzero(np.isnan(areas)).tolist():
-            if len(missing) == len(areas):
-                raise ConfigError("no test image has any of the classes; give labelled test images")
-            log.warning("svm: no test image has class %s; the mean is over the others", ", ".join(map(str, missing)))
         bounds = map_interval(scores, labels, self.config.ap)
         return Metric(
             f"map{suffix_of(stage)}",

@@ -46,6 +46,11 @@ def test_separated_classes_are_found_whole(spherical: bool) -> None:
     assert measured(blobs(), spherical=spherical) == {"accuracy": 100.0, "nmi": pytest.approx(100), "ari": 100.0}
 
 
+def test_there_are_as_many_clusters_as_classes_have_images() -> None:
+    images = blobs(num_classes=4)
+    assert measured(FeatureSet(images.features, images.labels + 1), 5) == measured(images, 4)
+
+
 def test_features_without_a_relation_to_labels_give_chance() -> None:
     labels = torch.arange(3000) % 10
     features = torch.randn(3000, 8, generator=torch.Generator().manual_seed(1))

@@ -15,11 +15,15 @@ from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.geometry import Geometry
 from raysl.benchmarks.knn import KNN
+from raysl.benchmarks.logistic import Logistic
 from raysl.benchmarks.low_shot import LowShot
+from raysl.benchmarks.low_shot_svm import LowShotSVM
+from raysl.benchmarks.retrieval import Retrieval
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.segmentation import Segmentation
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.svm import SVM
 from raysl.benchmarks.video_segmentation import VideoSegmentation
 from raysl.components import resolve
 from raysl.config.load import load_config
@@ -78,20 +82,47 @@ def test_images_are_resized_as_each_benchmark_has_it_and_shared_where_benchmarks
     assert replace(images["knn"].data, eval_interpolation="bilinear") == images["plain"].data == uneven.data
 
 
-def test_a_class_without_training_images_is_named_with_what_to_do(tmp_path: Path) -> None:
+def listed(folder: Path, labels: str, array: np.ndarray | None = None) -> MeasuredImages:
+    """Four images with labels in a list, or in an array [4, K]."""
     for number in range(4):
-        (tmp_path / f"{number}.png").write_bytes(png(number))
-    (tmp_path / "list.txt").write_text("0.png 1\n1.png 2\n2.png 1\n3.png 2\n")
-    words = [
-        "data=file_list",
-        f"data.root={tmp_path}",
-        *(f"data.{part}={tmp_path}/list.txt" for part in ("train", "test")),
-    ]
-    images = images_of(load_config("quickstart", words))
-    with pytest.raises(
-        ConfigError, match=r"shots=1 needs .* class, and '0' has none; .* number labels from 0 without gaps"
-    ):
-        images.fit({"low_shot": LowShot.Config(shots=(1,))})
+        (folder / f"{number}.png").write_bytes(png(number))
+    (folder / "list.txt").write_text("".join(f"{number}.png {label}\n" for number, label in enumerate(labels)))
+    words = ["data=file_list", *(f"data.{part}={folder}/list.txt" for part in ("train", "test"))]
+    if array is not None:
+        np.save(folder / "labels.npy", array)
+        words += ["data.label_column=null", *(f"data.{part}_labels={folder}/labels.npy" for part in ("train", "test"))]
+    return images_of(load_config("quickstart", words))
+
+
+def test_classes_may_be_numbered_from_1(tmp_path: Path) -> None:
+    kinds = (LowShot.Config(shots=(1,)), SVM.Config(folds=2), LowShotSVM.Config(shots=(1,)))
+    wanted = {config.name: config for config in kinds}
+    assert listed(tmp_path, "1212").fit(wanted).settings == wanted
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SVM.Config(folds=2),
+        LowShotSVM.Config(shots=(1,)),
+        Retrieval.Config(k=(1,)),
+        Logistic.Config(loss="sigmoid", holdout_images=1),
+    ],
+)
+def test_a_class_that_is_nowhere_0_is_refused_by_each_benchmark_of_several_labels(
+    tmp_path: Path, config: BenchmarkConfig
+) -> None:
+    labels = np.array([[1, 1], [0, 1], [1, -1], [0, -1]])
+    with pytest.raises(ConfigError) as caught:
+        listed(tmp_path, "0000", labels).fit({"it": config})
+    assert str(caught.value).startswith(
+        "benchmarks.it: class '1' is 1 or -1 on the training images, and never 0; -1 is unknown and does not count: "
+        "write 0 where a class is absent (labels[labels == -1] = 0)"
+    )
+    rows = FeatureSet(torch.eye(4), torch.from_numpy(labels))
+    with pytest.raises(ConfigError, match="class number 1 is 1 or -1 on the train images"):
+        resolve("benchmark", config.name)(config).run(rows, rows, 2, seed=0)
+    assert listed(tmp_path, "0000", labels.clip(0)).fit({"it": config}).settings
 
 
 def test_neighbours_beyond_the_training_images_are_left_out(uneven: MeasuredImages) -> None:

@@ -108,8 +108,22 @@ def test_a_class_with_too_few_images_is_named() -> None:
     labels = torch.tensor([0] * 6 + [1] * 3 + [2] * 6)
     with pytest.raises(ValueError, match="class 1 has 3 training images, 5 shots need 5"):
         draw_shots(labels, 3, 5, draws=2, seed=0)
-    with pytest.raises(ValueError, match="class 3 has 0 training images"):
-        draw_shots(labels, 4, 1, draws=2, seed=0)
+
+
+def test_a_number_that_no_image_has_is_no_class() -> None:
+    train, test = random_set(60, seed=0), random_set(30, seed=1)
+    benchmark = LowShot(LowShot.Config(shots=(1, 5), draws=4))
+    later = [FeatureSet(rows.features, rows.labels + 3) for rows in (train, test)]
+    assert benchmark.run(*later, 7, seed=0) == benchmark.run(train, test, 4, seed=0)
+
+
+def test_test_images_of_a_class_without_training_images_are_wrong_and_counted_in_a_note() -> None:
+    train, test = random_set(60, seed=0), random_set(30, seed=1)
+    (without,) = LowShot(LowShot.Config(shots=(1,), draws=4)).run(
+        train, FeatureSet(test.features, test.labels.where(test.labels != 2, 4)), 5, seed=0
+    )
+    num = int((test.labels == 2).sum())
+    assert without.note == f"{num} of 30 test images are of a class without a training image and counted as wrong"
 
 
 @pytest.mark.parametrize("fields", [{"shots": ()}, {"shots": (0,)}, {"draws": 0}])

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,8 @@ def test_shots_that_a_class_has_no_images_for_are_left_out_with_a_line() -> None
         "shots=[1, 2, 4, 8, 16] is measured"
     ]
     with pytest.raises(ConfigError, match="'class 0' has none; leave out classes without training images"):
-        LowShotSVM.fit_to(LowShotSVM.Config(), labelled(0, 5))
+        LowShotSVM.fit_to(LowShotSVM.Config(), replace(labelled(0, 5), is_multilabel=True))
+    assert LowShotSVM.fit_to(LowShotSVM.Config(shots=(4,)), labelled(0, 5))[1] == [], "labels may begin at 1"
     with pytest.raises(ConfigError, match="'class 0' has 3; set fewer shots"):
         LowShotSVM.fit_to(LowShotSVM.Config(shots=(4,)), labelled(3, 5))
 
@@ -143,13 +145,22 @@ def test_sets_that_mean_nothing_are_refused_where_they_are_measured() -> None:
     train, test = several(40, 0), several(30, 1)
     with pytest.raises(ConfigError, match=r"class number \d has \d+ training images, 40 shots need as many"):
         low_shot_svm(train, test, 3, shots=(40,))
-    with pytest.raises(ConfigError, match="no test image has any of the classes"):
+    with pytest.raises(ConfigError, match="no class is on some test images and absent on others"):
         low_shot_svm(train, FeatureSet(test.features, 0 * test.labels), 3)
     every = FeatureSet(train.features, torch.ones_like(train.labels))
     with pytest.raises(ConfigError, match="class number 0 is on every training image"):
         low_shot_svm(every, test, 3)
     with pytest.raises(ConfigError, match="30 of 30 test rows have features that are not finite"):
         low_shot_svm(train, FeatureSet(test.features * torch.inf, test.labels), 3)
+
+
+def test_a_number_that_no_image_has_is_no_class() -> None:
+    train, test = random_set(40, 0), random_set(30, 1)
+    later = [FeatureSet(rows.features, rows.labels + 2) for rows in (train, test)]
+    settings = {"shots": (1, 3), "samples": 2, "costs": (1.0,)}
+    assert low_shot_svm(*later, 6, **settings).metrics == low_shot_svm(train, test, 4, **settings).metrics
+    with pytest.raises(ConfigError, match=r"class number [2-5] has"):
+        low_shot_svm(*later, 6, shots=(30,))
 
 
 @pytest.mark.slow  # the processes that import this

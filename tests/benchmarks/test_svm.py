@@ -1,5 +1,5 @@
 import logging
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -214,9 +214,32 @@ def test_a_class_without_test_images_is_left_out_of_the_mean_and_told(caplog: py
     assert found.metrics[0].value == pytest.approx(
         100 * mean_average_precision(np.array(list(by_class.values())) / 100)
     )
-    assert "no test image has class 1" in caplog.text
-    with pytest.raises(ConfigError, match="no test image has any of the classes"):
+    assert "svm: class 1 is on no test image; the mean is over the others" in caplog.text
+    everywhere = FeatureSet(test.features, torch.where(torch.tensor([False, True, False]), 1, test.labels))
+    assert svm(train, everywhere, 3).metrics[0].value == found.metrics[0].value
+    assert "svm: class 1 is on each test image; the mean is over the others" in caplog.text
+    with pytest.raises(ConfigError, match="no class is on some test images and absent on others"):
         svm(train, FeatureSet(test.features, 0 * test.labels), 3)
+
+
+def test_a_number_that_no_image_has_is_no_class(caplog: pytest.LogCaptureFixture) -> None:
+    train, test = random_set(60, 0), random_set(40, 1)
+    found, expected = (
+        svm(*(FeatureSet(rows.features, rows.labels + first) for rows in (train, test)), 4 + first) for first in (2, 0)
+    )
+    assert found.metrics == expected.metrics
+    assert found.scores is not None
+    assert expected.scores is not None
+    assert torch.equal(found.scores.argmax(dim=1), expected.scores.argmax(dim=1) + 2)
+    assert list(found.figures["per_class"].values()) == [
+        {str(int(label) + 2): area for label, area in of_class.items()}
+        for of_class in expected.figures["per_class"].values()
+    ]
+    assert SVM.fit_to(SVM.Config(), replace(labelled(0, 5), is_multilabel=False)) == (SVM.Config(), [])
+    assert "the mean is over the others" not in caplog.text
+    moved = FeatureSet(test.features, test.labels.where(test.labels != 3, 4))
+    assert svm(train, moved, 5).metrics != expected.metrics
+    assert "svm: class 4 is on no training image; the mean is over the others" in caplog.text
 
 
 def test_labels_and_features_that_mean_nothing_are_refused() -> None:

@@ -1,6 +1,5 @@
 """Classifiers of images with several labels each: a score for each class, measured by average precision."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +12,9 @@ from raysl.benchmarks.average_precision import Kind, average_precisions, map_int
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Findings, Metric
 from raysl.benchmarks.classifiers.classification import Lines, curves, stages_in, suffix_of
 from raysl.benchmarks.classifiers.probes import Probes
-from raysl.benchmarks.classifiers.svm_training import one_against_rest
+from raysl.benchmarks.classifiers.svm_training import one_against_rest, warn_of_classes
 from raysl.errors import ConfigError
 from raysl.hashing import hash_words, permutation
-
-log = logging.getLogger("raysl")
 
 _DRAW = 103  # part of random keys
 
@@ -81,9 +78,10 @@ def measure_classes(
             each of the C that were tried gave.
 
     Raises:
-        ConfigError: if no test image has a class.
+        ConfigError: if no class is on some test images and absent on others.
     """
     labels = test.labels.cpu().numpy().astype(np.int8)
+    warn_of_classes(labels, np.arange(labels.shape[1]), "logistic")
     metrics: list[Metric] = []
     lines: Lines = {}
     by_class: dict[str, dict[str, float]] = {}
@@ -93,10 +91,6 @@ def measure_classes(
         scores = found.double().numpy()
         lines |= its_lines
         areas = average_precisions(scores, labels, kind)
-        if np.isnan(areas).all():
-            raise ConfigError("no test image has any of the classes; give labelled test images")
-        if missing := np.flatnonzero(np.isnan(areas)).tolist():
-            log.warning("logistic: no test image has class %s; the mean is over the others", missing)
         bounds = map_interval(scores, labels, kind)
         metrics.append(
             Metric(

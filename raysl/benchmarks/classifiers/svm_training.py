@@ -14,8 +14,9 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from raysl.benchmarks.average_precision import Labels, Numbers
-from raysl.benchmarks.benchmark import FEATURES, FeatureSet
+from raysl.benchmarks.benchmark import FEATURES, FeatureSet, missing_negatives
 from raysl.errors import ConfigError
+from raysl.hashing import Int64s
 
 log = logging.getLogger("raysl")
 
@@ -124,11 +125,54 @@ def normalised(features: Tensor) -> Floats:
     return scaled
 
 
+def learned_classes(train: FeatureSet, labels: Labels) -> Int64s:
+    """Return the classes that machines can be trained for, int64 [L].
+
+    Numbers that no training image has are no classes where each image has one label; of several labels an image, all
+    classes count.
+
+    Args:
+        train: training rows.
+        labels: their labels [N, K], as `one_against_rest` returns them.
+    """
+    has_images = (labels == 1).any(axis=0) if train.labels.ndim == 1 else np.ones(labels.shape[1], dtype=np.bool_)
+    return np.flatnonzero(has_images)
+
+
+def warn_of_classes(test_labels: Labels, learned: Int64s, name: str) -> None:
+    """Warn of classes that have no average precision.
+
+    Args:
+        test_labels: [N, K] of 1 present, 0 absent and -1 ignore.
+        learned: classes with a machine.
+        name: of the benchmark.
+
+    Raises:
+        ConfigError: if no class has one.
+    """
+    is_present, is_absent = (test_labels == 1).any(axis=0), (test_labels == 0).any(axis=0)
+    is_learned = np.isin(np.arange(test_labels.shape[1]), learned)
+    if not (is_present & is_absent & is_learned).any():
+        raise ConfigError(
+            "no class is on some test images and absent on others; give test images that are labelled as the training "
+            "images are"
+        )
+    lines = {
+        "is on no test image": is_learned & ~is_present,
+        "is on each test image": is_learned & is_present & ~is_absent,
+        "is on no training image": ~is_learned & is_present,
+    }
+    for line, is_affected in lines.items():
+        if numbers := np.flatnonzero(is_affected).tolist():
+            log.warning("%s: class %s %s; the mean is over the others", name, ", ".join(map(str, numbers)), line)
+
+
 def one_against_rest(rows: FeatureSet, split: str, num_classes: int) -> Labels:
     """Return labels int8 [N, K]: 1 present, 0 absent, -1 ignore; single labels become one class against the others.
 
     Raises:
-        ConfigError: if a label is outside of these, or features are not finite.
+        ConfigError: if a label is outside of these, a class is unknown or present everywhere, or features are not
+            finite.
     """
     for stage in (FEATURES, *rows.stages):
         rows.at(stage).check_finite(split if stage == FEATURES else f"{split} {stage}")
@@ -141,4 +185,7 @@ def one_against_rest(rows: FeatureSet, split: str, num_classes: int) -> Labels:
             f"{int(rows.labels.max())}; several labels an image are 1 present, 0 absent or -1 ignore of each of "
             f"{num_classes} classes"
         )
-    return np.asarray(rows.labels.cpu().numpy(), dtype=np.int8)
+    labels = np.asarray(rows.labels.cpu().numpy(), dtype=np.int8)
+    if reason := missing_negatives(labels, split):
+        raise ConfigError(reason)
+    return labels

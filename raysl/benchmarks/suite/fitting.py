@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs
+from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs, missing_negatives
 from raysl.benchmarks.suite.settings import other_data
 from raysl.benchmarks.suite.suites import with_way
 from raysl.components import resolve
@@ -113,14 +113,21 @@ class MeasuredImages:
             return f"the images of {name!r} have several labels each, and it needs one of each"
         if needs.test and self.test is None:
             return f"the dataset {name!r} has no test images{_held_out_hint(self.data)}"
-        if needs.labels == "none" or self.train.is_multilabel:
+        if needs.labels == "none":
             return ""
-        if self.num_classes == 1:
+        if self.num_classes == 1 and not self.train.is_multilabel:
             return f"all images of {name!r} are of one class, {self.train.classes[0]!r}"
         for words, labels in (("training", self._train_labels), ("test", self._test_labels if needs.test else None)):
-            if labels is not None and (num := int((labels < 0).sum())):
-                return f"{num:,} of the {len(labels):,} {words} images of {name!r} have no label"
+            if labels is not None and (reason := self._lacks_labels(labels, words)):
+                return reason
         return ""
+
+    def _lacks_labels(self, labels: np.ndarray, words: str) -> str:
+        """Return why labels [N] or [N, K] cannot be measured; empty if they can."""
+        if labels.ndim == 2:
+            return missing_negatives(labels, words, self.train.classes)
+        num = int((labels < 0).sum())
+        return f"{num:,} of the {len(labels):,} {words} images of {self.data.name!r} have no label" if num else ""
 
     @cached_property
     def labelled(self) -> Labelled:
