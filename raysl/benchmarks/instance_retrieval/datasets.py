@@ -134,8 +134,9 @@ def buildings(folder: Folder) -> InstanceSet:
         where = lists.uri_of(f"{name}{marks}")
         words = lists.read(f"{name}{marks}").decode().split()
         if len(words) != 5:
-            raise
-            ConfigError(f"{where}: {' '.join(words)[:60]!r} is not an image and a box of 4 numbers; fetch it anew")
+            raise ConfigError(
+                f"{where}: {' '.join(words)[:60]!r} is not an image and a box of 4 numbers; fetch it anew"
+            )
         paths += files.find([words[0].removeprefix("oxc1_")], where)
         boxes.append(box_of(words[1:], where))
         good, ok, junk = (

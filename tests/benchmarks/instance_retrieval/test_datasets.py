@@ -147,3 +147,9 @@ def test_names_are_found_without_folders_and_endings(tmp_path: Path) -> None:
     samples.save(tmp_path / "d" / "one.png", 0)
     with pytest.raises(ConfigError, match=r"1 of the 1 images .* 'one' may be a/one.jpg or d/one.png"):
         ImageFiles(str(tmp_path)).find(["one"], "a list")
+
+
+def test_a_query_without_its_box_is_named(tmp_path: Path) -> None:
+    (samples.buildings(tmp_path) / "gt" / "all_1_1_query.txt").write_text("all_1_000 8.0 4.0\n")
+    told = error_of("oxford5k", tmp_path)
+    assert "all_1_1_query.txt: 'all_1_000 8.0 4.0' is not an image and a box of 4 numbers; fetch it anew" in told
