@@ -107,9 +107,9 @@ def test_a_stored_run_holds_the_values_and_needs_no_preset() -> None:
     config = load_config("quickstart", ["method=moco"])
     stored = dump(config)
     assert load_dumped(stored) == config
-    older = re.sub(r"^views: digits\n", "", stored, flags=re.MULTILINE)
-    assert older != stored
-    assert load_dumped(older).method == config.method
+    without = re.sub(r"^views: digits\n", "", stored, flags=re.MULTILINE)
+    assert without != stored
+    assert load_dumped(without).method == config.method
 
 
 def test_a_trial_may_change_the_preset_or_the_method() -> None:

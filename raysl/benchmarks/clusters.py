@@ -9,7 +9,6 @@ import torch
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.features.stored import Features
-from raysl.benchmarks.suite.results import weights_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.cluster.settings import use_settings
@@ -84,7 +83,7 @@ def cluster_images(
         raise ConfigError(f"k={settings.k} is more than the {images.num_samples} images; give fewer clusters")
     tag = dataset_tag(data, loaded.config.data)
     folder = Folder(join(loaded.uri, f"clustered_{f'{tag}_' if tag else ''}train.parquet"))
-    wanted = Wanted({"trained": loaded.backbone}, {"trained": weights_of(loaded)})
+    wanted = Wanted({"trained": loaded.backbone}, {"trained": loaded.digest})
     (store,) = extract_to(wanted, images, data, {("trained", FEATURES): folder}).values()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     features = Features(path=folder.uri)

@@ -17,7 +17,6 @@ from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.metric import mean_of
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
-from raysl.benchmarks.suite.results import weights_of
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
@@ -206,7 +205,7 @@ def top_hits(logits: Tensor, right: Int64s, allowed: Int64s | None, k: int) -> T
 
 def features_of(context: Context, name: str, images: ShiftedSet) -> Tensor:
     """Extract features [M, D] of a set's images by the measured network."""
-    weights = PIXELS if context.side == PIXELS else f"{context.side} {weights_of(context.checkpoint)}"
+    weights = PIXELS if context.side == PIXELS else f"{context.side} {context.checkpoint.digest}"
     wanted = Wanted({context.side: context.network}, {context.side: weights})
     folder = context.folder.child(FOLDER).child(name)
     stored = feature_sets(wanted, images.images, context.data, folder)[context.side]

@@ -15,9 +15,6 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
-from raysl.storage.records import check_types
-
-_SIZES = {"eval_size": int, "image_size": int, "fingerprint": str}
 
 
 @dataclass(frozen=True)
@@ -30,11 +27,15 @@ class Checkpoint:
     backbone: Backbone
 
     @property
+    def digest(self) -> str:
+        """SHA-256 of the file of its backbone."""
+        sha256: str = self.meta["files"][BACKBONE_FILE]["sha256"]
+        return sha256
+
+    @property
     def data(self) -> DataInfo:
         """Facts about the training images."""
-        where = join(self.uri, META_FILE)
-        note = check_types(self.meta.get("data"), f"{where}: data", {"num_samples": int, "num_classes": int}, _SIZES)
-        return DataInfo.stored(note)
+        return DataInfo.stored(self.meta["data"], f"{join(self.uri, META_FILE)}: data")
 
 
 def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:
@@ -52,6 +53,8 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
     with local_copy(uri, [META_FILE, SETTINGS_FILE, BACKBONE_FILE]) as folder:
         copy = Folder(str(folder))
         meta = read_meta(copy)
+        if BACKBONE_FILE not in meta["files"]:
+            raise Damaged(f"{join(uri, META_FILE)} is damaged: it does not list {BACKBONE_FILE}")
         if config is None:
             config = load_dumped(_settings(copy, uri), f"the checkpoint {uri}", trust_code)
         backbone = _build_backbone(config.backbone)

@@ -97,21 +97,22 @@ def read_meta(folder: Folder) -> dict[str, Any]:
             f"{folder.uri} has checkpoint format {meta.get('format')!r}, this raysl reads format {FORMAT}; "
             f"open it with raysl {meta.get('raysl') or '(unknown)'}"
         )
-    check_types(meta, where, optional=_META_KINDS)
-    for name, written in meta.get("files", {}).items():
+    check_types(meta, where, _META_KINDS)
+    for name, written in meta["files"].items():
         check_types(written, f"{where}: {name}", {"size": int, "sha256": str})
     return meta
 
 
 _META_KINDS = {
     "step": int,
+    "epochs": int,
     "method": str,
     "raysl": str,
     "data": dict[str, Any],
     "metrics": dict[str, Any],
     "files": dict[str, dict[str, Any]],
 }
-"""Types of the fields that this raysl reads; checkpoints of older versions lack some."""
+"""Types of the fields that every checkpoint has."""
 
 
 def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -129,9 +130,9 @@ def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, An
         ConfigError: if the format is not this version's, or the storage cannot be read.
     """
     meta = read_meta(folder)
-    files = meta.get("files", {})  # checkpoints of older versions list none
-    for name, written in files.items() if names is None else [(name, files[name]) for name in names if name in files]:
-        size = folder.size(name)
+    files = meta["files"]
+    for name in files if names is None else [name for name in names if name in files]:
+        written, size = files[name], folder.size(name)
         if size != written["size"]:
             have = "is missing" if size is None else f"has {size:,} of {written['size']:,} bytes"
             raise Damaged(f"{folder.uri_of(name)} {have}; {_ADVICE}")
@@ -152,7 +153,7 @@ def has_state(meta: dict[str, Any]) -> bool:
     >>> has_state({"files": {"backbone.safetensors": {}}})
     False
     """
-    return STATE_FILE in meta.get("files", (STATE_FILE,))  # checkpoints of older versions list no files
+    return STATE_FILE in meta["files"]
 
 
 def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestCheckpoint:

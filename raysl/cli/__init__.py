@@ -56,14 +56,6 @@ app.command("doctor")(run_doctor)
 app.add_typer(report.app, name="report")
 
 
-@app.command("speed", hidden=True, context_settings={"ignore_unknown_options": True})
-def name_new_command(words: list[str]) -> None:
-    """Name the command that replaces `raysl speed`, which is no longer part of the installed package."""
-    raise ConfigError(
-        f"raysl speed has moved out of the package; in a checkout of raysl run `python -m perf {' '.join(words)}`"
-    )
-
-
 def main() -> None:
     """Run the command line."""
     run_app(app, "raysl")

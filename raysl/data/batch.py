@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raysl.hashing import Int64s, hash_words
+from raysl.storage.records import from_record
 from raysl.transforms.random import SampleRandom
 
 _ROWS, _SHARED = crc32(b"batch rows"), crc32(b"batch shared")  # parts of the keys, like the number of a view
@@ -104,7 +105,10 @@ class DataInfo:
     """Changes when the training images do; empty if unknown, as for a list of batches."""
 
     @classmethod
-    def stored(cls, note: dict[str, Any]) -> "DataInfo":
-        """Read it from a checkpoint's `meta.json`; early versions call the size `image_size`."""
-        eval_size = note.get("eval_size", note.get("image_size", 0))
-        return cls(note["num_samples"], note["num_classes"], eval_size, note.get("fingerprint", ""))
+    def stored(cls, note: dict[str, Any], where: str = "meta.json: data") -> "DataInfo":
+        """Read it from a checkpoint's `meta.json`.
+
+        Raises:
+            Damaged: naming `where`, if a fact is missing or of another type.
+        """
+        return from_record(cls, note, where)

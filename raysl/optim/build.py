@@ -31,7 +31,7 @@ def build_optimizer(
 ) -> Optimizer:
     """Build the optimizer `optim.name` over `method.param_groups`; call `set_schedules` before every step.
 
-    Loading a state keeps the groups' scales of the present settings, which older checkpoints may lack.
+    Loading a state keeps the groups' scales of the present settings, and keys of a group that a newer torch has added.
 
     Args:
         method: the method to optimise.

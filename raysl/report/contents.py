@@ -15,10 +15,7 @@ SATURATED = 97.0
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One number of one benchmark, beside those of the untrained network and of raw pixels.
-
-    What reports of older raysl do not say of a number is as the defaults have it.
-    """
+    """One number of one benchmark, beside those of the untrained network and of raw pixels."""
 
     benchmark: str
     """Name of the benchmark, such as `low_shot`."""

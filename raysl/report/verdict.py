@@ -62,8 +62,7 @@ class Gain:
 def gain(score: Score, rival: str) -> Gain | None:
     """Return the difference between a score and a rival; None where either is unknown.
 
-    Where the report does not know the interval of the difference, as those of older raysl, the rival's interval or
-    deviation counts as equally wide.
+    Where the interval of the difference is unknown, the rival's interval or deviation counts as equally wide.
 
     Args:
         score: of a benchmark.

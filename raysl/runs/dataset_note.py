@@ -3,7 +3,7 @@
 The order of samples is a function of the dataset's fingerprint, so a resumed run needs the same dataset. Another one,
 or other labels, sizes or bytes as far as these are known, is refused. With `data.changed=accept` the run goes on with
 it: at the same step, or at the beginning of the epoch if the length of epochs has changed. Files that were only written
-again, as by a copy, cause a warning. Facts that an older note lacks are not compared.
+again, as by a copy, cause a warning. Facts that one of both notes lacks are not compared.
 """
 
 import json

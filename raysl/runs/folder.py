@@ -67,7 +67,7 @@ class RunFolder(Folder):
                     "give this one another name=, or go back to those settings to resume it"
                 )
             if checkpoint is not None:
-                message = _extension_message(_trained_epochs(checkpoint, old_config, config), config, checkpoint)
+                message = _extension_message(config, checkpoint)
         self.write(SETTINGS_FILE, dump(config).encode())
         if message is not None:
             self.note(message)
@@ -150,23 +150,17 @@ def _changed_workers(old_config: RunConfig | Mapping[str, Any], config: RunConfi
     return [f"train.workers: {old} -> {new}, which changes the batch size, as train.reference_workers is set"]
 
 
-def _trained_epochs(checkpoint: NewestCheckpoint, old_config: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
-    """Return the length of the run at its checkpoint; an older raysl stored it in the settings alone."""
-    return int(checkpoint.meta.get("epochs") or _train_setting(old_config, "epochs", config))
-
-
 def _train_setting(old_config: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
-    """Return a setting of `train` at the last start, or that of this start if an older raysl did not store it."""
+    """Return a setting of `train` at the last start, or that of this start where it is missing."""
     if isinstance(old_config, RunConfig):
         return getattr(old_config.train, name)
     return old_config.get("train", {}).get(name, getattr(config.train, name))
 
 
-def _extension_message(old_epochs: int, config: RunConfig, checkpoint: NewestCheckpoint) -> str | None:
+def _extension_message(config: RunConfig, checkpoint: NewestCheckpoint) -> str | None:
     """Describe how a run is extended; refuse to shorten it, or to extend it without `train.extend`.
 
     Args:
-        old_epochs: length of the run at its newest checkpoint.
         config: the settings of this start.
         checkpoint: the newest checkpoint; at step 0 any length is allowed.
 
@@ -177,7 +171,7 @@ def _extension_message(old_epochs: int, config: RunConfig, checkpoint: NewestChe
         ConfigError: with both lengths and, for an extension, both learning rates.
     """
     epochs = config.train.epochs
-    if checkpoint.step == 0 or epochs == old_epochs:
+    if checkpoint.step == 0 or epochs == (old_epochs := int(checkpoint.meta["epochs"])):
         return None
     if epochs < old_epochs:
         raise ConfigError(

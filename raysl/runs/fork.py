@@ -188,7 +188,7 @@ def _check(run: Prepared, origin: _Origin) -> None:
     pairs = {
         "optim.name": (origin.settings["optim"]["name"], run.config.optim.name),
         "train.batch_size": (origin.batch_size, plan.batch_size),
-        "train.epochs": (origin.meta.get("epochs", train.epochs), train.epochs),
+        "train.epochs": (origin.meta["epochs"], train.epochs),
     }
     changes = [f"{key}: {there} -> {here}" for key, (there, here) in pairs.items() if there != here]
     if not any(change.startswith("train.batch_size") for change in changes):

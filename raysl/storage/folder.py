@@ -291,7 +291,7 @@ def delete_file(system: fs.FileSystem, path: str) -> None:
 def _delete_folder(system: fs.FileSystem, path: str) -> None:
     if system.type_name == "s3":
         inside = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-        # a former version left empty objects for folders
+        # other clients leave empty objects for folders
         paths = [f"{entry.path}/" if entry.type == fs.FileType.Directory else entry.path for entry in inside]
         with suppress(s3.NoClient):
             s3.delete(system, [*paths, f"{path}/"])

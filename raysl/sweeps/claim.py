@@ -1,8 +1,6 @@
 """The settings in a sweep's folder: a sweep may grow, but not become another one."""
 
-import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +15,6 @@ from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
 
-log = logging.getLogger("raysl")
-
 SWEEP_FILE = "sweep.yaml"
 MAY_GROW = (
     "config", "configs", "settings", "checkpoints", "benchmarks", "seeds", "trials", "metric", "mode", "concurrent",
@@ -28,8 +24,6 @@ MAY_GROW = (
 `settings` come to is compared by what trials depart from."""
 DECIDING = {"optuna": ("configs", "checkpoints", "metric", "mode"), "population": ("trials",)}
 """Those that change all draws, by search and scheduler."""
-FORMER: dict[str, Any] = {"variant": "stopping", "min_samples": 1}
-"""Values in effect in earlier versions, by the names of settings that those lacked."""
 
 
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
@@ -58,26 +52,9 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
                 "back to those settings to go on with it"
             )
     starts = {redact_uri(name): base for name, base in bases.items()}
-    lacking = [] if tree is None else [key for key in FORMER if key not in tree]
-    text = dump_sweep(sweep, lacking) + "\n# departs from:\n" + dump_all(starts, "starts")
+    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(starts, "starts")
     folder.write(SWEEP_FILE, text.encode())
     return grown
-
-
-def as_begun(folder: Folder, sweep: SweepConfig) -> SweepConfig:
-    """Return the settings of a sweep, with former values in place of defaults if an earlier version began it."""
-    tree = _stored(folder)
-    if tree is None:
-        return sweep
-    defaults = SweepConfig()
-    former = {
-        key: value
-        for key, value in FORMER.items()
-        if key not in tree and getattr(sweep, key) == getattr(defaults, key) != value
-    }
-    if "min_samples" in former and sweep.scheduler == "median":
-        log.info("min_samples=%d, as this sweep began before raysl had that setting", former["min_samples"])
-    return replace(sweep, **former)
 
 
 def _stored(folder: Folder) -> dict[str, Any] | None:
@@ -105,7 +82,7 @@ def _changes(
     for key, value in now.items():
         if key in ("early_metric", "early_mode"):
             continue  # what they come to is compared below
-        then = tree.get(key, FORMER.get(key))
+        then = tree.get(key)
         if bare_tree(then) != bare_tree(value):
             may = key in MAY_GROW and key not in fixed
             (grown if may else changes).append(f"{key}: {show(then)} -> {show(value)}")

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -127,10 +127,9 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     return starts
 
 
-def dump_sweep(sweep: SweepConfig, without: Collection[str] = ()) -> str:
-    """The sweep as YAML, without some of its settings; credentials are `***`."""
-    tree = {key: value for key, value in dataclasses.asdict(sweep).items() if key not in without}
-    return write(redact_tree(tree))
+def dump_sweep(sweep: SweepConfig) -> str:
+    """The sweep as YAML; credentials are `***`."""
+    return write(redact_tree(dataclasses.asdict(sweep)))
 
 
 def dump_space(sweep: SweepConfig) -> str:

@@ -30,7 +30,7 @@ from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_trials, warn_about_space
-from raysl.sweeps.claim import as_begun, claim
+from raysl.sweeps.claim import claim
 from raysl.sweeps.draws import Draws
 from raysl.sweeps.entries import make_entries
 from raysl.sweeps.images import TrainedImages
@@ -99,7 +99,7 @@ class SweepRun:
 
     def __init__(self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         self.base = replace(base, storage=absolute(base.storage))
-        self.sweep = sweep = as_begun(RunFolder.of(self.base), sweep)
+        self.sweep = sweep
         self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed

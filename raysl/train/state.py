@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from raysl import __version__
 from raysl import distributed as dist
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
+from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
 from raysl.checkpoint.published import initial_weights
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.components import Classes
@@ -30,9 +30,7 @@ from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
-from raysl.storage.records import check_types
 from raysl.train.warm_heads import check_heads
 
 
@@ -258,9 +256,8 @@ def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
         config: settings of the run.
 
     Raises:
-        ConfigError: if the methods differ, or the checkpoint names none.
+        ConfigError: if the methods differ.
     """
-    check_types(meta, join(uri, META_FILE), {"method": str})
     if meta["method"] != config.method.name:
         raise ConfigError(
             f"{uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "

@@ -1,7 +1,6 @@
 """Reading weights of one kind and writing another: `raysl convert`."""
 
 import difflib
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,10 +60,9 @@ class Converted:
 def convert(
     source: str,
     out: str,
-    *given: Any,
-    overrides: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
     rules: Rules | None = None,
-    to: str | None = None,
+    to: str = "raysl",
 ) -> Converted:
     """Read the weights of a backbone, and write them for raysl or for another library.
 
@@ -80,27 +78,23 @@ def convert(
     Args:
         source: path or URI of a file of weights, or of a checkpoint or a run of raysl; or `cifar10/simclr`.
         out: path or URI of what is written: a folder for `raysl` and `safetensors`, else a file.
-        given: overrides, rules and to by their places, of which `load_weights` has the first two in the same places. A
-            text in the first place is `to`, with overrides and rules after it: the order of earlier versions.
         overrides: settings of the backbone and of the images that it expects, in place of those derived from the
             tensors: `backbone.image_size=96`, `data.mean=[0.5,0.5,0.5]`. A network other than a ResNet or a ViT is
             named here: `backbone=timm`, `backbone.model=convnext_tiny`.
         rules: how to find the backbone in the file; the defaults find every layout in `raysl.weights.layouts`.
-        to: one of `KINDS`; default: `raysl`.
+        to: one of `KINDS`.
 
     Raises:
         ConfigError: if the file holds no weights, its layout is unknown, its tensors do not fill the backbone, the
             other library has no such network, or `out` exists.
     """
-    named = {"overrides": overrides, "rules": rules, "to": to}
-    changes, rules, to = _by_name(given, {name: value for name, value in named.items() if value is not None})
     if to not in KINDS:
         near = difflib.get_close_matches(to, KINDS, n=1)
         raise ConfigError(f"to={to!r}: {f'did you mean {near[0]!r}? ' if near else ''}known: {', '.join(KINDS)}")
     source, out = _address(source), absolute(out)
     _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
     _, name = cut(absolute(out))
-    loaded = load_weights(source, changes, rules, name)
+    loaded = load_weights(source, overrides, rules, name)
     if to == "raysl":
         if loaded.table is None:
             raise ConfigError(f"{source} is a checkpoint of raysl already; give to= (--to), the kind to convert it to")
@@ -120,24 +114,6 @@ def convert(
     path = redact_uri(absolute(out))
     usage = written.usage.replace("'PATH/", f"'{path}/").replace("PATH", repr(path))
     return Converted(path, loaded.summary, loaded.table, usage)
-
-
-def _by_name(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Sequence[str], Rules | None, str]:
-    """Return overrides, rules and to, of which some were given by their places."""
-    order = ["overrides", "rules", "to"]
-    if given and isinstance(given[0], str):
-        order = ["to", "overrides", "rules"]
-        warnings.warn(
-            f"raysl.convert(source, out, {given[0]!r}, ...): write to={given[0]!r}; overrides and rules come before "
-            "it, as in load_weights",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-    twice = [name for name in order[: len(given)] if name in named]
-    if twice or len(given) > len(order):
-        raise ConfigError(f"{twice[0] if twice else given[-1]!r} is given twice; give overrides, rules and to by name")
-    named |= dict(zip(order, given, strict=False))
-    return named.get("overrides", ()), named.get("rules"), named.get("to", "raysl")
 
 
 def load_weights(

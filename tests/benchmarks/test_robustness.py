@@ -14,7 +14,6 @@ from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.features.extraction import Wanted
 from raysl.benchmarks.robustness import Robustness, features_of, top_hits
 from raysl.benchmarks.shifted_sets import ShiftedSet
-from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.config.schema import DataConfig
 from raysl.data.source import Split
 from raysl.data.sources.image_folder import ImageFolder
@@ -135,7 +134,7 @@ def test_features_of_a_set_are_asked_for_by_network_and_weights(
     monkeypatch.setattr(robustness, "feature_sets", sets)
     context = context_with(tmp_path)
     images = robustness._read("imagenet_a", shifted(tmp_path)["imagenet_a"], WORDS)
-    no_checkpoint: Any = type("Checkpoint", (), {"meta": {"files": {BACKBONE_FILE: {"sha256": "0123"}}}})()
+    no_checkpoint: Any = type("Checkpoint", (), {"digest": "0123"})()
     for side, weights in (("untrained", "untrained 0123"), ("pixels", "pixels")):
         own = replace(context, side=side, checkpoint=no_checkpoint)  # type: ignore[arg-type]
         assert torch.equal(features_of(own, "imagenet_a", images), embedded(images.images, context))
@@ -147,7 +146,7 @@ def test_features_of_a_set_are_made_on_the_cluster(tmp_path: Path, shared_ray: N
     context = context_with(tmp_path)
     sets = shifted(tmp_path)
     images = robustness._read("imagenet_a", sets["imagenet_a"], WORDS)
-    no_checkpoint: Any = type("Checkpoint", (), {"meta": {}})()
+    no_checkpoint: Any = type("Checkpoint", (), {"digest": "0123"})()
     found = features_of(replace(context, checkpoint=no_checkpoint), "imagenet_a", images)
     assert torch.allclose(found, embedded(images.images, context), atol=1e-6)
 

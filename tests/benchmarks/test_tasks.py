@@ -27,7 +27,7 @@ from tests.benchmarks.test_fitting import folder_of, images_of
 class _Loaded:
     """What tasks ask of a checkpoint."""
 
-    meta: dict[str, Any] = {}
+    digest = "0123"
     backbone = nn.Identity()
 
     def __init__(self, config: RunConfig) -> None:

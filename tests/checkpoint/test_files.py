@@ -20,6 +20,7 @@ from raysl.checkpoint.files import (
 )
 from raysl.errors import ConfigError, StorageError
 from raysl.storage.folder import Folder
+from tests.checkpoint.facts import facts
 from tests.faults import Faults
 
 
@@ -36,7 +37,7 @@ def fill(folder: Path, step: int) -> None:
     (folder / "train_state.pt").write_bytes(b"state %d" % step * 1000)
     (folder / "extra").mkdir(exist_ok=True)
     (folder / "extra" / "note").write_text("of a callback")
-    seal(folder, {"step": step})
+    seal(folder, facts(step))
 
 
 def put(run: Folder, step: int, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_restarted_run_knows_the_broken_images_of_its_checkpoint_of_the_same_i
     tmp_path: Path,
 ) -> None:
     state, plan = problem("train.epochs=2")
-    images = [Replaced("a.png: broken", 3, 4), "b.png: broken, met by an earlier version"]
+    images = [Replaced("a.png: broken", 3, 4), "b.png: broken, without its row"]
 
     def known(stored: dict[str, Any], met: list[str]) -> tuple[dict[int, int], dict[str, Any]]:
         found = CorruptLog()

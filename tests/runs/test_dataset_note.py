@@ -97,11 +97,11 @@ def test_files_that_were_copied_or_touched_are_told_of_and_the_run_goes_on(
     assert "were written again" in labelled.read("events.jsonl").decode()
 
 
-def test_a_run_of_an_older_raysl_goes_on_and_learns_what_its_note_does_not_have(
+def test_a_run_goes_on_and_learns_what_its_note_does_not_have(
     folder: RunFolder, config: RunConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    older = {name: value for name, value in asdict(OLD).items() if name not in ("content", "written")}
-    folder.write("dataset.json", json.dumps(older).encode())
+    partial = {name: value for name, value in asdict(OLD).items() if name not in ("content", "written")}
+    folder.write("dataset.json", json.dumps(partial).encode())
     assert claim_dataset(folder, config, LABELLED, folder.newest()) == folder.newest()
     assert caplog.messages == []
     with pytest.raises(ConfigError, match="other labels and sizes"):

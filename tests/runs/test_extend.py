@@ -136,15 +136,6 @@ def test_a_run_that_has_not_saved_a_step_may_have_any_length(tmp_path: Path) -> 
         assert stored["train"]["epochs"] == epochs
 
 
-def test_the_length_of_older_checkpoints_is_that_of_the_last_start(tmp_path: Path) -> None:
-    folder = train(config_of(tmp_path), until=7)
-    meta = Path(folder.path) / "checkpoint_000000007" / "meta.json"
-    content = json.loads(meta.read_text())
-    del content["epochs"]
-    meta.write_text(json.dumps(content))
-    assert "5 -> 8 extends" in refusal(config_of(tmp_path, "train.epochs=8"))
-
-
 @pytest.mark.slow
 def test_a_finished_run_is_extended_and_measured_again(tmp_path: Path) -> None:
     finish(start(tmp_path, "one", "train.epochs=2", "benchmarks={knn: {}}"))

@@ -48,7 +48,7 @@ def test_each_state_is_told_from_the_files(tmp_path: Path) -> None:
     make_run(tmp_path / "failed", 2.0, end="failed")
     make_run(tmp_path / "stopped", 2.0, end="stopped")
     make_run(tmp_path / "finished", 4.0, end="finished")
-    make_run(tmp_path / "older", 4.0)  # of a version that noted no ends
+    make_run(tmp_path / "unnoted", 4.0)  # killed before it noted its end
     busy = make_run(tmp_path / "busy", 1.0)
     with own_folder(RunFolder(str(busy))):
         assert states(tmp_path) == {
@@ -57,7 +57,7 @@ def test_each_state_is_told_from_the_files(tmp_path: Path) -> None:
             "failed": "failed",
             "stopped": "stopped",
             "finished": "finished",
-            "older": "finished",
+            "unnoted": "finished",
             "busy": "running",
         }
         (run,) = find_runs(str(tmp_path), ["state=running"])

@@ -25,6 +25,7 @@ from raysl.runs.summary import RunSummary
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, note_event
 from tests.bucket import MARKER, PART, Bucket, kinds
+from tests.checkpoint.facts import facts
 from tests.processes import wait_until
 from tests.runs.runs import finish, start
 
@@ -133,7 +134,7 @@ def test_a_checkpoint_is_a_put_a_file_and_few_requests_beside(
     def save(draft: Path) -> None:
         for name in ("train_state.pt", "backbone.safetensors", "run.yaml"):
             (draft / name).write_bytes(bytes(100_000))
-        seal(draft, {"step": 1})
+        seal(draft, facts(1))
 
     note_event(tmp_path / "logs", "started")
     with own_remote(folder) as owner:

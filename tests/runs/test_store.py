@@ -10,6 +10,7 @@ from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_who
 from raysl.errors import StorageError
 from raysl.runs.store import LocalStore, RemoteStore
 from raysl.storage.folder import Folder, outlast
+from tests.checkpoint.facts import facts
 from tests.faults import Faults
 
 
@@ -37,7 +38,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def save_of(step: int) -> Callable[[Path], None]:
     def save(folder: Path) -> None:
         (folder / "train_state.pt").write_bytes(b"x" * 10_000)
-        seal(folder, {"step": step})
+        seal(folder, facts(step))
 
     return save
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import Damaged, Kept, newest_whole, read_meta
+from raysl.checkpoint.files import Damaged, Kept, newest_whole, read_meta, seal
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
@@ -60,6 +60,8 @@ def test_a_damaged_meta_json_is_named(copy: Path, content: bytes) -> None:
         {"files": [1]},
         {"files": {"backbone.safetensors": 3}},
         {"files": {"backbone.safetensors": {}}},
+        {"files": {}},
+        {"epochs": None},
         {"files": {"backbone.safetensors": {"size": "3", "sha256": "x"}}},
         {"step": "many"},
         {"step": None},
@@ -95,7 +97,8 @@ def test_a_checkpoint_of_wrong_types_is_passed_over(saved: Path, tmp_path: Path)
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"\xff" * 8 + b"{}", (8).to_bytes(8, "little") + b'{"a": 1}'])
 def test_a_damaged_backbone_is_named(copy: Path, content: bytes) -> None:
     (copy / "backbone.safetensors").write_bytes(content)
-    change_meta(copy, files={})
+    meta = json.loads((copy / "meta.json").read_text())
+    seal(copy, {key: value for key, value in meta.items() if key not in ("format", "files")})
     with pytest.raises(ConfigError, match=r"cannot load the backbone of .*backbone\.safetensors"):
         load_checkpoint(str(copy))
 

@@ -27,6 +27,7 @@ from raysl.runs.store import RemoteStore
 from raysl.storage.folder import Folder
 from raysl.storage.notes import Unconditional, create_new
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
+from tests.checkpoint.facts import facts
 from tests.processes import has_ended, wait_until
 
 FAST = OwnerTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=1.0)
@@ -359,11 +360,11 @@ def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder,
     messages: list[str] = []
     (tmp_path / "logs").mkdir()
     store = RemoteStore(folder, tmp_path / "logs", keep=2, tell=messages.append, owner=owner)
-    store.put("checkpoint_000000005", lambda draft: seal(draft, {"step": 5}))
+    store.put("checkpoint_000000005", lambda draft: seal(draft, facts(5)))
     store.finish()
     taken = replace(leave(folder, 0, generation=2), who="process 2 on there")
     folder.write(taken.name, json.dumps(asdict(taken)).encode())
-    store.put("checkpoint_000000010", lambda draft: seal(draft, {"step": 10}))
+    store.put("checkpoint_000000010", lambda draft: seal(draft, facts(10)))
     with pytest.raises(StorageError, match=r"nothing more is stored in .*, which is now held by process 2 on there"):
         store.finish()
     assert "checkpoint_000000010" not in folder.names()

@@ -279,30 +279,6 @@ def test_what_a_sweep_will_not_do_is_said_plainly(
     assert "distinct values" not in caplog.text
 
 
-def test_a_sweep_that_an_earlier_version_began_goes_on_as_it_was_judged_then(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "raysl")
-    tree = {"metric": "loss", "mode": "min", "scheduler": "median", "space": LR}
-    median = from_tree(tree, "")
-    first = SweepRun.of(_base(tmp_path), median)
-    assert first.sweep.min_samples == 3
-    assert "min_samples" not in caplog.text
-    first.folder.make()
-    claim(first.folder, "s", first.bases, first.sweep)
-    path = tmp_path / "runs" / "s" / "sweep.yaml"
-    older = "".join(line for line in path.read_text().splitlines(True) if not line.startswith(("variant", "min_samp")))
-    path.write_text(older)
-    for _ in range(2):
-        again = SweepRun.of(_base(tmp_path), median)
-        assert again.sweep.min_samples == 1, "which it was before there was such a setting"
-        assert "min_samples=1, as this sweep began before raysl had that setting" in caplog.messages
-        assert claim(again.folder, "s", again.bases, again.sweep) == []
-    other = SweepRun.of(_base(tmp_path), replace(median, min_samples=5))
-    with pytest.raises(ConfigError, match="min_samples: 1 -> 5"):
-        claim(other.folder, "s", other.bases, other.sweep)
-
-
 def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:
     space = {"train.epochs": {"grid": [2, 6]}}
     run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "metric": "loss", "mode": "min"}, ""))

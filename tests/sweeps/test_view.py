@@ -103,7 +103,7 @@ def test_the_nodes_of_a_run_are_those_of_its_newest_start(tmp_path: Path) -> Non
     assert read_nodes(RunFolder(str(tmp_path))) == ()
     note_event(tmp_path, "started", nodes=["10.0.0.1", "10.0.0.2"])
     note_event(tmp_path, "resumed", nodes=["10.0.0.3", "10.0.0.2", "10.0.0.3"])
-    note_event(tmp_path, "of an older raysl")
+    note_event(tmp_path, "an event without nodes")
     assert read_nodes(RunFolder(str(tmp_path))) == ("10.0.0.3", "10.0.0.2")
 
 

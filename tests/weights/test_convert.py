@@ -529,19 +529,12 @@ def test_any_backbone_goes_out_as_safetensors_and_as_a_program(tmp_path: Path) -
     assert "VISSL has no Mine" in refusal(str(folder), str(tmp_path / "v.torch"), "vissl", rules=trusting)
 
 
-def test_the_order_of_arguments_is_that_of_load_weights_and_the_former_one_is_understood(
-    narrow: str, tmp_path: Path
-) -> None:
+def test_the_order_of_arguments_is_that_of_load_weights(narrow: str, tmp_path: Path) -> None:
     words = ["data.mean=[0.5,0.5,0.5]"]
     loaded = load_weights(narrow, words, Rules())
-    new = convert(narrow, str(tmp_path / "new"), words, Rules(), "safetensors")
-    with pytest.warns(DeprecationWarning, match="write to='safetensors'"):
-        old = convert(narrow, str(tmp_path / "old"), "safetensors", overrides=words)
-    with pytest.warns(DeprecationWarning, match="write to="):
-        convert(narrow, str(tmp_path / "older"), "safetensors", words, rules=Rules())
+    by_place = convert(narrow, str(tmp_path / "place"), words, Rules(), "safetensors")
+    by_name = convert(narrow, str(tmp_path / "name"), to="safetensors", overrides=words)
     assert loaded.config.data.mean == (0.5, 0.5, 0.5)
-    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("new", "old", "older")]
-    assert files[0] == files[1] == files[2]
-    assert (new.told, new.table) == (old.told, old.table)
-    with pytest.raises(ConfigError, match="'to' is given twice"):
-        convert(narrow, str(tmp_path / "twice"), words, Rules(), "raysl", to="timm")
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("place", "name")]
+    assert files[0] == files[1]
+    assert (by_place.told, by_place.table) == (by_name.told, by_name.table)

@@ -19,7 +19,6 @@ from raysl.benchmarks.features.thumbnails import encoded, thumbnail_recipe
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import instance, words
 from raysl.config.schema import DataConfig
@@ -101,7 +100,7 @@ def extract(
     tag = dataset_tag(data, loaded.config.data)
     name = "_".join(filter(None, ("features", tag, stage.replace(".", "-"), split)))
     path = str(out) if out else join(loaded.uri, f"{name}.parquet")
-    weights = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
+    weights = loaded.digest
     wanted = Wanted({"trained": loaded.backbone}, {"trained": weights}, (stage,), dtype)
     enter("starting Ray")
     connect()

@@ -19,7 +19,6 @@ from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.locations import content_of, digests_of
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig, DataConfig, is_may_change
@@ -44,7 +43,7 @@ class Basis:
 
     Args:
         step: updates of the checkpoint.
-        weights: SHA-256 of its backbone's file; empty for checkpoints of older raysl.
+        weights: SHA-256 of its backbone's file.
         settings: of the benchmark.
         train, test: fingerprints of the images; empty of a benchmark that has images of its own, which its settings
             name.
@@ -78,7 +77,7 @@ class Basis:
         measured = None if kind.needs(config).own_images else images
         return cls(
             step=loaded.meta["step"],
-            weights=weights_of(loaded),
+            weights=loaded.digest,
             settings=plain(settings),
             **_images_of(measured),
             image=image_settings(images.data),
@@ -103,7 +102,7 @@ class Basis:
         return replace(
             self,
             step=loaded.meta["step"],
-            weights=weights_of(loaded),
+            weights=loaded.digest,
             **_images_of(measured),
             places=digests_of({name: self.settings.get(name) for name in self.places}),
             code=_code_of(resolve("benchmark", self.settings["name"]), loaded, measured) if is_ours else self.code,
@@ -120,9 +119,7 @@ class Basis:
                 continue
             now, before = self.content.get(name, {}), other.content.get(name, {})
             differing = [what for what in {**now, **before} if now.get(what) != before.get(what)]
-            if not before and name not in other.written and (now or name in self.written):
-                changes.append(f"digests of the {words}, which the older result lacks")
-            elif differing:
+            if differing:
                 changes.append(f"other {words}: {' and '.join(differing)} changed")
             elif self.written.get(name) != other.written.get(name):
                 changes.append(f"other {words}: files were modified")
@@ -160,12 +157,6 @@ def image_settings(data: DataConfig) -> dict[str, Any]:
     """Return how images are shown to a backbone: size, normalisation and so on, in the types of JSON."""
     settings: dict[str, Any] = plain({name: getattr(data, name) for name in _OF_AN_IMAGE})
     return settings if data.value_range is None else {**settings, "value_range": list(data.value_range)}
-
-
-def weights_of(loaded: Checkpoint) -> str:
-    """Return the SHA-256 of a checkpoint's backbone; empty for checkpoints of older raysl."""
-    digest: str = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
-    return digest
 
 
 @dataclass(frozen=True)

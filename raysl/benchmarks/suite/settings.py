@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of images that a backbone expects to stay."""
-_LATER = {"eval_interpolation": "bilinear", "value_range": None}
-"""Settings younger than the names of result folders; their defaults do not change these names."""
 DEFAULTS = ("knn", "low_shot")
 """Benchmarks of a run that names none."""
 _TABLE_WIDTH = 100
@@ -131,7 +129,7 @@ def _lasting(data: DataConfig) -> dict[str, Any]:
     """Return the settings that choose images."""
     tree: dict[str, Any] = plain(data)
     names = [field.name for field in dataclasses.fields(data) if field.init and not is_may_change(field.metadata)]
-    return {name: tree[name] for name in names if name not in _LATER or tree[name] != _LATER[name]}
+    return {name: tree[name] for name in names}
 
 
 def benchmark_table() -> str:

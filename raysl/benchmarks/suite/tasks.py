@@ -11,7 +11,7 @@ from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.report.assemble import Pictured
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.results import digest_of, image_settings, weights_of
+from raysl.benchmarks.suite.results import digest_of, image_settings
 from raysl.benchmarks.suite.side_by_side import Task
 from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint.backbone import Checkpoint
@@ -97,7 +97,7 @@ class Tasks:
         enter(f"computing features of {split.num_samples:,} {name} images")
         sides = [side for side in self.networks if any(side in self._sides(key) for key in keys)]
         stages = tuple(dict.fromkeys([FEATURES, *(stage for key in keys for stage in stages_by_key[key])]))
-        digest = weights_of(self.loaded)
+        digest = self.loaded.digest
         wanted = Wanted(
             networks={side: self.networks[side] for side in sides},
             weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
@@ -146,7 +146,7 @@ class Tasks:
         split = sample_of(split, MOST_SHOWN)
         wanted = Wanted(
             networks={"trained": self.loaded.backbone},
-            weights={"trained": f"trained {weights_of(self.loaded)}"},
+            weights={"trained": f"trained {self.loaded.digest}"},
             pictured=_pictured(split),
         )
         stored = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))["trained"]

@@ -19,7 +19,6 @@ from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.locations import content_of
 from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
 from raysl.benchmarks.training_runs.probe import Probe
-from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
@@ -249,14 +248,13 @@ def _word(name: str) -> str:
 
 def _digest(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> str:
     """Return a digest of everything that the result of a run depends on."""
-    files = context.checkpoint.meta.get("files", {})
     states = [images[split].state() for split in ("train", "test")]
     readers = [reader for split in images.values() for reader in split.readers()]
     callbacks = [resolve("callback", callback.name) for callback in run.callbacks.values()]
     others = (type(context.network), *callbacks, resolve("optimizer", run.optim.name), *readers)
     code = code_of(resolve("benchmark", config.name), *others)
     locations, every = content_of(config), str(getattr(config, "eval_every", ""))
-    basis = [_lasting(run), run.train.epochs, every, states, locations, files.get(BACKBONE_FILE), code]
+    basis = [_lasting(run), run.train.epochs, every, states, locations, context.checkpoint.digest, code]
     return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -18,6 +18,7 @@ from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import in_parallel, read_file, read_ranges, small_reads
 from raysl.storage.records import Damaged, check_types, read_record
 
+FORMAT = 1
 PLAN_FILE = "ingest.json"
 MANIFEST_FILE = "manifest.json"
 CORRUPT_FILE = "corrupt.jsonl"
@@ -159,17 +160,22 @@ def read_manifest(system: fs.FileSystem, folder: str) -> Json:
     """Read the manifest of a finished ingest.
 
     Raises:
-        ConfigError: if it is missing or cannot be read.
+        ConfigError: if it is missing, cannot be read, or has another format.
     """
     path = f"{folder}/{MANIFEST_FILE}"
     with storage_errors("read", path):
         try:
-            manifest: Json = read_record(read_file(system, path), path, {"splits": dict[str, dict[str, Any]]})
+            kinds = {"format": int, "splits": dict[str, dict[str, Any]]}
+            manifest: Json = read_record(read_file(system, path), path, kinds)
+            if manifest["format"] != FORMAT:
+                raise ConfigError(
+                    f"{path} has format {manifest['format']}, and this raysl reads format {FORMAT}; run `raysl ingest` "
+                    "again with another --out"
+                )
             for split in manifest["splits"].values():
-                check_types(split, path, {"files": list[dict[str, Any]]}, _SPLIT_KINDS)
+                check_types(split, path, _SPLIT_KINDS)
             for file in files_of(manifest):
-                footer = {"footer_sha256": str} if "footer_bytes" in file else {}
-                check_types(file, path, {"name": str, "bytes": int, **footer}, _FILE_KINDS)
+                check_types(file, path, _FILE_KINDS)
         except FileNotFoundError as error:
             raise ConfigError(f"{folder} holds no finished ingest: {MANIFEST_FILE} is missing") from error
         except Damaged as error:
@@ -183,13 +189,14 @@ _SPLIT_KINDS: dict[str, Any] = {
     **dict.fromkeys(("fingerprint", "labels_digest"), str),
     "classes": list[str],
     "is_multilabel": bool,
-    "column_bytes": int | None,
+    "column_bytes": int,
+    "files": list[dict[str, Any]],
 }
 _FILE_KINDS: dict[str, Any] = {
-    **dict.fromkeys(("footer_bytes", "rows"), int),
-    **dict.fromkeys(("footer_sha256", "sha256"), str),
-    "groups": list[int] | list[tuple[int, int]],
-    "labels": tuple[int, int] | None,
+    **dict.fromkeys(("bytes", "footer_bytes", "rows"), int),
+    **dict.fromkeys(("name", "footer_sha256", "sha256"), str),
+    "groups": list[int],
+    "labels": tuple[int, int],
 }
 
 
@@ -213,14 +220,12 @@ def first_damaged(system: fs.FileSystem, folder: str, files: Sequence[Json], siz
 
 
 def _first_other_footer(system: fs.FileSystem, folder: str, files: Sequence[Json]) -> str | None:
-    known = [file for file in files if file.get("footer_bytes")]  # manifests of older versions have no footers
-
     def is_damaged(file: Json) -> bool:
         sha256 = _footer_sha256(system, f"{folder}/{file['name']}", file["bytes"], file["footer_bytes"])
         return bool(sha256 != file["footer_sha256"])
 
-    damaged = in_parallel(is_damaged, known, small_reads(system))
-    return next((str(file["name"]) for file, is_bad in zip(known, damaged, strict=True) if is_bad), None)
+    damaged = in_parallel(is_damaged, files, small_reads(system))
+    return next((str(file["name"]) for file, is_bad in zip(files, damaged, strict=True) if is_bad), None)
 
 
 def footer_of(system: fs.FileSystem, path: str, num_bytes: int) -> tuple[int, str]:

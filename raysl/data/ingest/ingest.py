@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from pyarrow import fs
@@ -25,8 +25,8 @@ from raysl.config.dump import plain
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import (
     CORRUPT_FILE,
+    FORMAT,
     MANIFEST_FILE,
-    PLAN_FILE,
     Json,
     claim,
     files_of,
@@ -42,12 +42,9 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
-from raysl.storage.records import read_record
 
 log = logging.getLogger("raysl")
 
-FORMAT = 1
-FORMER_GROUP_ROWS = 256  # in a row group unless the user chose, before groups were cut by their bytes
 LEFT_BEHIND_S = 600.0  # an unfinished file that has not grown for so long belongs to an interrupted ingest
 CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that choose images and labels
 
@@ -97,10 +94,7 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
         )
     splits = open_splits(resolve("source", data.name)(data))
     warn_of_notes(splits.values())
-    layout, is_former = _layout_of_begun(folder, layout)
     plan = _plan(data, splits, layout)
-    if is_former:
-        del plan["layout"]["seed"]
     claim(folder, plan, data)
     if (manifest := _read_finished(folder, plan)) is not None:
         _sweep(folder)
@@ -171,19 +165,6 @@ def _check(layout: Layout) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def _layout_of_begun(folder: Folder, layout: Layout) -> tuple[Layout, bool]:
-    """Return the layout, and whether a version without a `seed` began to fill the folder.
-
-    Such a folder is filled on in the order of the source, and with the row groups that were the default.
-    """
-    before = folder.read_if_there(PLAN_FILE)
-    if not before or layout.seed != Layout.seed:
-        return layout, False
-    if "seed" in read_record(before, folder.uri_of(PLAN_FILE), {"layout": dict})["layout"]:
-        return layout, False
-    return replace(layout, rows_per_group=layout.rows_per_group or FORMER_GROUP_ROWS, seed=None), True
-
-
 def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json:
     """Return all that determines the content of the files, in JSON types: no pipeline settings, no credentials."""
     common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
@@ -237,13 +218,12 @@ def _split_entry(name: str, split: Split, parts: list[SplitPart], shards: Mappin
     if rows == 0:
         index, where, reason = written[0].corrupt[0]
         raise RunFailed(f"none of the {split.num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
-    notes = [note for shard in written if (note := shard.note) is not None]
     return {
         "rows": rows,
         "corrupt": split.num_samples - rows,
         "classes": list(split.classes),
         "is_multilabel": split.is_multilabel,
-        **(describe_split(notes) if len(notes) == len(written) else {}),
+        **describe_split(shard.note for shard in written),
         "files": [_file_entry(shard) for shard in written],
     }
 
@@ -257,7 +237,7 @@ def _file_entry(shard: Shard) -> Json:
         "sha256": shard.sha256,
         "footer_bytes": shard.footer_bytes,
         "footer_sha256": shard.footer_sha256,
-        **({} if shard.note is None else describe_file(shard.note)),
+        **describe_file(shard.note),
     }
 
 

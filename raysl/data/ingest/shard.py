@@ -5,7 +5,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,11 +69,10 @@ class Shard:
         rows: number of rows.
         num_bytes, sha256: of its content.
         corrupt: [index, name, reason] of the rows that were left out.
-        footer_bytes, footer_sha256: of its footer, which is compared whenever the dataset is opened; 0 in the records
-            of older versions.
+        footer_bytes, footer_sha256: size and hash of its footer, compared whenever the dataset is opened.
         groups: rows and bytes before compression of each row group.
         labels: smallest and largest label.
-        labels_digest: of the labels; empty in the records of older versions.
+        labels_digest: digest of the labels.
     """
 
     name: str
@@ -81,17 +80,15 @@ class Shard:
     num_bytes: int
     sha256: str
     corrupt: list[tuple[int, str, str]]
-    footer_bytes: int = 0
-    footer_sha256: str = ""
-    groups: list[tuple[int, int]] = field(default_factory=list)
-    labels: Range = (-1, -1)
-    labels_digest: str = ""
+    footer_bytes: int
+    footer_sha256: str
+    groups: list[tuple[int, int]]
+    labels: Range
+    labels_digest: str
 
     @property
-    def note(self) -> FileNote | None:
-        """What a start needs to know about the file; None if the record is of an older version."""
-        if not self.labels_digest:
-            return None
+    def note(self) -> FileNote:
+        """What a start needs to know about the file."""
         groups = [(rows, size) for rows, size in self.groups]
         return FileNote(name=self.name, groups=groups, labels=self.labels, labels_digest=self.labels_digest)
 
@@ -148,7 +145,19 @@ class ShardWriter:
         with storage_errors("write", folder.uri_of(name)):
             folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
         footer_bytes, footer_sha256 = footer_of(folder.system, f"{folder.path}/{name}", sink.num_bytes)
-        return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), sorted(corrupt), footer_bytes, footer_sha256)
+        return Shard(
+            name=name,
+            rows=rows,
+            num_bytes=sink.num_bytes,
+            sha256=sink.digest.hexdigest(),
+            corrupt=sorted(corrupt),
+            footer_bytes=footer_bytes,
+            footer_sha256=footer_sha256,
+            # these are read back from the file
+            groups=[],
+            labels=(-1, -1),
+            labels_digest="",
+        )
 
     def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[_Row]]:
         """Yield the rows of each row group; broken images are left out and added to `corrupt`."""

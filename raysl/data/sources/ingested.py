@@ -14,8 +14,6 @@ from raysl.data.sources.parquet_columns import CLASSES_KEY, Footers, Range, fing
 from raysl.data.sources.parquet_labels import join_digests
 
 IMAGES = "image"
-_OF_A_SPLIT = {"fingerprint", "column_bytes", "labels_digest", "classes", "is_multilabel", "files"}
-_OF_A_FILE = {"name", "groups", "labels"}
 
 
 @dataclass(frozen=True)
@@ -74,19 +72,16 @@ def describe_file(file: FileNote) -> dict[str, Any]:
 
 
 def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSplit]:
-    """Return the splits that a manifest describes in full; those of older versions do not.
+    """Return the splits that a manifest describes in full.
+
+    Lists of labels whose number of classes is unknown are read from the files.
 
     Args:
         folder: path of the ingest, empty or ending in a slash.
         manifest: its content.
     """
-    entries = [entry for entry in manifest["splits"].values() if _is_complete(entry)]
-    return [_split(folder, entry) for entry in entries]
-
-
-def _is_complete(entry: Mapping[str, Any]) -> bool:
-    has_lengths = bool(entry.get("classes")) or not entry.get("is_multilabel")
-    return entry.keys() >= _OF_A_SPLIT and has_lengths and all(file.keys() >= _OF_A_FILE for file in entry["files"])
+    entries = [entry for entry in manifest["splits"].values() if entry["files"]]
+    return [_split(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]
 
 
 def _split(folder: str, entry: Mapping[str, Any]) -> IngestedSplit:

@@ -165,8 +165,6 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
     content = read_file(system, f"{root}/{name}")
     try:
         stored = np.load(io.BytesIO(content), allow_pickle=False)
-        if "num_left_out" not in stored:  # written by an earlier version, which knew fewer image endings
-            return None
         if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
             return None
         if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:

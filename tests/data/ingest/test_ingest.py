@@ -424,7 +424,7 @@ def test_verifying_finds_a_single_bit_that_opening_does_not(images: DataConfig, 
     assert found == {"test-00000-of-00001.parquet": "it is missing"}
 
 
-def test_a_manifest_that_is_absent_damaged_or_older_is_told_or_read(images: DataConfig, tmp_path: Path) -> None:
+def test_a_manifest_that_is_absent_damaged_or_of_another_format_is_refused(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match=r"out holds no finished ingest: manifest.json is missing"):
         verify(str(out))
@@ -436,13 +436,9 @@ def test_a_manifest_that_is_absent_damaged_or_older_is_told_or_read(images: Data
         for read in (lambda: verify(str(out)), lambda: stored(out)):
             with pytest.raises(ConfigError, match=r"manifest.json is damaged; delete it and run the same"):
                 read()
-    older = json.loads(whole)
-    for split in older["splits"].values():
-        for file in split["files"]:
-            del file["footer_bytes"], file["footer_sha256"]
-    (out / "manifest.json").write_text(json.dumps(older))
-    assert stored(out).num_samples == 6
-    assert ingest(images, str(out), SMALL).was_done
+    (out / "manifest.json").write_text(whole.replace('"format": 1', '"format": 7', 1))
+    with pytest.raises(ConfigError, match=r"manifest.json has format 7, and this raysl reads format 1; run `raysl in"):
+        stored(out)
 
 
 def test_storage_that_returns_other_bytes_is_noticed(

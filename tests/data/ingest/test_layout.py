@@ -81,21 +81,6 @@ def test_the_parts_of_a_split_hold_each_row_once(num_rows: int) -> None:
     assert all(len(np.unique(chunk // 300)) == 1 for chunk in chunks if len(chunk) == READ_ROWS)
 
 
-def test_a_folder_that_was_begun_in_the_order_of_the_source_goes_on_in_it(tmp_path: Path) -> None:
-    ingest(DIGITS, str(tmp_path), Layout(rows_per_file=20, rows_per_group=256, seed=None))
-    for name in ("ingest.json", "manifest.json"):  # as the version before wrote them
-        tree = json.loads((tmp_path / name).read_text())
-        del tree["layout"]["seed"]
-        (tmp_path / name).write_text(json.dumps(tree))
-    assert ingest(DIGITS, str(tmp_path), Layout(rows_per_file=20)).was_done
-    (tmp_path / "manifest.json").unlink()
-    (tmp_path / "train-00001-of-00003.parquet").unlink()
-    assert not ingest(DIGITS, str(tmp_path), Layout(rows_per_file=20)).was_done
-    assert np.concatenate(indices(tmp_path)).tolist() == list(range(60))
-    with pytest.raises(ConfigError, match=r"layout.seed: unset -> 5"):
-        ingest(DIGITS, str(tmp_path), Layout(rows_per_file=20, seed=5))
-
-
 def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"seed: -1 is out of range; give at least 0"):
         ingest(DIGITS, str(tmp_path / "out"), Layout(seed=-1))

@@ -11,9 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from raysl.data.ingest.ingest import ingest
+from raysl.data.ingest.shard import Layout
 from raysl.data.sources import parquet_columns, parquet_split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.parquet_columns import CLASSES_KEY
+from raysl.data.sources.synthetic import Synthetic
 from raysl.data.split import Missing
 from raysl.errors import ConfigError, DamagedData, RunFailed
 from tests.data.counted import counted_storage
@@ -204,16 +207,14 @@ def test_files_that_name_classes_otherwise_are_refused(tmp_path: Path) -> None:
 
 
 def ingested(folder: Path) -> Path:
-    folder.mkdir()
-    for name in ("train-0.parquet", "train-1.parquet"):
-        write(folder / name)
-    files = [{"name": path.name, "bytes": path.stat().st_size} for path in sorted(folder.iterdir())]
-    (folder / "ingest.json").write_text("{}")
-    (folder / "manifest.json").write_text(json.dumps({"splits": {"train": {"files": files}}}))
+    """A finished ingest of six training images in two files."""
+    ingest(
+        Synthetic.Config(name="synthetic", image_size=4, num_train=6, num_test=3), str(folder), Layout(rows_per_file=3)
+    )
     return folder
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "train-1.parquet"])
+@pytest.mark.parametrize("name", ["manifest.json", "train-00001-of-00002.parquet"])
 def test_an_unfinished_ingest_is_no_dataset(tmp_path: Path, name: str) -> None:
     folder = ingested(tmp_path / "out")
     assert source(tmp_path).required("train").num_samples == 6
@@ -290,32 +291,35 @@ def test_a_column_that_is_there_twice_is_named(tmp_path: Path, column: str) -> N
 
 def test_the_manifest_of_an_ingest_says_which_files_count(tmp_path: Path) -> None:
     folder = ingested(tmp_path / "out")
-    write(folder / "train-extra.parquet")
+    write(folder / "train-extra.parquet", label=[0, 0, 0])
     (folder / "more").mkdir()
-    write(folder / "more" / "train-0.parquet")
+    write(folder / "more" / "train-9.parquet", label=[0, 0, 0])
     for place in (folder, tmp_path):
         split = source(place).required("train")
         assert split.num_samples == 6
         (note,) = split.notes
         assert note.startswith("2 Parquet files in '")
-        assert "more/train-0.parquet" in note
+        assert "more/train-9.parquet" in note
         assert "train-extra.parquet" in note
-    write(tmp_path / "train-beside.parquet")
+    write(tmp_path / "train-beside.parquet", label=[0, 0, 0])
     assert source(tmp_path).required("train").num_samples == 9, "what is around the ingest counts"
 
 
 def test_a_folder_whose_manifest_lists_no_parquet_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     folder = ingested(tmp_path / "out")
-    (folder / "manifest.json").write_text(json.dumps({"splits": {"train": {"files": []}}}))
-    with pytest.raises(ConfigError, match=r"manifest.json of the ingest in '.*' lists none of its 2 .parquet files"):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for split in manifest["splits"].values():
+        split["files"] = []
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match=r"manifest.json of the ingest in '.*' lists none of its 3 .parquet files"):
         source(folder).required("train")
 
 
 def test_held_out_images_show_the_notes_of_their_folder_if_the_training_images_lie_elsewhere(tmp_path: Path) -> None:
     folder = ingested(tmp_path / "out")
-    write(folder / "extra.parquet")
-    write(tmp_path / "val.parquet")
-    write(tmp_path / "train.parquet")
+    write(folder / "extra.parquet", label=[0, 0, 0])
+    write(tmp_path / "val.parquet", label=[0, 0, 0])
+    write(tmp_path / "train.parquet", label=[0, 0, 0])
     assert source(tmp_path).required("test").notes == ()
     (note,) = source(tmp_path, train=str(tmp_path / "train.parquet")).required("test").notes
     assert "out/extra.parquet" in note

@@ -433,18 +433,6 @@ def test_images_that_dots_in_their_names_leave_out_are_counted(tmp_path: Path) -
     assert "the key of a sample ends at the first dot" in message_of(source_of(tmp_path))
 
 
-def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tar", samples(range(2)))
-    assert labels_of(source_of(path)) == [0, 1]
-    index = tmp_path / "a.tar.index.npz"
-    with np.load(index) as stored:
-        old = {name: stored[name] for name in stored if name not in ("num_left_out", "left_out")}
-    np.savez(index, **old)
-    assert labels_of(source_of(path)) == [0, 1]
-    with np.load(index) as stored:
-        assert "num_left_out" in stored
-
-
 def test_every_format_that_is_read_may_be_in_a_shard(tmp_path: Path) -> None:
     write(tmp_path / "a.tar", {"1.jfif": png(0), "2.ppm": png(1), "3.jp2": png(2), "4.tif": png(3)})
     assert source_of(tmp_path).required("train").num_samples == 4

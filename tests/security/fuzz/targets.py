@@ -1,5 +1,6 @@
 """The five things of raysl that read files of others: images, settings, checkpoints, sources, and runs and sweeps."""
 
+import hashlib
 import io
 import json
 import tarfile
@@ -133,18 +134,19 @@ def _checkpoints(folder: Path) -> Seeds:
     TrainState.create(Setup.of(config, 64, 10)).save(folder, {"loss": 1.0})
     _CHECKPOINT.update({file.name: file.read_bytes() for file in folder.iterdir()})
     seeds = {name: [content] for name, content in _CHECKPOINT.items()}
-    return seeds | {f"{name} unsealed": [content] for name, content in _CHECKPOINT.items() if name != "meta.json"}
+    return seeds | {f"{name} resealed": [content] for name, content in _CHECKPOINT.items() if name != "meta.json"}
 
 
 def _read_checkpoint(kind: str, content: bytes, folder: Path) -> None:
-    name, _, unsealed = kind.partition(" ")
+    name, _, resealed = kind.partition(" ")
     checkpoint = folder / "checkpoint_000000001"
     checkpoint.mkdir()
     for file, good in (_CHECKPOINT | {name: content}).items():
         (checkpoint / file).write_bytes(good)
-    if unsealed:
+    if resealed:
         meta = json.loads(_CHECKPOINT["meta.json"])
-        (checkpoint / "meta.json").write_text(json.dumps(meta | {"files": {}}))
+        meta["files"][name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        (checkpoint / "meta.json").write_text(json.dumps(meta))
     newest_whole(Folder(str(folder)))
     loaded = load_checkpoint(str(checkpoint))
     loaded.backbone(torch.zeros(1, 3, 16, 16))
