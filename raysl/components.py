@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -253,15 +254,39 @@ def _import(slot: str, name: str) -> tuple[str, str, ModuleType]:
     aliases = ALIASES.get(slot, {})
     target = aliases.get(name, name)
     if ":" not in target:
-        near = difflib.get_close_matches(name, aliases, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(aliases))};" if aliases else ""
-        way = "or give package.module:Class or path/to/file.py:Class"
-        if not aliases:
-            way = "give package.module:function or path/to/file.py:function"
-        raise ConfigError(f"unknown {slot} {name!r}; {hint} {way}".replace("  ", " "))
+        raise ConfigError(f"unknown {slot} {name!r}; {_hint(name, aliases)}")
     where, _, attribute = target.rpartition(":")
     _check_allowed(slot, name, where)
     return where, attribute, _module_from_file(slot, where) if where.endswith(".py") else _module_by_name(slot, where)
+
+
+def _hint(name: str, aliases: Collection[str]) -> str:
+    """Say which name was probably meant, or else which there are, and how a component of a user is named."""
+    if not aliases:
+        return "give package.module:function or path/to/file.py:function"
+    names = [nearest(part, aliases) for part in name.split(",")]
+    if len(names) > 1 and all(names):
+        hint = f"did you mean several? Write them as {' '.join(filter(None, names))}, in settings as a list [a, b];"
+    else:
+        hint = f"did you mean {names[-1]!r}?" if names[-1] else f"known: {', '.join(sorted(aliases))};"
+    return f"{hint} or give package.module:Class or path/to/file.py:Class"
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that was probably meant; None if none is near.
+
+    Capitals count for nothing, nor do `-`, `_`, spaces and dots.
+
+    >>> nearest("kNN", ["knn", "linear"]), nearest("MoCo-v3", ["moco", "moco_v3"]), nearest("xyz", ["knn"])
+    ('knn', 'moco_v3', None)
+    """
+    plain = {_plain(other): other for other in known}
+    near = difflib.get_close_matches(_plain(name), plain, n=1)
+    return plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_ .]", "", name.lower())
 
 
 def _check_allowed(slot: str, name: str, where: str) -> None:

@@ -1,6 +1,5 @@
 """`raysl config` and `raysl list`: the settings, and the names that they can have."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 
 from raysl.cli.arguments import Arguments, load_run, show_json, sort_arguments, split_sweep
 from raysl.cli.locate import is_sweep
-from raysl.components import ALIASES, resolve
+from raysl.components import ALIASES, nearest, resolve
 from raysl.errors import ConfigError
 
 Row = tuple[str, str, str]
@@ -56,7 +55,7 @@ def list_names(
             typer.echo("\n".join(f"raysl list {name}" for name in _KINDS))
         return
     if kind not in _KINDS:
-        near = _OTHER_WORDS.get(kind) or difflib.get_close_matches(kind, _KINDS, n=1)
+        near = _OTHER_WORDS.get(kind) or [name for name in [nearest(kind, _KINDS)] if name]
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ConfigError(f"no list {kind!r}; {hint}Known: {', '.join(_KINDS)}")
     if as_json:

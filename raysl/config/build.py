@@ -8,9 +8,19 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from raysl.components import ALIASES
+from raysl.components import ALIASES, nearest
 from raysl.config.dump import show
-from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, list_settings, settings_in, suggest
+from raysl.config.fields import (
+    NAMED_BY_KEY,
+    SLOTS,
+    SYNONYMS,
+    Setting,
+    component_class,
+    find_group,
+    list_settings,
+    settings_in,
+    suggest,
+)
 from raysl.config.layers import GROUPS
 from raysl.config.optim_schema import course_problems
 from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
@@ -133,10 +143,7 @@ class _Builder:
         settings = list_settings(kind, default)
         values: dict[str, Any] = {}
         errors = [
-            line
-            for name in tree
-            if name not in settings
-            for line in self._unknown(name, tree[name], key, list(settings))
+            line for name in tree if name not in settings for line in self._unknown(name, tree[name], key, settings)
         ]
         for name, setting in settings.items():
             inner = f"{key}.{name}" if key else name
@@ -155,11 +162,22 @@ class _Builder:
             return f"{key}: missing; choose one with {key}=NAME ({', '.join(sorted(ALIASES[SLOTS[kind]]))})"
         return f"{key}: missing; it has no default, set it with {key}=... ({describe_type(kind)})"
 
-    def _unknown(self, name: Any, value: Any, key: str, siblings: list[str]) -> Iterator[str]:
+    def _unknown(
+        self, name: Any, value: Any, key: str, siblings: Mapping[str, Setting], group: str | None = None
+    ) -> Iterator[str]:
+        """Yield a line for each unknown setting at or below a key.
+
+        Args:
+            name: last part of the key.
+            value: the value, or the group of settings below the key.
+            key: the key without its last part.
+            siblings: settings beside the first unknown part of the key.
+            group: the key up to its first unknown part, where that is above `name`.
+        """
         inner = f"{key}.{name}" if key else str(name)
         if isinstance(value, dict) and value:
             for leaf, item in value.items():
-                yield from self._unknown(leaf, item, inner, siblings)
+                yield from self._unknown(leaf, item, inner, siblings, group or inner)
             return
         if others := _with_setting(key, name):
             chosen = self.tree[key]["name"] if isinstance(self.tree.get(key), Mapping) else self.tree.get(key)
@@ -170,8 +188,10 @@ class _Builder:
             yield line
         elif meant := suggest(inner, self.known):
             yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
+        elif group is not None:
+            yield f"{inner}: no such setting; {_of_unknown_group(group, siblings)}"
         else:
-            yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
+            yield f"{inner}: no such setting; {key or 'a run'} has {', '.join(siblings)}"
 
     def _of_group(self, inner: str) -> str | None:
         """Return the line for a setting that is written below a benchmark's or a callback's name alone."""
@@ -186,6 +206,15 @@ class _Builder:
             alone = f"this run has no {slot} {first}, which {group}.{first}={{}} adds"
             return f"{inner}: no such setting; {alone}, and {group}.{inner} is its setting"
         return None
+
+
+def _of_unknown_group(group: str, siblings: Mapping[str, Setting]) -> str:
+    """Say that a group of settings is unknown, which one is near, and which there are."""
+    above, _, name = group.rpartition(".")
+    groups = [other for other, setting in siblings.items() if find_group(setting.kind) or other in GROUPS]
+    near = nearest(name, groups)
+    hint = f"{above or 'a run'} has {', '.join(groups or siblings)}"
+    return f"{group!r} is no group of settings; {f'did you mean {near!r}? ' if near else ''}{hint}"
 
 
 def _with_setting(key: str, name: Any) -> list[str]:

@@ -190,7 +190,7 @@ _WORDS: dict[str, str] = {
     "threads": "num_threads n_threads cpus",
     "warmup": "warmup_epochs warmup_steps warm_up warmup_ratio",
     "weight_decay": "wd decay l2 weightdecay regularization",
-    "width": "channels base_width wide",
+    "width": "channels base_width wide dim embed_dim",
     "workers": "num_workers n_workers gpus num_gpus n_gpus ngpus devices num_devices world_size nproc nproc_per_node",
 }
 SYNONYMS: dict[str, list[str]] = {}

@@ -4,7 +4,6 @@ OmegaConf reads YAML here: `1e-3` is a number, a date is text.
 """
 
 import copy
-import difflib
 import os
 import re
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import raysl
-from raysl.components import ALIASES
+from raysl.components import ALIASES, nearest
 from raysl.errors import ConfigError
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
@@ -41,11 +40,9 @@ class NoSuchConfig(ConfigError):
     """
 
     def __init__(self, name: str, asking: Path | None) -> None:
-        names = config_names()
-        last = {known.rpartition("/")[2]: known for known in names}
-        near = difflib.get_close_matches(name, names, n=1)
-        near = near or [last[word] for word in difflib.get_close_matches(name, last, n=1)]
-        self.near = near[0] if near else None
+        last = {known.rpartition("/")[2]: known for known in config_names()}
+        near = nearest(name, last)
+        self.near = nearest(name, config_names()) or (last[near] if near else None)
         origin = f"{asking}: base: " if asking is not None else ""
         paths = "give a path that ends in .yaml, or a folder that is there"
         if network := _backbone_setting(name):
@@ -57,8 +54,8 @@ class NoSuchConfig(ConfigError):
             self.near = None
             super().__init__(f"{origin}no configuration {name!r}; a method of one's own is given as method.name={name}")
             return
-        hint = f"did you mean {near[0]!r}? `raysl list configs` shows all" if near else f"Known: {', '.join(names)}"
-        super().__init__(f"{origin}no configuration {name!r}; {hint}; or {paths}")
+        hint = f"did you mean {self.near!r}? " if self.near else ""
+        super().__init__(f"{origin}no configuration {name!r}; {hint}`raysl list configs` shows all; or {paths}")
 
 
 def _backbone_setting(name: str) -> str | None:

@@ -12,10 +12,12 @@ from typing import Any
 
 from raysl.components import ALIASES
 from raysl.config.dump import Keys, leaves, write_inline
-from raysl.config.fields import find, put
+from raysl.config.fields import find, put, settings_in
 from raysl.config.files import expand, read_dotlist
 from raysl.config.places import is_place, source_at
+from raysl.config.schema import RunConfig
 from raysl.config.sizes import IMAGES, scale_sizes, view_side
+from raysl.config.values import is_text
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
 
@@ -115,6 +117,25 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return tree
 
 
+def keep_texts(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a tree whose texts are as typed: `name=007` and `name=no` are texts, though YAML has a number and false.
+
+    Args:
+        tree: settings, overrides included.
+        overrides: `key=value` words.
+    """
+    typed: dict[Keys, str] = {}
+    for key, _, text in (override.partition("=") for override in overrides):
+        keys = tuple(key.split("."))
+        value = find(tree, keys)
+        if isinstance(value, bool | int | float) and find(read_dotlist(f"{key}={text}"), keys) == value:
+            typed[keys] = text.strip()
+    for keys, setting in settings_in(RunConfig, tree) if typed else ():
+        if keys in typed and is_text(setting.kind, find(tree, keys)):
+            tree = put(tree, keys, typed[keys])
+    return tree
+
+
 def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Merge one plain tree over another.
 
@@ -147,7 +168,11 @@ def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
     nodes = (*COMPONENTS, *GROUPS, "train")
     done = _find_images({key: {} if value is None and key in nodes else value for key, value in layer.items()})
     for group in GROUPS:
-        if isinstance(names := done.get(group), list) and all(isinstance(name, str) for name in names):
+        names = done.get(group)
+        if isinstance(names, str):
+            listed = ", ".join(re.split(r"[,\s]+", names.strip()))
+            raise ConfigError(f"{group}: {names!r} is not a list; write [{listed}]")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
             done[group] = _list_to_group(group, names)
     done = _each_component(done, lambda node: _make_absolute(_to_node(node), folder))
     if isinstance(benchmarks := done.get("benchmarks"), dict):  # benchmarks in a layer are required by default

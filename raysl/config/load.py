@@ -20,7 +20,7 @@ from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
-from raysl.config.layers import COMPONENTS, Layers, parse_overrides
+from raysl.config.layers import COMPONENTS, Layers, keep_texts, parse_overrides
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import follow_sizes, link_sizes
@@ -96,8 +96,12 @@ def load_with(load: Callable[[Sequence[str]], ConfigT], overrides: Sequence[str]
 
 def _is_blamed(word: str, lines: Sequence[str]) -> bool:
     """Whether one of the messages is about an override: it begins with its key, or quotes it."""
-    key = word.partition("=")[0]
+    key, _, value = word.partition("=")
     begins = [line.partition(": ")[0] for line in lines]
+    if key in COMPONENTS and "{" not in value:  # a name is right where a setting of that component is wrong
+        begins = [begin for begin in begins if begin in (word, key, f"{key}.name")]
+    elif f"{key.partition('.')[0]}.name" in begins:  # settings of a component that is not known
+        return True
     return any(begin == word or f"{begin}.".startswith(f"{key}.") for begin in begins) or any(
         repr(word) in line for line in lines
     )
@@ -129,7 +133,7 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
             num_ours = len(layers.replaced)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
-    tree = link_sizes({"name": main.stem, **layers.values}, layers.size_of_views)
+    tree = link_sizes(keep_texts({"name": main.stem, **layers.values}, overrides), layers.size_of_views)
     config = from_dict(_expand_locations(RunConfig, _interpolate(link_channels(apply_preset(tree)))))
     for line in layers.dropped(tree, to_dict(config), num_ours):
         log.warning(line)
@@ -145,7 +149,8 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
     layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
     layers.lay(follow_channels(tree, follow_sizes(tree, changes)), Path.cwd())
-    return from_dict(_interpolate(link_channels(apply_preset(link_sizes(layers.values)))))
+    tree = keep_texts(layers.values, overrides)
+    return from_dict(_interpolate(link_channels(apply_preset(link_sizes(tree)))))
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
-from raysl.config.dump import show, write_inline
+from raysl.config.dump import show
 from raysl.config.ranges import OutOfRange, bare, rules_of
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
@@ -16,7 +16,7 @@ Node = Callable[[type[Any], Any, str, Any], Any]
 
 FLOATS_END = 2**1023  # larger integers may exceed the range of floats
 _NAMES = {int: "int", float: "float", bool: "bool", str: "text", type(None): "null", Duration: "duration"}
-_ADVICE = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+_ADVICE = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 _ADVICE[Duration] = "epochs (10ep), steps (500st) or a share of the run (5%)"
 
 
@@ -63,6 +63,20 @@ def _convert_type(kind: Any, value: Any, key: str, default: Any, node: Node) -> 
     return _convert_scalar(kind, value, key)
 
 
+def is_text(kind: Any, value: Any) -> bool:
+    """Whether a number or boolean, as YAML reads it, is a text for a setting of type `kind`.
+
+    >>> is_text(str | None, 7), is_text(str | float, 7)
+    (True, False)
+    """
+    kind = bare(kind)
+    if get_origin(kind) is list or Ellipsis in get_args(kind):  # one value of a list, without brackets
+        return is_text(get_args(kind)[0], value)
+    members = [bare(member) for member in (get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,))]
+    fitting = (int, float) if type(value) is int else (type(value),)
+    return str in members and not any(member in members for member in fitting)
+
+
 def describe_type(kind: Any) -> str:
     """Describe a type to users.
 
@@ -93,14 +107,14 @@ def _convert_scalar(kind: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key}: {error}") from error
     if type(value) is kind:
         return value
-    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice(kind, value, key)}")
+    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice(kind, value)}")
 
 
-def _advice(kind: Any, value: Any, key: str) -> str:
+def _advice(kind: Any, value: Any) -> str:
     if kind is int and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
-    if kind is str and isinstance(value, bool | int | float):
-        return f"; quote it: {key}='\"{write_inline(value)}\"'"
+    if kind is str and isinstance(value, bool | int | float):  # 007 or 1e5 in a file: what was written is not known
+        return "; put what you wrote in quotes"
     return f"; write {_ADVICE[kind]}" if kind in _ADVICE else ""
 
 

@@ -1,4 +1,4 @@
-"""The settings in a sweep's folder: a sweep may grow, but not become another one."""
+"""The settings in a sweep's folder: another start may add and remove trials, but not change their meaning."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,14 +16,16 @@ from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
 
 SWEEP_FILE = "sweep.yaml"
-MAY_GROW = (
+MAY_CHANGE = (
     "config", "configs", "settings", "checkpoints", "benchmarks", "seeds", "trials", "metric", "mode", "concurrent",
     "retries",
 )  # fmt: skip
-"""What another start of a sweep may change: trials are added or left out, none becomes another. What `config` and
-`settings` come to is compared by what trials depart from."""
+"""Settings that another start of a sweep may change: they add or remove trials. `config` and `settings` are compared by
+the base configurations that they give."""
 DECIDING = {"optuna": ("configs", "checkpoints", "metric", "mode"), "population": ("trials",)}
-"""Those that change all draws, by search and scheduler."""
+"""Settings that change all draws, by search and scheduler."""
+RUNS = ("configs", "checkpoints", "seeds", "trials")
+"""Settings that say which runs there are."""
 
 
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
@@ -32,19 +34,19 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
     Args:
         folder: of the sweep.
         name: of the sweep.
-        bases: what its trials depart from.
+        bases: base configurations of its trials, by name.
         sweep: its settings.
 
     Returns:
-        What has changed since the last start, in words.
+        A line for each setting that has changed since the last start.
 
     Raises:
         ConfigError: if another sweep has this name, with what differs.
     """
     tree = _stored(folder)
-    grown: list[str] = []
+    allowed: list[str] = []
     if tree is not None:
-        changes, grown = _changes(tree, bases, sweep)
+        changes, allowed = _changes(tree, bases, sweep)
         if changes:
             listed = "\n  ".join(changes)
             raise ConfigError(
@@ -54,7 +56,7 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
     starts = {redact_uri(name): base for name, base in bases.items()}
     text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(starts, "starts")
     folder.write(SWEEP_FILE, text.encode())
-    return grown
+    return allowed
 
 
 def _stored(folder: Folder) -> dict[str, Any] | None:
@@ -77,15 +79,18 @@ def _changes(
     """Return lines on differences: those that are refused, and those that are allowed."""
     now = redact_tree(plain(sweep))
     changes: list[str] = []
-    grown: list[str] = []
+    allowed: list[str] = []
     fixed = DECIDING.get(sweep.search, ()) + DECIDING.get(sweep.scheduler, ())
     for key, value in now.items():
         if key in ("early_metric", "early_mode"):
             continue  # what they come to is compared below
         then = tree.get(key)
         if bare_tree(then) != bare_tree(value):
-            may = key in MAY_GROW and key not in fixed
-            (grown if may else changes).append(f"{key}: {show(then)} -> {show(value)}")
+            may_change = key in MAY_CHANGE and key not in fixed
+            line = f"{key}: {show(then)} -> {show(value)}"
+            if key in RUNS and _is_fewer(value, then):
+                line += "; runs that it no longer has stay in its folder, and leave its table"
+            (allowed if may_change else changes).append(line)
     before = SweepConfig(**{key: tree[key] for key in now if key in tree}).early
     if sweep.scheduler != "none" and before != sweep.early:
         changes.append(
@@ -100,7 +105,14 @@ def _changes(
             if epochs != base.train.epochs:
                 lines.append(f"train.epochs: {epochs} -> {base.train.epochs}")
             changes += [f"{redact_uri(name)}: {line}" if name else line for line in lines]
-    return changes, grown
+    return changes, allowed
+
+
+def _is_fewer(value: Any, before: Any) -> bool:
+    """Whether a number is smaller than before, or a list lacks something that it had."""
+    if isinstance(value, list) and isinstance(before, list):
+        return any(item not in value for item in before)
+    return isinstance(value, int) and isinstance(before, int) and value < before
 
 
 def stored_tree(folder: Folder) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """From a sweep's file to its settings, and to the configurations that its trials depart from."""
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.backbone import load_checkpoint
+from raysl.components import nearest
 from raysl.config.arguments import text_or_path, words
 from raysl.config.dump import show, write
 from raysl.config.fields import settings_in, suggest
@@ -171,11 +171,11 @@ def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
+    near = nearest(key, known)
     if not near and (of_run := suggest(key, _settings_of_runs())):
         hint = f"runs have {' and '.join(of_run)}: write settings: [{of_run[0]}=...], or it into config; "
     else:
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f"did you mean {near!r}? " if near else ""
     return f"unknown key {key!r}; {hint}a sweep has {', '.join([*PLACES, *known])}"
 
 
@@ -282,9 +282,9 @@ def _named(patterns: list[str]) -> list[str]:
         is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
         matches = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
         if not matches:
-            near = difflib.get_close_matches(wanted, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigError(f"configs: no configuration {wanted!r}; {hint}Known: {', '.join(known)}")
+            near = nearest(wanted, known)
+            hint = f"did you mean {near!r}? " if near else ""
+            raise ConfigError(f"configs: no configuration {wanted!r}; {hint}`raysl list configs` shows all")
         named = [name for name in named if name not in matches] if is_out else list(dict.fromkeys([*named, *matches]))
     if patterns and not named:
         raise ConfigError(f"configs: {show(patterns)} leaves no configuration; take out fewer")

@@ -67,3 +67,15 @@ def test_every_setting_with_other_names_is_one() -> None:
 
 def test_a_setting_of_the_same_name_comes_before_one_of_the_same_meaning() -> None:
     assert suggest("method.k", ["benchmarks.knn.k", "train.neighbours"]) == ["benchmarks.knn.k"]
+
+
+def test_settings_are_compared_with_those_of_the_component_that_was_chosen() -> None:
+    def lines_of(*words: str) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            load_config("simclr", list(words))
+        return str(caught.value).splitlines()
+
+    meant = "backbone.dim: no such setting; did you mean backbone.width?"
+    assert lines_of("backbone=vit", "backbone.depth=2", "backbone.dim=3") == [meant]
+    lines = lines_of("backbone=vot", "backbone.depth=2", "seed=x")
+    assert [line.partition(":")[0] for line in lines] == ["seed", "backbone.name"]

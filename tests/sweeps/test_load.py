@@ -62,7 +62,7 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("space: {optim.lr: {grid: []}}", "is no list of values"),
         ("trials: 0\nspace: {optim.lr: {choice: [1]}}", "trials: 0 is out of range"),
         ("configs: [digits/simklr]", "no configuration 'digits/simklr'; did you mean 'digits/simclr'"),
-        ("configs: [nowhere/*]", r"configs: no configuration 'nowhere/\*'; Known: "),
+        ("configs: [nowhere/*]", r"configs: no configuration 'nowhere/\*'; `raysl list configs`"),
         ("configs: [moco, '!moco']", "leaves no configuration"),
         ("settings: [train.epochs=2]\ncheckpoints: [a, b]", "settings are laid over what is trained"),
         ("metric: step_s\nearly_metric: knn/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while"),
@@ -213,6 +213,8 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
     assert _claimed(tmp_path) == []
     assert _claimed(tmp_path, trials=20, seeds=3) == ["seeds: 1 -> 3", "trials: 8 -> 20"]
     assert _claimed(tmp_path, "benchmarks=[knn]", trials=20, seeds=3) == [], "what is measured may change"
+    (fewer,) = _claimed(tmp_path, trials=2, seeds=3)
+    assert fewer == "trials: 20 -> 2; runs that it no longer has stay in its folder, and leave its table"
     other = {"optim.lr": {"uniform": [0.1, 2.0]}}
     with pytest.raises(ConfigError, match=r"another sweep named 's'[\s\S]*space: .*1.0.* -> .*2.0"):
         _claimed(tmp_path, space=other)
