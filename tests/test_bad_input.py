@@ -109,7 +109,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "mixd.py:Both",
             r"no configuration 'mixd\.py:Both'; a method of one's own is given as method\.name=mixd\.py:Both",
         ),
-        ("nosuch", r"no configuration 'nosuch'; Known: .*quickstart.*"),
+        ("nosuch", r"no configuration 'nosuch'; `raysl list configs` shows all; or give a path .*"),
         (
             "quickstart 'train.expect={a: [2, 1]}'",
             r"train\.expect\.a: \[2\.0, 1\.0\] holds no number: 2 is above 1; .*",
@@ -267,7 +267,10 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
         ),
         ("--checkpoint gone", r"no checkpoint at '/.*/gone'; give the folder of .*"),
         ("--checkpoint foo://x", r"cannot open 'foo://x': .*foo.*"),
-        ("--checkpoint runs/old knnn", r"benchmarks\.knnn\.name: unknown benchmark 'knnn'; did you mean 'knn'\?.*"),
+        ("--checkpoint runs/old knnn", r"unknown benchmark 'knnn'; did you mean 'knn'\?.*"),
+        ("--checkpoint runs/old kNN", r"unknown benchmark 'kNN'; did you mean 'knn'\?.*"),
+        ("--checkpoint runs/old linear,kNN", r"unknown .* 'linear,kNN'; did you mean several\? .* as linear knn, .*"),
+        ("old", r"'old' is no benchmark, but a run: type `raysl benchmark runs/old`"),
         ("--checkpoint runs/old knn.k=few", r"benchmarks\.knn\.k\[0\]: 'few' is not of type int; write a whole number"),
         ("--checkpoint runs/old runs/gone knn", r"no checkpoint at '/.*/runs/gone'; give the folder of .*"),
         (
@@ -278,7 +281,7 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
             "--checkpoint runs/old linear_augmented 'linear_augmented.stages=[{stage: res9}]'",
             r"linear_augmented\.stages: no stage 'res9' in resnet; its stages: stem, res2, avgpool",
         ),
-        ("knn", r"give --checkpoint URI, a checkpoint or a run, or --watch RUN.*"),
+        ("knn", r"name a run or a checkpoint to measure, or --watch RUN, as in `raysl benchmark runs/mine`; .*"),
     ],
 )
 def test_benchmark_refuses(refused: Refused, run: RunFolder, words: str, message: str) -> None:
@@ -318,7 +321,9 @@ def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
     assert refused("benchmark --checkpoint checkpoint knn low_shot geometry") == (
         f"benchmarks.knn, low_shot: {reason}; without them, geometry can be measured"
     )
-    assert "no split 'foo'; there are: train, test" in refused("extract --checkpoint checkpoint --split foo")
+    assert "no split 'foo'; write train or test (val means test)" in refused(
+        "extract --checkpoint checkpoint --split foo"
+    )
     for command in ("benchmark", "extract --split train"):
         told = refused(f"{command} --checkpoint checkpoint data=image_folder data.path=gone")
         assert re.fullmatch(r"no folder '/.*/gone'; give data\.path= a folder of images", told)

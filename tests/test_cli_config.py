@@ -96,6 +96,11 @@ def test_help_loads_neither_torch_nor_ray() -> None:
         (["report", "views", "simcrl"], r"error: .*'simcrl'.*did you mean 'simclr'.*\n"),
         (["config", "a", "b", "c=1"], r"error: 'b' is neither CONFIG nor a setting; .*\n"),
         ([], r"Usage: raysl .*"),
+        (["report"], r"Usage: raysl report .*"),
+        (["report", "foo"], r"error: No such command 'foo'\. `raysl report --help` lists the commands\n"),
+        (["xyz"], r"error: No such command 'xyz'\. `raysl --help` lists the commands\n"),
+        (["convert"], r"error: Missing argument 'SOURCE'; `raysl convert --help` explains it\n"),
+        (["runs", "--foo"], r"error: No such option: --foo; `raysl runs --help` lists the options\n"),
     ],
 )
 def test_misspelt_words_come_with_what_was_meant(run: Run, arguments: list[str], message: str) -> None:

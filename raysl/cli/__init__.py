@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from raysl.cli import report
-from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
+from raysl.cli.arguments import DEFAULT_CONFIG, require_command, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
 from raysl.cli.convert import run_convert
 from raysl.cli.convert_config import run_convert_config
@@ -88,12 +88,19 @@ def run_app(app: typer.Typer, name: str) -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return typer's message; for unknown options and commands, add what was probably meant."""
-    message = error.format_message()
-    if command := re.match(r"No such command '(.*?)'\.", message):
-        return f"{message}{_way_from(command[1])}"
-    is_unknown = message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --")
-    return f"{message}; settings are written key=value, such as train.epochs=3" if is_unknown else message
+    """Return typer's message with the next step: what was probably meant, or the help that says it."""
+    message, command = error.format_message(), " ".join(["raysl", *sys.argv[1:2]])
+    if unknown := re.match(r"No such command '(.*?)'\.", message):
+        above = command if sys.argv[1:2] == ["report"] else "raysl"
+        is_alone = message == unknown[0]
+        return f"{message}{_way_from(unknown[1]) or (f' `{above} --help` lists the commands' if is_alone else '')}"
+    if message.startswith("Missing "):
+        return f"{message.removesuffix('.')}; `{command} --help` explains it"
+    if message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --"):
+        if sys.argv[1:2] in (["runs"], ["list"], ["doctor"]):
+            return f"{message}; `{command} --help` lists the options"
+        return f"{message}; settings are written key=value, such as train.epochs=3"
+    return message
 
 
 def _way_from(word: str) -> str:
@@ -126,6 +133,4 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
-        raise typer.Exit(2)
+    require_command(context)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = "quickstart"
 DEFAULT_SWEEP = "sweep/quickstart"
+DEFAULT_STORAGE = "runs"
 
 Arguments = Annotated[
     list[str] | None,
@@ -156,3 +157,10 @@ def set_up(verbose: bool) -> None:
     set_up_logging()
     if verbose:
         os.environ["RAYSL_VERBOSE"] = "1"
+
+
+def require_command(context: typer.Context) -> None:
+    """Print the help of a command whose sub-command is missing, and end with exit code 2."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, is_setting, set_up
+from raysl.cli.arguments import DEFAULT_STORAGE, Checkpoint, TrustCode, Verbose, is_setting, set_up
 from raysl.errors import ConfigError
 from raysl.process.signals import handling_signals
 from raysl.process.waiting import process_start, waiting
@@ -159,19 +159,31 @@ def _check_words(uris: list[str], chosen: list[str] | None, watch: str | None) -
     """
     from raysl.components import ALIASES, resolve
 
-    lines = []
+    lines, runs = [], []
     for word in dict.fromkeys(chosen or []):
-        if ":" not in word and word not in ALIASES["benchmark"]:
+        if word not in ALIASES["benchmark"] and (run := _run_named(word)):
+            runs.append(run)
+            lines.append(f"{word!r} is no benchmark, but a run: type `raysl benchmark {run}`")
+        elif ":" not in word and word not in ALIASES["benchmark"]:
             try:
                 resolve("benchmark", word)
             except ConfigError as error:
-                lines.append(f"benchmarks.{word}.name: {error}")
-    if bool(uris) == bool(watch):
+                lines.append(str(error))
+    if bool(uris) == bool(watch) and not runs:
+        many = "; give one of the two" if uris else ""
         way = "as in `raysl benchmark runs/mine`; --list shows the benchmarks"
-        lines.append(f"give --checkpoint URI, a checkpoint or a run, or --watch RUN, {way}")
+        lines.append(f"name a run or a checkpoint to measure, or --watch RUN{many}, {way}")
     lines += [line for uri in uris for line in _problems_of(uri, "benchmark")]
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def _run_named(word: str) -> str | None:
+    """Return the path of the run of this name in the default storage; None where there is none."""
+    from raysl.config.places import kind_of
+
+    path = f"{DEFAULT_STORAGE}/{word}"
+    return shlex.quote(path) if kind_of(path) == "run" else None
 
 
 def _problems_of(uri: str, command: str) -> Iterator[str]:
@@ -184,7 +196,8 @@ def _problems_of(uri: str, command: str) -> Iterator[str]:
 
     kind, quoted = kind_of(uri), shlex.quote(uri)
     if kind == "nothing" or (kind == "weights" and "://" not in uri and not os.path.exists(expand(uri))):
-        yield f"no checkpoint at {absolute(expand(uri))!r}; {ADVICE}{trained_hint()}"
+        hint = f"did you mean {run}? Else " if (run := _run_named(uri)) else ""
+        yield f"no checkpoint at {absolute(expand(uri))!r}; {hint}{ADVICE}{trained_hint()}"
     elif kind == "weights":
         yield (
             f"{uri!r} is a file of weights; `raysl convert {quoted} --out runs/theirs` makes a run of it, then type "
@@ -235,7 +248,8 @@ def run_extract(
     split: Annotated[
         str | None,
         typer.Option(
-            help="train or test; default: test, and train of other images without test images.", show_default=False
+            help="train or test (val means test); default: test, and train of other images without test images.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Parquet folder to write; default: beside the checkpoint.")] = None,

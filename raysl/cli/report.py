@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, set_up, split_arguments
+from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, require_command, set_up, split_arguments
 from raysl.cli.locate import find_config
 
-app = typer.Typer(help="Write pages to look at.", no_args_is_help=True)
+app = typer.Typer(help="Write pages to look at.", invoke_without_command=True, callback=require_command)
 
 
 @app.command("views")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import set_up, show_json
+from raysl.cli.arguments import DEFAULT_STORAGE, set_up, show_json
 from raysl.process.screen import duration
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ SHOWN = ("loss", "knn_top1")
 
 
 def run_runs(
-    storage: Annotated[str, typer.Argument(metavar="[STORAGE]", help="A folder or a URI with runs.")] = "runs",
+    storage: Annotated[str, typer.Argument(metavar="[STORAGE]", help="A folder or a URI with runs.")] = DEFAULT_STORAGE,
     where: Annotated[
         list[str] | None,
         typer.Option(

@@ -4,15 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysl.cli.arguments import DEFAULT_SWEEP, LowResource, Verbose, load_run, set_up, split_arguments
+from raysl.cli.arguments import DEFAULT_STORAGE, DEFAULT_SWEEP, LowResource, Verbose, load_run, set_up, split_arguments
 from raysl.cli.locate import refuse_run
 from raysl.errors import ConfigError
 from raysl.redact import redact_uri
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
-
-DEFAULT_STORAGE = "./runs"
 
 
 def run_sweep(
