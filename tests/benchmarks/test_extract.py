@@ -92,10 +92,10 @@ def test_images_are_read_and_features_kept_by_how_images_are_resized() -> None:
     assert {name for name in kept[0] if kept[0][name] != kept[1][name]} == {"eval_interpolation"}
 
 
-@pytest.mark.parametrize("split", ["foo", "val", ""])
+@pytest.mark.parametrize("split", ["foo", ""])
 def test_an_unknown_split_is_refused(saved: Path, split: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"no split {split!r}; there are: train, test. Other held-out images are named"
+        ConfigError, match=rf"no split {split!r}; write train or test \(val means test\)\. Other held-out images"
     ):
         extract(str(saved), split=split)
     (saved.parents[1] / "flat").mkdir()
@@ -104,6 +104,14 @@ def test_an_unknown_split_is_refused(saved: Path, split: str) -> None:
         extract(str(saved), split="test", overrides=["data=image_folder", f"data.path={saved.parents[1]}/flat"])
     with pytest.raises(ConfigError, match=r"'optim\.lr=1' is not a setting of the images"):
         extract(str(saved), overrides=["optim.lr=1"])
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "Validation", "testing", "test"])
+def test_the_held_out_split_has_the_names_of_other_libraries(saved: Path, name: str) -> None:
+    (saved.parents[1] / "flat").mkdir()
+    (saved.parents[1] / "flat" / "0.png").write_bytes(png(0))
+    with pytest.raises(ConfigError, match=r"the dataset 'image_folder' has no test images"):
+        extract(str(saved), split=name, overrides=["data=image_folder", f"data.path={saved.parents[1]}/flat"])
 
 
 def test_the_only_split_of_other_images_is_taken_where_none_is_named(saved: Path) -> None:

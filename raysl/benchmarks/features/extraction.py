@@ -23,6 +23,7 @@ from raysl.cluster.settings import use_settings
 from raysl.config.arguments import instance, words
 from raysl.config.schema import DataConfig
 from raysl.data.source import SPLITS, Split, make_source
+from raysl.data.sources.part_names import parse_part_name
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.process.waiting import count, enter
@@ -56,7 +57,8 @@ def extract(
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
         source: settings of a dataset; default: the one of the run.
-        split: `train` or `test`; default: test, and of other images without test images, train.
+        split: `train`, or `test`, which `val` and `validation` mean too; default: test, and of other images without
+            test images, train.
         out: Parquet folder to write; default: `features_<split>.parquet` beside the checkpoint, and for images that are
             not the run's `features_<dataset>_<split>.parquet`, which a part of a hash makes another one for others.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
@@ -75,9 +77,10 @@ def extract(
     if source is not None:
         instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
     lines = []
-    if split not in (*SPLITS, None):
+    if split is not None and (split := _split_named(name := split)) is None:
         lines.append(
-            f"no split {split!r}; there are: {', '.join(SPLITS)}. Other held-out images are named by data.test="
+            f"no split {name!r}; write {' or '.join(SPLITS)} (val means test). Other held-out images are named by "
+            "data.test="
         )
     if dtype not in ("fp32", "fp16"):
         lines.append(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
@@ -107,6 +110,12 @@ def extract(
     enter(f"computing features of {images.num_samples:,} {split} images")
     extract_to(wanted, images, data, {("trained", stage): Folder(path)})
     return Features(path=path)
+
+
+def _split_named(name: str) -> str | None:
+    """Return `train` or `test` for a split as other libraries call it, such as `validation`; None for other names."""
+    part = parse_part_name(name)
+    return "test" if part == "val" else part
 
 
 def _choose_split(data: DataConfig, loaded: Checkpoint, name: str | None) -> tuple[str, Split]:
