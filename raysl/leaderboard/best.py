@@ -1,6 +1,7 @@
 """The best runs of a leaderboard, and their configurations, ready to run."""
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from raysl.config.dump import write
@@ -9,7 +10,7 @@ from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.redact import redact_uri
-from raysl.storage.addresses import cut
+from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
 
 NUM_BEST = 3
@@ -36,6 +37,11 @@ class BestRun:
         """Name of its configuration beside the page."""
         return f"best_{self.rank}.yaml"
 
+    def command(self, board: Leaderboard) -> str:
+        """Return the command that trains it anew; for a remote sweep, in a folder with a copy of `file`."""
+        is_local = board.facts.path and "://" not in board.facts.path
+        return f"raysl pretrain {shlex.quote(join(board.facts.path, self.file) if is_local else self.file)}"
+
 
 def best_runs(board: Leaderboard) -> list[BestRun]:
     """Return the first rows that have the first objective and did not fail, each with its best run."""
@@ -56,12 +62,12 @@ def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
     Args:
         best: the run.
         text: of its run.yaml.
-        board: that it leads.
+        board: leaderboard of the run.
     """
     name = f"{board.facts.name.replace('/', '-')}-{best.run.trial.removeprefix('trial_')}"
     numbers = ", ".join(_describe(best, objective.metric) for objective in board.facts.objectives)
     head = f"# Rank {best.rank} of {board.facts.name}: {numbers}; run {best.run.trial}, seed {best.run.seed}.\n"
-    head += f"# raysl pretrain {best.file}\n"
+    head += f"# {best.command(board)}\n"
     text = re.sub(r"^name: .*$", lambda _: write({"name": name}).strip(), text, count=1, flags=re.MULTILINE)
     if board.facts.path:
         storage = write({"storage": cut(board.facts.path)[0]}).strip()

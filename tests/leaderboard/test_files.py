@@ -48,8 +48,9 @@ def test_the_best_configurations_load_beside_the_sweep_with_the_settings_of_thei
         assert config.optim.lr == pytest.approx(0.1 + rank - 1)
         assert config.storage == str(tmp_path / "runs")
         assert config.name == f"s-{rank - 1:08x}"
-    text = path.read_text()
-    assert text.startswith("# Rank 3 of s: knn_top1 88; run trial_00000002, seed 0.\n# raysl pretrain best_3.yaml\n")
+    text, html = path.read_text(), (path.parent / "leaderboard.html").read_text()
+    assert f"<pre>raysl pretrain {path.parent}/best_1.yaml</pre>" in html
+    assert text.startswith(f"# Rank 3 of s: knn_top1 88; run trial_00000002, seed 0.\n# raysl pretrain {path}\n")
 
 
 def test_runs_that_have_left_nothing_yet_have_no_configuration(tmp_path: Path) -> None:

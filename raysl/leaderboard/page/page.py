@@ -117,19 +117,19 @@ def _neighbours(board: Leaderboard, extras: Extras) -> str:
 
 def _configurations(board: Leaderboard, extras: Extras) -> str:
     """Return the best configurations, ready to run."""
-    folds = []
+    folds, commands = [], []
     for best in best_runs(board):
         if text := extras.configs.get(best.file):
             title = f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
             fold = f'<summary>{title} <code><a href="{best.file}">{best.file}</a></code></summary>'
             copy = '<button type="button" class="copy" hidden>Copy</button>'
+            commands.append(f"<pre>{escape(best.command(board))}</pre>")
             folds.append(f'<details id="config{best.rank}">{fold}{copy}<pre>{escape(text)}</pre></details>')
     if not folds:
         return ""
     note = f"Whole configurations of the best {NUM_BEST}, each a run of its own beside the sweep."
-    example = "<pre>raysl pretrain best_1.yaml</pre>"
     return (
-        f'<section id="configurations"><h2>Best configurations</h2><p class="quiet">{note}</p>{example}'
+        f'<section id="configurations"><h2>Best configurations</h2><p class="quiet">{note}</p>{commands[0]}'
         f"{''.join(folds)}</section>"
     )
 
