@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from raysl.benchmarks.suite.evaluate import Report, benchmark
+from raysl.benchmarks.suite.evaluate import Report, prepare
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.checkpoint.files import SETTINGS_FILE
 from raysl.config.schema import RunConfig
@@ -119,9 +119,11 @@ def pretrain(
     ) as run:
         report = None
         if run.is_done and run.config.benchmarks:
+            measurement = prepare(run.folder.uri, config=run.config)
             if show_progress:
-                log.info("training is done; measuring %s", ", ".join(run.config.benchmarks))
-            report = benchmark(run.folder.uri, facts=_facts(run), config=run.config)
+                names = ", ".join(measurement.lacking)
+                log.info("training is done; %s", f"measuring {names}" if names else "nothing is left to measure")
+            report = measurement.run(_facts(run))
         metrics = run.metrics | (report.metrics if report else {})
         result = Result(run.checkpoint, metrics, run.history, run.folder.uri, report, run.best)
         if show_progress:

@@ -54,6 +54,10 @@ class Waiting:
         if self._live is None:
             log.info("%6.1f s  %s ...", time.time() - self.since, what)
 
+    def narrow(self, what: str) -> None:
+        """Replace what is waited for by what is left of it, without a line of its own."""
+        self._what = what
+
     def count(self, done: int, total: int, before: int = 0) -> None:
         """Say how much of the present wait is done, and how long the rest takes at that pace.
 
@@ -126,6 +130,12 @@ def enter(what: str) -> None:
     """Begin to wait for `what`, inside a block of `waiting`; elsewhere do nothing."""
     if _active is not None:
         _active.enter(what)
+
+
+def narrow(what: str) -> None:
+    """Replace what is waited for by what is left of it, inside a block of `waiting`; elsewhere do nothing."""
+    if _active is not None:
+        _active.narrow(what)
 
 
 def count(done: int, total: int, before: int = 0) -> None:

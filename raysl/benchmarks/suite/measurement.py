@@ -28,7 +28,7 @@ from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.process.screen import duration
-from raysl.process.waiting import enter
+from raysl.process.waiting import enter, narrow
 from raysl.redact import redact_uri
 from raysl.report.contents import Score, flat_metrics
 from raysl.report.summary import score_html, score_table
@@ -218,13 +218,18 @@ class Measurement:
         one."""
         on_features = [task for task in tasks if not task.kind.trains]
         if on_features:
-            enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
+            enter(_measuring(on_features))
             from raysl.cluster.connection import cluster_resources, connect  # Ray, which a worker needs
 
             connect()  # where no features were extracted, it has not begun
             for line in outlooks(on_features, cluster_resources().cpus):
                 log.info(line)
-        yield from measure_all(on_features)
+        left = list(on_features)
+        for task, outcome in measure_all(on_features):
+            left = [other for other in left if other is not task]
+            if left:
+                narrow(_measuring(left))
+            yield task, outcome
         for task in tasks:
             if task.kind.trains:
                 enter(f"training for {task.key}, the {task.context.side} backbone")
@@ -308,6 +313,10 @@ def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfi
         return type(wanted)(name=wanted.name)
     except TypeError:  # a setting without a default
         return None
+
+
+def _measuring(tasks: Sequence[Task]) -> str:
+    return f"measuring {', '.join(dict.fromkeys(task.key for task in tasks))}"
 
 
 def _describe_failure(name: str, error: Exception) -> str:
