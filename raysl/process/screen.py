@@ -137,6 +137,16 @@ def console() -> "Console":
     return Console(stderr=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1.
+
+    >>> counted(1, "trial"), counted(0, "trial"), counted(1_000, "batch")
+    ('1 trial', '0 trials', '1,000 batches')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def duration(seconds: float) -> str:
     """Return a duration for people.
 

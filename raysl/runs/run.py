@@ -274,8 +274,8 @@ class _Start:
             raise self._failure(outcome)
         if request.is_requested or (outcome.step < self.last and outcome.ended is None):
             code = 128 + (self.signals.received or signal.SIGINT)
-            saved = _newest(self.folder)
-            raise Stopped(describe_stop(outcome.step, self.plan.total_steps, saved, self.folder.uri), code)
+            saved, reason = _newest(self.folder), outlast(lambda: self.folder.read_if_there(STOP_FILE)).decode()
+            raise Stopped(describe_stop(outcome.step, self.plan.total_steps, saved, self.folder.uri, reason), code)
         return outcome
 
     def _job(self, shape: WorkerShape) -> Job:

@@ -29,11 +29,11 @@ class Stopping:
     """Asks the workers of a run to save a checkpoint and stop, or ends the run where none trains.
 
     Args:
-        folder: of the run.
-        board: of the run.
-        signals: of this process.
-        stop: asks for the same from another thread.
-        left: describes what is kept if the run ends now.
+        folder: folder of the run.
+        board: board of the run.
+        signals: signals of this process.
+        stop: event by which another thread asks for the same, or None.
+        left: returns a description of what is kept if the run ends now.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ def noting_end(folder: RunFolder) -> Iterator[None]:
     except (ConfigError, RunFailed, Stopped) as error:
         kind = "stopped" if isinstance(error, Stopped) else "failed"
         try:
-            with without_waiting():
-                folder.note(str(error), kind)
+            with without_waiting():  # read by another command, `raysl runs`, where no command is "the same"
+                folder.note(str(error).replace("the same command", "the command that started it"), kind)
         except (ConfigError, RunFailed) as unnoted:
             log.warning("the end of the run could not be noted: %s", unnoted)
         raise
@@ -113,14 +113,16 @@ def _write_note(folder: RunFolder) -> None:
         log.error("the workers cannot be asked to save: %s; once more to end at once", error)
 
 
-def describe_stop(step: int, total: int, saved: str | None, uri: str) -> str:
+def describe_stop(step: int, total: int, saved: str | None, uri: str, reason: str = "") -> str:
     """Return the message of a run that was asked to stop.
 
     Args:
         step: updates done.
         total: updates in the run.
         saved: name of its newest whole checkpoint, or None.
-        uri: of the run's folder.
+        uri: folder of the run.
+        reason: reason of the stop and next step, where they are not the user's: what a sweep has noted.
     """
     checkpoint = f"saved {saved}" if saved else "no checkpoint was saved"
-    return f"stopped at step {step} of {total}; {checkpoint}; the same command goes on from there ({uri})"
+    way = reason or f"the same command goes on from there ({uri})"
+    return f"stopped at step {step} of {total}; {checkpoint}; {way}"

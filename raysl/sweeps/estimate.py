@@ -114,5 +114,5 @@ def hours_by_steps(bases: Mapping[str, RunConfig], num_left: float, concurrent: 
     if seconds is None:
         return None, ""
     which = f" of {name}" if name else ""
-    how = f", by a few steps{which}; measurements, and what is stopped early, not counted"
+    how = f", estimated from a few steps{which}, without benchmarks and early stops"
     return (seconds + START_S) * num_left / concurrent / 3600, how

@@ -12,6 +12,7 @@ from functools import partial
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError, StorageError
+from raysl.process.screen import counted
 from raysl.runs.dataset_note import DatasetNote
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.record import Record
@@ -78,12 +79,12 @@ class TrainedImages:
         if refused:
             listed = "\n  ".join(_lines(refused))
             raise ConfigError(
-                f"{_trials(len(refused))} of the sweep {name!r} ended on other training images than there are now:\n"
-                f"  {listed}\nbring back the old ones, give this sweep another name=, or set data.changed=accept to "
-                "have new trials beside them all the same"
+                f"{counted(len(refused), 'trial')} of the sweep {name!r} ended on other training images than there are "
+                f"now:\n  {listed}\nbring back the old ones, give this sweep another name=, or set data.changed=accept "
+                "to have new trials beside them all the same"
             )
         if accepted:
-            message = f"{_trials(len(accepted))} ended on other training images than there are now"
+            message = f"{counted(len(accepted), 'trial')} ended on other training images than there are now"
             log.warning(
                 "%s (%s); their numbers stay, as data.changed=accept says", message, "; ".join(_lines(accepted))
             )
@@ -91,7 +92,7 @@ class TrainedImages:
             log.warning(
                 "files of the training images were written again, as by a copy, since %s ended on them; names, sizes "
                 "and labels are the same, so their numbers stay",
-                _trials(num_rewritten),
+                counted(num_rewritten, "trial"),
             )
 
     def _now_of(self, data: DataConfig) -> DatasetNote | None:
@@ -122,7 +123,3 @@ def _ended(records: Iterable[Record]) -> list[Trial]:
 
 def _lines(changes: Mapping[str, list[str]]) -> list[str]:
     return list(dict.fromkeys(line for lines in changes.values() for line in lines))
-
-
-def _trials(num: int) -> str:
-    return f"{num} trial{'s' * (num != 1)}"

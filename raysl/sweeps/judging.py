@@ -251,11 +251,11 @@ def best_share(reduction: int) -> Rule:
     def reason(before: list[Any], course: Course, epoch: float, objective: Objective) -> str | None:
         num_better = bisect_left(before, score(course, epoch, objective))
         total = len(before) + 1
-        if num_better < math.ceil(total / reduction):
+        num_best = math.ceil(total / reduction)
+        if num_better < num_best:
             return None
-        return (
-            f"{objective.metric} {course.at(epoch):.4g} at epoch {epoch:g} is number {num_better + 1} of {total} there"
-        )
+        value = f"{objective.metric} {course.at(epoch):.4g} at epoch {epoch:g}"
+        return f"{value} is rank {num_better + 1} of {total}, and the best {num_best} may go on"
 
     return Rule(score, reason)
 
@@ -277,7 +277,8 @@ def median_rule(min_samples: int) -> Rule:
         if objective.key(best) <= objective.key(median):
             return None
         return (
-            f"{objective.metric} {best:.4g} at best until epoch {epoch:g}, and the others' averages have {median:.4g}"
+            f"{objective.metric} is {best:.4g} at best until epoch {epoch:g}, worse than {median:.4g}, the median of "
+            "the other trials' averages"
         )
 
     return Rule(_average, reason)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import shown
-from raysl.process.screen import duration
+from raysl.process.screen import counted, duration
 from raysl.sweeps.record import Record
 from raysl.sweeps.trial import Trial
 
@@ -37,17 +37,16 @@ def summary(entries: Sequence[Entry], num_trials: int, hours: float | None, how:
     """Return a summary: all known trials, and the time for those that are left.
 
     Args:
-        entries: those that are known.
-        num_trials: all of them.
-        hours: for the rest; None where nobody can tell yet.
-        how: where the hours are from.
+        entries: known trials.
+        num_trials: number of all trials.
+        hours: hours for the trials that are left; None if no estimate is possible yet.
+        how: basis of the estimate.
     """
     counts = Counter(entry.status for entry in entries)
     ended = ", ".join(f"{counts[name]} {name}" for name in ("finished", "stopped", "failed") if counts[name])
-    total = num_trials
-    text = f"{total} trial{'s' * (total != 1)}" + (f" ({ended} before)" if ended else "")
-    if len(entries) < total:
-        text += f", of which {total - len(entries)} depend on what the others come to, or are drawn twice"
+    text = counted(num_trials, "trial") + (f" ({ended} before)" if ended else "")
+    if len(entries) < num_trials:
+        text += f", of which {num_trials - len(entries)} depend on the results of the others"
     return f"{text}; {time_left(hours, how)}"
 
 
@@ -63,7 +62,7 @@ def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str,
 
     Args:
         records: trials so far.
-        measures: what is asked for now of a trial: digests of settings and code, by benchmark.
+        measures: returns the digests of a trial's settings and code now, by benchmark.
     """
     counts: Counter[str] = Counter()
     for record in records:
@@ -73,7 +72,7 @@ def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str,
             before = record.last.measures.get(name)
             counts[name] += before is not None and before[0] == settings and before[1] != code
     return [
-        f"the code of {name} has changed: {num} trial{'s' * (num > 1)} will be measured again by it, and not trained"
+        f"the code of {name} has changed: {counted(num, 'trial')} will be measured again by it, and not trained"
         for name, num in counts.items()
         if num
     ]

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from raysl.config.dump import to_dict
@@ -41,8 +42,9 @@ class OptunaSearch(RandomSearch):
         self.place = 0
         self.drawn: list[Trial] = []
 
-    def num_trials(self) -> int:
-        return self.sweep.trials * self.sweep.seeds
+    @cached_property
+    def num_choices(self) -> int:
+        return self.sweep.trials
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
         if self.place >= self.sweep.trials:

@@ -75,7 +75,7 @@ class PopulationSearch:
         self.replaced: dict[str, Verdict] = {}
         self.has_all = False
 
-    def num_trials(self) -> int:
+    def num_trials(self, num_dropped: int = 0) -> int:
         """Number of members times number of intervals."""
         return len(self.members) * len(self.ends)
 

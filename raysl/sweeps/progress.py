@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
-from raysl.process.screen import duration
+from raysl.process.screen import counted, duration
 from raysl.sweeps.estimate import hours_by_steps, mean_seconds, whole_seconds
 from raysl.sweeps.listing import time_left
 from raysl.sweeps.record import Record
@@ -23,7 +23,7 @@ class Progress:
         replay: which trials there are.
         parts: in which each run is trained, each a trial: more than one in a population.
         objective: number that is logged for each trial.
-        is_exact: whether each draw is a trial to run: none equals another, and no scheduler has a say in it.
+        is_exact: whether `num_trials` depends on no result.
     """
 
     def __init__(self, replay: Replay, parts: int, objective: Objective, is_exact: bool) -> None:
@@ -39,8 +39,16 @@ class Progress:
 
     @property
     def num_trials(self) -> int:
-        """The number of trials; an upper bound if draws may be equal or depend on results."""
-        return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
+        """The number of trials; an upper bound while draws depend on results."""
+        if self.replay.is_drawn:
+            return len(self.replay.records)
+        return self.replay.search.num_trials(self.num_dropped)
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of choices that were stopped early or failed, so that their further seeds are not run."""
+        records = enumerate(self.replay.records)
+        return sum(not record.trial.is_repeat and self.replay.is_kept(index) is False for index, record in records)
 
     def num_runs(self, known: int) -> int | None:
         """Return the number of runs, given the number known; None if that is still open."""
@@ -57,9 +65,9 @@ class Progress:
         """
         left = self.num_trials - self.num_ended
         most = "" if self.is_exact or self.replay.is_drawn else "at most "
-        what = f"part{'s' * (left != 1)} of runs" if self.parts > 1 else f"trial{'s' * (left != 1)}"
+        what = f"{counted(left, 'part')} of runs" if self.parts > 1 else counted(left, "trial")
         hours, how = (None, "") if left == 1 else self.hours(left, bases, concurrent)
-        return f"{most}{left} {what} to run, {concurrent} at a time; {time_left(hours, how)}"
+        return f"{most}{what} to run, {concurrent} at a time; {time_left(hours, how)}"
 
     def hours(self, left: int, bases: Mapping[str, RunConfig], concurrent: int) -> tuple[float | None, str]:
         """Return the hours for a number of further trials, and the basis of the estimate in words.
@@ -81,8 +89,12 @@ class Progress:
         """
         number = self._number(record)
         count = f"{self.num_ended} of {self.num_trials}{' parts' * (self.parts > 1)}"
-        shown = f": {number}" if number and not record.failure else ""
-        return f"{record.trial.name} {self._end(record)}{shown} ({count}{self._rest(concurrent, begun)})"
+        verdict = self.replay.verdict_of(record)
+        shown = f": {number}" if number and not record.failure and verdict is None else ""
+        end = (
+            self._end(record) if verdict is None else f"{'waits' if verdict.is_pause else 'stopped'}: {verdict.reason}"
+        )
+        return f"{record.trial.name} {end}{shown} ({count}{self._rest(concurrent, begun)})"
 
     def state(self, concurrent: int, begun: Begun | None = None) -> str:
         """Describe how many trials have ended and run, the best one, and the time left; arguments as of `line`."""
@@ -165,9 +177,6 @@ class Progress:
         return "" if value is None else f"{name} {value:.4g}"
 
     def _end(self, record: Record) -> str:
-        verdict = self.replay.verdict_of(record)
-        if verdict is not None:
-            return f"{'waits' if verdict.is_pause else 'stopped'} at epoch {verdict.epoch:g}"
         if record.failure:
             return "failed"
         if not record.has_ended:

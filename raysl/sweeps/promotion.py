@@ -147,11 +147,14 @@ class _Ladder:
             return None
         rung, arrivals = self.rungs[level], self._arrivals[index]
         if len(arrivals) <= level:
-            return Verdict(limit, f"at epoch {limit:g} it waits for trials that came before it", is_pause=True)
+            reason = f"trials that were drawn before it have not come to epoch {limit:g} yet"
+            return Verdict(limit, reason, is_pause=True)
         place, total = bisect_left(rung.there, arrivals[level]) + 1, len(rung.there)
-        number = "nothing" if (value := course.at(limit)) is None else f"{value:.4g}"
-        text = f"{self.objective.metric} {number} at epoch {limit:g} is number {place} of {total} there"
-        return Verdict(limit, text, is_pause=True)
+        metric, share = self.objective.metric, f"one in {self.reduction} goes on"
+        if (value := course.at(limit)) is None:
+            return Verdict(limit, f"it has no {metric} at epoch {limit:g}, and {share}", is_pause=True)
+        reason = f"{metric} {value:.4g} at epoch {limit:g} is rank {place} of {total}, and {share}"
+        return Verdict(limit, reason, is_pause=True)
 
     def _send(self, index: int, level: int) -> None:
         """Let a trial train to a rung, or to its end if that comes first."""

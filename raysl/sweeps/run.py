@@ -21,7 +21,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.process.screen import logging_shown
+from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
@@ -117,7 +117,7 @@ class SweepRun:
         self.replay = self._new_replay()
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
         is_sure = sweep.scheduler == "none" or sweep.seeds == 1
-        is_exact = parts > 1 or (is_sure and not Space.of(sweep.space).is_random)
+        is_exact = parts > 1 or (is_sure and sweep.search != "optuna")
         self.progress = Progress(self.replay, parts, sweep.objectives[0], is_exact)
 
     @classmethod
@@ -206,11 +206,14 @@ class SweepRun:
         self.folder.make()
         with self.folder.locked():
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
-                log.info("the sweep grows: %s", line)
+                log.info("the sweep has changed since its last start: %s", line)
             self._check_images()
             self.is_acting = True
             if self._first_left() is not None:
                 SweepStart(self).run(signals)
+            if not_run := self.progress.num_dropped * (self.sweep.seeds - 1):
+                seeds, choices = counted(not_run, "further seed"), counted(self.progress.num_dropped, "choice")
+                log.info("not run: %s of %s that stopped early or failed", seeds, choices)
             board = self.board.write("done")
         self._check_finished(board)
         return board
@@ -240,7 +243,8 @@ class SweepRun:
         """Return the first trial to run, or None; log the number of those that have ended."""
         record = self.replay.next()
         if ended := self.progress.num_ended:
-            log.info("the sweep goes on: %d trials have ended before", ended)
+            state = "is done" if record is None else "goes on"
+            log.info("the sweep %s: it has %s that ended before", state, counted(ended, "trial"))
         for line in outdated(self.replay.records, self.measures):
             log.info(line)
         return record

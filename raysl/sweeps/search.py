@@ -1,6 +1,7 @@
 """Searches, and the one that draws trials independently, in a fixed order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
@@ -42,8 +43,12 @@ class Search(Protocol):
         """
         ...
 
-    def num_trials(self) -> int:
-        """Return the number of trials, equal ones counted each time; an upper bound if a scheduler decides."""
+    def num_trials(self, num_dropped: int = 0) -> int:
+        """Return the largest number of trials that there can be.
+
+        Args:
+            num_dropped: choices that were stopped early or failed, whose further seeds are not run.
+        """
         ...
 
 
@@ -72,8 +77,13 @@ class RandomSearch:
         """Number of draws."""
         return self.sweep.trials if self.space.is_random else 1
 
-    def num_trials(self) -> int:
-        return self.num_turns * len(self.bases) * self.space.num_grid() * self.sweep.seeds
+    @cached_property
+    def num_choices(self) -> int:
+        """Number of choices of settings, equal draws counted once."""
+        return len({trial.name for trial in self._first_seeds()})
+
+    def num_trials(self, num_dropped: int = 0) -> int:
+        return self.num_choices * self.sweep.seeds - num_dropped * (self.sweep.seeds - 1)
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
         if (first := next(self.firsts, None)) is not None:

@@ -213,9 +213,14 @@ class Stage:
         return now - self._failing[what] < storage.PATIENCE_S
 
     def _ask_to_stop(self, record: Record) -> None:
+        """Write a note with the reason into the folder of a trial's run, whose workers then stop."""
         folder = self.folder.child(record.trial.name)
         if folder.exists() and not folder.exists(STOP_FILE):
-            folder.write(STOP_FILE, b"")
+            verdict = record.verdict
+            why = "its sweep was asked to end; the command that started the sweep goes on from there"
+            if verdict is not None:
+                why = f"its sweep {'has it wait' if verdict.is_pause else 'stopped it early'}: {verdict.reason}"
+            folder.write(STOP_FILE, why.encode())
 
     def _settle(self, end: End) -> None:
         """Judge a trial that has ended by what it has left in its folder; leave that for later if it cannot be read."""

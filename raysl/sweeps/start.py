@@ -11,6 +11,7 @@ from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
+from raysl.process.screen import counted
 from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting
 from raysl.sweeps.checks import check_reported
@@ -84,7 +85,7 @@ class SweepStart:
         if self.problem is not None:
             raise self.problem
         raise Stopped(
-            f"stopped after {plan.progress.num_ended} trials; the same command runs those that are left",
+            f"stopped after {counted(plan.progress.num_ended, 'trial')}; the same command runs those that are left",
             128 + (signals.received or 2),
         )
 

@@ -19,8 +19,9 @@ from raysl.errors import Stopped
 from raysl.pretraining import pretrain
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
+from raysl.runs.follow import read_events
 from raysl.runs.run import _last_good
-from raysl.runs.stopping import stopping
+from raysl.runs.stopping import describe_stop, noting_end, stopping
 from raysl.train.callbacks.logs import parse_metrics
 from tests.runs.boards import Notes
 from tests.runs.runs import SMALL, assert_same, finish, kill_worker, logged_step, start, tensors, wait_for_step
@@ -110,6 +111,14 @@ def test_workers_that_do_not_stop_in_time_are_told_of(
             request.look()
         _wait_for_request()
     assert caplog.messages == ["the workers have not stopped for 0 s; once more to end at once"]
+
+
+def test_the_note_of_an_end_names_the_command_for_readers_of_another_one(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path))
+    with pytest.raises(Stopped), noting_end(folder):
+        raise Stopped(describe_stop(8, 40, "checkpoint_8", folder.uri))
+    way = f"the command that started it goes on from there ({folder.uri})"
+    assert read_events(folder) == [f"stopped at step 8 of 40; saved checkpoint_8; {way}"]
 
 
 def test_a_run_that_is_not_to_train_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,8 @@ def test_a_trial_that_failed_behind_the_epoch_where_it_is_stopped_is_compared_wi
     courses[1].has_failed = True
     judge = Judge(best_share(2), lambda index: [1.0], LOSS)
     verdicts = [judge.verdict(index, courses) for index in range(3)]
-    assert "is number 2 of 2 there" in str(verdicts[1])
-    assert "is number 3 of 3 there" in str(verdicts[2])
+    assert "is rank 2 of 2, and the best 1 may go on" in str(verdicts[1])
+    assert "is rank 3 of 3, and the best 2 may go on" in str(verdicts[2])
 
 
 def test_nobody_is_stopped_at_the_end_of_a_trial_that_is_shorter_than_others() -> None:

@@ -84,7 +84,7 @@ def test_no_trial_waits_for_good_before_all_are_drawn() -> None:
     assert verdicts[0] is None
     assert judge.until(0) == 3.0
     told = [verdict.reason for verdict in verdicts[1:] if verdict is not None]
-    assert told == [f"loss {place} at epoch 1 is number {place + 1} of 4 there" for place in (1, 2, 3)]
+    assert told == [f"loss {place} at epoch 1 is rank {place + 1} of 4, and one in 3 goes on" for place in (1, 2, 3)]
     assert not any(judge.is_settled(index, courses) for index in range(4))
 
 
@@ -94,7 +94,7 @@ def test_one_that_fails_after_it_was_promoted_makes_room_for_another() -> None:
     courses[0].has_failed = courses[0].has_ended = True
     verdicts = [judge.verdict(index, courses) for index in range(4)]
     assert [verdict is None for verdict in verdicts] == [True, True, False, False]
-    assert "is number 2 of 3 there" in str(verdicts[2])
+    assert "is rank 2 of 3, and one in 3 goes on" in str(verdicts[2])
 
 
 def test_a_trial_trains_to_its_own_end_where_that_comes_before_the_next_rung() -> None:

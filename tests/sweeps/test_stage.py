@@ -8,6 +8,8 @@ import pytest
 
 from raysl.config.load import load_config
 from raysl.runs.folder import STOP_FILE, RunFolder
+from raysl.runs.stopping import describe_stop
+from raysl.sweeps.judging import Verdict
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay
@@ -126,8 +128,23 @@ def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> 
     assert not (run / STOP_FILE).exists()
     stage.is_ending = True
     stage.look()
-    assert (run / STOP_FILE).exists()
+    asked = "its sweep was asked to end; the command that started the sweep goes on from there"
+    assert (run / STOP_FILE).read_text() == asked
     assert told == [None, None]
+
+
+def test_a_run_that_its_sweep_stops_says_so_and_names_no_command(tmp_path: Path) -> None:
+    stage = _stage(tmp_path)
+    record = stage.start()
+    assert record is not None
+    run = tmp_path / record.trial.name
+    run.mkdir()
+    stage.replay.search.replaced[record.trial.name] = Verdict(1.0, "loss 4 at epoch 1 is rank 2 of 2")
+    stage.look()
+    reason = (run / STOP_FILE).read_text()
+    assert describe_stop(9, 32, "checkpoint_9", str(run), reason) == (
+        "stopped at step 9 of 32; saved checkpoint_9; its sweep stopped it early: loss 4 at epoch 1 is rank 2 of 2"
+    )
 
 
 @pytest.mark.parametrize(

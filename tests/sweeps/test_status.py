@@ -68,7 +68,7 @@ def test_a_listing_tells_what_has_ended_and_what_is_not_known_yet() -> None:
     entries = asha().entries
     assert len(trial_lines(entries)) == len(entries)
     assert summary(entries[:2], 20, None).startswith("20 trials (")
-    assert "18 depend on what the others come to" in summary(entries[:2], 20, None)
+    assert "18 depend on the results of the others" in summary(entries[:2], 20, None)
     assert "about 30 min" in summary(entries, len(entries), 0.5)
 
 
@@ -117,8 +117,10 @@ def _progress(base: str = "quickstart", **tree: object) -> tuple[SweepRun, str]:
 
 def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
     _, told = _progress()
-    assert told.startswith("at most 4 trials to run, 2 at a time; about ")
-    assert "by a few steps; measurements, and what is stopped early, not counted" in told
+    assert told.startswith("4 trials to run, 2 at a time; about ")
+    assert told.endswith(", estimated from a few steps, without benchmarks and early stops")
+    _, open_number = _progress(scheduler="asha", seeds=2)
+    assert open_number.startswith("at most 8 trials to run, ")
     _, exact = _progress(space={"optim.lr": {"grid": [0.1, 0.2]}})
     assert exact.startswith("2 trials to run, 2 at a time; about ")
     _, parts = _progress(scheduler="population", interval=2)
@@ -165,7 +167,14 @@ def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped(vari
     record.last = Note("paused", 4, 3.0, record.logged.newest())
     entry = run.leaderboard().entries[1]
     assert (entry.status, entry.epoch, entry.metrics["loss"]) == ("stopped", 1.0, 4.0)
-    assert run.progress.line(record, 1).startswith(f"{record.trial.name} {verb} at epoch 1: loss 4 (")
+    reason = "loss 4 at epoch 1 is rank 2 of 2, and "
+    assert run.progress.line(record, 1).startswith(f"{record.trial.name} {verb}: {reason}")
+
+
+def test_equal_draws_are_counted_once_before_they_are_drawn() -> None:
+    run, outlook = _progress(space={"optim.lr": {"choice": [0.1]}}, trials=4, seeds=2)
+    assert run.progress.num_trials == 2
+    assert outlook.startswith("2 trials to run")
 
 
 def test_a_sweep_in_which_nothing_finished_has_failed(tmp_path: Path) -> None:
