@@ -36,9 +36,13 @@ def run_convert(
         str | None, typer.Option(help="student or teacher, if there are both; default: the one that papers measure.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="A.B", help="Keys of the dictionary with the tensors, instead of a layout.")
+        str | None, typer.Option(metavar="A.B", help="Keys of the dictionary with the tensors; chooses one of several.")
     ] = None,
-    prefix: Annotated[str | None, typer.Option(help="Prefix of the tensors' names there, instead of a layout.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Prefix of the tensors' names; chooses one of several.")] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option(metavar="HxW", help="Rows and columns of a ViT's patches, such as 14x14; asked for where needed."),
+    ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Leave out tensors with this in their name; repeatable.")
     ] = None,
@@ -61,7 +65,7 @@ def run_convert(
     from raysl.weights.convert import convert
     from raysl.weights.layouts import Rules
 
-    rules = Rules(layout, part, key, prefix, tuple(skip or ()), strict, trust_code)
+    rules = Rules(layout, part, key, prefix, tuple(skip or ()), strict, trust_code, grid)
     done = convert(source, out, arguments or [], rules, to)
     typer.echo(f"read        {redact(done.told)}")
     if done.table is not None:

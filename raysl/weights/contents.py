@@ -38,6 +38,11 @@ def network_to_name(tree: Mapping[str, Any]) -> str:
                 "timm's network, such as backbone=timm backbone.model=skresnet50; one of raysl is read from its run, "
                 "or from the model.safetensors of --to safetensors"
             )
+        if re.search(r"(^|\.)2\.0\.conv1\.weight$", name):
+            return (
+                f"{name} is of an nn.Sequential that has a block after its first norm, without a ReLU between them, as "
+                "of lightly's ResNetGenerator; no ResNet of raysl computes this"
+            )
     return ARCHITECTURES
 
 

@@ -31,8 +31,10 @@ from raysl.weights.exports import EXPORTS, FOLDER_FILES
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
-from raysl.weights.layouts import OWN, Place, Rules, StoredBackbone, find_backbone
+from raysl.weights.layouts import OWN, Location, Rules, StoredBackbone
 from raysl.weights.named import find_named
+from raysl.weights.names import plain_names
+from raysl.weights.search import find_backbone
 from raysl.weights.shapes import derive_settings
 
 KINDS = ("raysl", *EXPORTS)
@@ -147,38 +149,48 @@ def load_weights(
         folder, file = cut(str(path))
         digest = Folder(folder).sha256(file)
         tree = read_tree(path, rules.trust_code)
-        description = None if rules.names_place else read_description(path)
+        is_left_to_us = (rules.layout, rules.part, rules.key, rules.prefix) == (None,) * 4
+        description = read_description(path) if is_left_to_us else None
     described = None if description is None else described_config(description, name, where, rules.trust_code)
     if described is not None and given.get("name", described.backbone.name) == described.backbone.name:
         side = [f"data.image_size={given['image_size']}"] if "image_size" in given else []
         config = _override(described, [*side, *overrides])
         seen = {key: value for key, value in plain(described.backbone).items() if value is not None}
         backbone = _build(config)
-        stored = StoredBackbone(OWN, Place(), "named", backbone.renamed(tree), 0)
+        stored = StoredBackbone(OWN, Location(), "named", backbone.renamed(tree))
     else:
-        backbone, config, stored, seen = _recognise(tree, name, where, rules, overrides)
-    table = fill(backbone, stored, rules.skip, where)
+        backbone, config, stored, seen = _recognise(plain_names(with_meta_names(tree)), name, where, rules, overrides)
+    if rules.grid is not None and not (stored.family == "vit" and "pos_embed" in stored.tensors):
+        raise ConfigError(f"grid={rules.grid!r} is for files of ViTs with position embeddings; leave it out")
+    table = fill(backbone, stored, rules.skip)
     if rules.strict:
         check_filled(table, where, given, _with_size_spelt_out(seen))
     facts = {
         "uri": where,
         "layout": stored.layout.name,
-        "place": str(stored.place),
+        "place": str(stored.location),
         "sha256": {file: digest},
         "taken": [f"backbone ({len(table.loaded)} tensors)"],
         "left_out": table.problems,
     }
-    summary = _describe_file(file, stored.layout.name, str(stored.place))
+    summary = _describe_file(file, stored.layout.name, str(stored.location))
     return Loaded(backbone.eval(), config, where, summary, table, facts)
 
 
 def _recognise(
     tree: Mapping[str, Any], name: str, where: str, rules: Rules, overrides: Sequence[str]
 ) -> tuple[Backbone, RunConfig, StoredBackbone, dict[str, Any]]:
-    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show."""
+    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show.
+
+    Args:
+        tree: content of the file, by plain names.
+        name: name of the run that holds the backbone.
+        where: the file, for messages.
+        rules, overrides: arguments of `load_weights`.
+    """
     library = _backbone_settings(overrides).get("name")
     if library in (None, "resnet", "vit"):
-        stored = rename(find_backbone(with_meta_names(tree), rules, where))
+        stored = rename(find_backbone(tree, rules, where), rules.grid, where)
         seen = derive_settings(stored, where)
         config = _configure(name, where, stored.layout.name, seen, overrides)
         return _build(config), config, stored, seen
@@ -203,7 +215,7 @@ def _load_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loa
     if rules != Rules(trust_code=rules.trust_code):
         raise ConfigError(
             f"{source} is a run or a checkpoint of raysl, whose backbone is known: leave out layout, part, key, "
-            "prefix, skip and strict"
+            "prefix, grid, skip and strict"
         )
     if overrides:
         raise ConfigError(f"{source} has its own settings, which {overrides[0]!r} cannot change; leave it out")

@@ -20,7 +20,6 @@ NORM_EPS = 1e-5
 """Of the layer norms of all published networks, by their code."""
 BASE = 100.0
 """Of the periods of all published networks, where a file does not have them."""
-_GATED = ("blocks.0.mlp.w1.weight", "blocks.0.mlp.fc1_g.weight")
 _HUGGING_FACE = (
     (r"^model\.", ""),
     (r"^embeddings\.patch_embeddings\.", "patch_embed.proj."),
@@ -83,13 +82,8 @@ def settings_of(tensors: Tensors, where: str) -> dict[str, Any]:
     """Return the settings of raysl's ViT that these tensors show, beside those of any ViT.
 
     Raises:
-        ConfigError: if its MLP has gates, or its periods do not rise in a geometric row from 1.
+        ConfigError: if its periods do not rise in a geometric row from 1.
     """
-    if gated := next((name for name in _GATED if name in tensors), None):
-        raise ConfigError(
-            f"{where} is a ViT of DINOv3 whose MLP has gates ({gated}), of a width that raysl's ViT does not have; "
-            "name timm's network, such as backbone=timm backbone.model=vit_small_plus_patch16_dinov3_qkvb"
-        )
     settings: dict[str, Any] = {"position": "rope", "norm_eps": NORM_EPS, "rope_base": BASE}
     if PERIODS not in tensors:
         return settings

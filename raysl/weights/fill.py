@@ -16,8 +16,9 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.positions import resize_positions
 from raysl.nn.backbones.vit import ViT
 from raysl.weights.dino_v3 import PERIODS, with_whole_biases
+from raysl.weights.grid import grid_side, with_square_positions
 from raysl.weights.layouts import StoredBackbone
-from raysl.weights.shapes import grid_side
+from raysl.weights.names import with_fused_gates
 
 FIRST = 3
 """Tensors that a message names."""
@@ -48,8 +49,10 @@ class Table:
             backbone keeps its initial values.
         skipped: left out on request.
         resized: tensors that were adapted to another grid, other patches or channels; they are in `loaded` too.
+        others: rules that choose each of the other networks of the file.
         num_outside: tensors of the file without the prefix.
         num_wanted: tensors of the backbone.
+        num_patches: patches along a side of the grid that a ViT's position embeddings were read for; 0: none.
 
     >>> table = Table(loaded=["conv1.weight"], missing=["bn1.weight"], num_wanted=2)
     >>> print(table.text())
@@ -64,8 +67,10 @@ class Table:
     mismatched: Sequence[str] = ()
     skipped: Sequence[str] = ()
     resized: Sequence[str] = ()
+    others: Sequence[str] = ()
     num_outside: int = 0
     num_wanted: int = field(default=0, repr=False)
+    num_patches: int = 0
 
     @property
     def problems(self) -> list[str]:
@@ -90,8 +95,11 @@ class Table:
             f"unexpected  {len(self.unexpected)}": self.unexpected,
             f"skipped     {len(self.skipped)}": self.skipped,
             f"outside     {self.num_outside}": ["with another prefix"] if self.num_outside else [],
+            f"others      {len(self.others)} more in the file": self.others,
+            f"positions   {self.num_patches}x{self.num_patches} patches": [],
         }
-        is_shown = {head for head, names in rows.items() if names or head.startswith(("loaded", "missing"))}
+        always = ("loaded", "missing", *(["positions"] if self.num_patches else []))
+        is_shown = {head for head, names in rows.items() if names or head.startswith(always)}
         return "\n".join(
             f"{head}{f' ({_first(rows[head])})' if rows[head] else ''}" for head in rows if head in is_shown
         )
@@ -102,12 +110,12 @@ class Loaded:
     """A backbone that was read from a file or a checkpoint.
 
     Args:
-        backbone: in evaluation mode.
-        config: its settings; `config.data` says which images it expects.
+        backbone: network in evaluation mode.
+        config: settings of the network; `config.data` says which images it expects.
         origin: address of the file or the checkpoint, without credentials.
         summary: a sentence on where the weights are from.
         table: result of `fill` for a file; None for a checkpoint, whose backbone is complete.
-        facts: for `meta.json`: address, layout, hash, and number of tensors taken.
+        facts: entries of `meta.json`: address, layout, hash, and number of tensors taken.
     """
 
     backbone: Backbone
@@ -118,33 +126,36 @@ class Loaded:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def rename(stored: StoredBackbone) -> StoredBackbone:
-    """Give tensors raysl's names and shapes, without those that the layout lists as parts of other modules."""
+def rename(stored: StoredBackbone, grid: str | None, where: str) -> StoredBackbone:
+    """Give tensors raysl's names and shapes, without those that the layout lists as parts of other modules.
+
+    Args:
+        stored: the tensors as the file has them.
+        grid: rows and columns of a ViT's patches, where the user gave them.
+        where: the file, for messages.
+
+    Raises:
+        ConfigError: if a ViT's position embeddings are not those of a square of patches, or fit several.
+    """
     tensors = {
-        (_vit_name(name) if stored.family == "vit" else name): value
+        (_vit_name(name) if stored.family == "vit" else name.replace(".shortcut.", ".downsample.")): value
         for name, value in stored.tensors.items()
         if not (stored.layout.skip and name.startswith(stored.layout.skip))
     }
     if stored.family == "vit":
-        tensors = with_whole_biases(tensors)
+        tensors = with_square_positions(with_fused_gates(with_whole_biases(tensors)), grid, where)
         if "mask_token" in tensors:
             tensors["mask_token"] = tensors["mask_token"].reshape(1, 1, -1)
-        if "pos_embed" in tensors and tensors["pos_embed"].ndim == 3:
-            tensors["pos_embed"] = _with_class(tensors["pos_embed"])
     return replace(stored, tensors=tensors)
 
 
-def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where: str) -> Table:
+def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Table:
     """Copy the tensors that fit into a backbone.
 
     Args:
         backbone: changed in place; parameters without a fitting tensor stay as they are.
         stored: the tensors, as `rename` returns them.
         skip: tensors whose names contain one of these texts are left out.
-        where: the file, for messages.
-
-    Raises:
-        ConfigError: if the position embeddings do not form a square grid.
     """
     wanted = backbone.state_dict()
     theirs = dict(stored.tensors)
@@ -152,9 +163,9 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
         theirs.pop(PERIODS, None)  # computed by `RotaryPositions`
     skipped = [name for name in dict.fromkeys([*wanted, *theirs]) if any(text in name for text in skip)]
     given_tensors = {name: value for name, value in theirs.items() if name not in skipped}
-    resized = []
-    if isinstance(backbone, ViT) and "pos_embed" in given_tensors and given_tensors["pos_embed"].ndim == 3:
-        side = grid_side(given_tensors["pos_embed"], where)
+    resized, side = [], 0
+    if isinstance(backbone, ViT) and "pos_embed" in given_tensors:
+        side = grid_side(given_tensors["pos_embed"])
         if (side, side) != backbone.native_grid:
             given_tensors["pos_embed"] = _resized(given_tensors["pos_embed"], (side, side), backbone.native_grid)
             resized = [f"pos_embed from {side}x{side} to {'x'.join(map(str, backbone.native_grid))} patches"]
@@ -186,8 +197,10 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where:
         ],
         skipped=skipped,
         resized=resized,
+        others=[one.rules for one in stored.others],
         num_outside=stored.num_outside,
         num_wanted=len(wanted),
+        num_patches=side,
     )
 
 
@@ -228,12 +241,6 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
 def _vit_name(name: str) -> str:
     """Return raysl's name of a ViT's tensor; BEiT and iBOT keep the factors of layer scale in the block itself."""
     return _RENAMED.get(name) or re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
-
-
-def _with_class(places: Tensor) -> Tensor:
-    """Add a zero position for the class token where it has none of its own, as in timm's DINOv2."""
-    side = round((places.shape[1]) ** 0.5)
-    return torch.cat([torch.zeros_like(places[:, :1]), places], dim=1) if side**2 == places.shape[1] else places
 
 
 def _resized(places: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

@@ -1,6 +1,5 @@
 """The settings of a backbone, derived from the shapes of its tensors."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,10 +8,12 @@ from torch import Tensor
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.adapt import MOST_CHANNELS
+from raysl.nn.backbones.attention import gated_width
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 from raysl.nn.backbones.resnet import LAYERS
 from raysl.nn.backbones.vit import SIZES
 from raysl.weights.dino_v3 import is_dino_v3, settings_of
+from raysl.weights.grid import grid_side
 from raysl.weights.layouts import StoredBackbone
 
 Tensors = Mapping[str, Tensor]
@@ -51,7 +52,9 @@ def _resnet(tensors: Tensors, where: str) -> dict[str, Any]:
         raise ConfigError(
             f"{where} is a ResNet with {counts} {block.__name__} blocks in its stages; raysl builds {known}"
         )
-    width, channels, height, across = tensors["conv1.weight"].shape
+    if (stem := tensors["conv1.weight"]).ndim != 4:
+        raise ConfigError(f"{where} is a network with a conv1.weight of {list(stem.shape)}; raysl's are for images")
+    width, channels, height, across = stem.shape
     inner = _inner_widths(tensors, where, int(width), block is Bottleneck)
     stems = {(7, 7): "imagenet", (3, 3): "cifar"}
     if (height, across) not in stems or channels > MOST_CHANNELS:
@@ -85,7 +88,10 @@ def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: boo
 
 
 def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
-    width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
+    kernel = list(tensors["patch_embed.proj.weight"].shape)
+    if len(kernel) != 4 or kernel[2] != kernel[3]:
+        raise ConfigError(f"{where} is a ViT with a patch_embed.proj.weight of {kernel}; raysl's have square patches")
+    width, channels, patch, _ = kernel
     if channels > MOST_CHANNELS:
         raise ConfigError(f"{where} is a ViT for images of {channels} channels; raysl's have 1 to {MOST_CHANNELS}")
     depth = _count(tensors, "blocks")
@@ -102,8 +108,8 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     if heads is not None and width % heads == 0 and not (size and SIZES[size][2] == heads):
         settings |= {"heads": heads}
     if "pos_embed" in tensors:
-        settings |= {"image_size": patch * grid_side(tensors["pos_embed"], where)}
-    if tensors["blocks.0.mlp.fc1.weight"].shape[0] == 2 * tensors["blocks.0.mlp.fc2.weight"].shape[1]:
+        settings |= {"image_size": patch * grid_side(tensors["pos_embed"])}
+    if _has_gates(tensors, where):
         settings |= {"mlp": "swiglu"}
     if "blocks.0.ls1.gamma" in tensors:
         settings |= {"layer_scale": 1e-5}
@@ -114,29 +120,29 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     return settings
 
 
+def _has_gates(tensors: Tensors, where: str) -> bool:
+    """Whether the MLPs of a ViT are gated, of the width that raysl's have."""
+    first, second = (tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
+    if first is None or second is None:
+        names = ", ".join(name for name in tensors if name.startswith("blocks.0.mlp.")) or "none"
+        raise ConfigError(
+            f"{where} is a ViT with other MLPs than raysl's: it has the tensors {names}; name timm's network, "
+            "such as backbone=timm backbone.model=vit_giant_patch14_dinov2"
+        )
+    width, inner = second.shape
+    if first.shape[0] != 2 * inner:
+        return False
+    if inner != gated_width(width):
+        raise ConfigError(
+            f"{where} is a ViT whose MLPs have gates and a width of {inner}; raysl's has {gated_width(width)}. Name "
+            "timm's network, such as backbone=timm backbone.model=vit_small_plus_patch16_dinov3_qkvb"
+        )
+    return True
+
+
 def _channels(num: int) -> dict[str, int]:
     """Return the setting of a first layer for other images than RGB."""
     return {} if num == 3 else {"in_channels": num}
-
-
-def grid_side(places: Tensor, where: str) -> int:
-    """Return the side, in patches, of the square grid that position embeddings [1, 1 + h*w, D] belong to.
-
-    >>> import torch
-    >>> grid_side(torch.zeros(1, 1 + 14 * 14, 8), "vit.pth")
-    14
-
-    Raises:
-        ConfigError: if there are further tokens, or the grid is not a square.
-    """
-    num = places.shape[1] - 1
-    side = math.isqrt(max(num, 0))
-    if side == 0 or side**2 != num:
-        raise ConfigError(
-            f"{where} has {places.shape[1]} position embeddings, not one for a class token and a square of patches "
-            "(perhaps a ViT with a distillation token, or for images that are not square); raysl's ViT takes only those"
-        )
-    return side
 
 
 def _count(names: Iterable[str], module: str) -> int:

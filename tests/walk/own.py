@@ -44,6 +44,7 @@ OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
         "moco_v2_800ep_pretrain.pth.tar": FILE,
         "dino.pth": FILE,
         "theirs.pt": FILE,
+        "last.pth.tar": FILE,
         "convnext_atto.pth": FILE,
     },
 }

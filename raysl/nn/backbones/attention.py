@@ -76,11 +76,11 @@ class Mlp(nn.Module):
 
 class SwiGLU(nn.Module):
     """A gated MLP, silu(a) * b of two linear maps a and b, then a third (Shazeer 2020, arXiv 2002.05202; DINOv2's):
-    [B, T, D] to [B, T, D]. Its hidden width is two thirds of that of `Mlp`, rounded up to a multiple of 8."""
+    [B, T, D] to [B, T, D]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        hidden = (int(4 * width * 2 / 3) + 7) // 8 * 8
+        hidden = gated_width(width)
         self.fc1 = nn.Linear(width, 2 * hidden)
         self.fc2 = nn.Linear(hidden, width)
 
@@ -88,6 +88,11 @@ class SwiGLU(nn.Module):
         """Map each token separately."""
         gate, value = self.fc1(x).chunk(2, dim=-1)
         return self.fc2(F.silu(gate) * value)  # type: ignore[no-any-return]
+
+
+def gated_width(width: int) -> int:
+    """Return the hidden width of `SwiGLU`: two thirds of that of `Mlp`, rounded up to a multiple of 8."""
+    return (int(4 * width * 2 / 3) + 7) // 8 * 8
 
 
 class LayerScale(nn.Module):
