@@ -1,6 +1,6 @@
 """Batch normalisation over the images of all ranks, or over images shuffled among them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,24 +100,17 @@ def convert_sync_batch_norm(
     return module
 
 
-def norm_statistics(module: nn.Module) -> list[Tensor]:
-    """Return the running means and variances of all BatchNorm layers, the buffers themselves."""
-    return _statistics(layer for layer in module.modules() if isinstance(layer, _BatchNorm))
-
-
 def local_statistics(module: nn.Module) -> list[Tensor]:
-    """Return those of the layers that see only some ranks' rows, which differ between ranks until they are averaged."""
-    layers = (layer for layer in module.modules() if isinstance(layer, _BatchNorm))
-    return _statistics(layer for layer in layers if not _sees_all(layer))
+    """Return the running means and variances of BatchNorm layers that see only some ranks' rows.
+
+    They differ between ranks until they are averaged.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and not _sees_all(layer)]
+    return [value for layer in layers for value in (layer.running_mean, layer.running_var) if value is not None]
 
 
 def _sees_all(layer: _BatchNorm) -> bool:
     return isinstance(layer, SyncBatchNorm | nn.SyncBatchNorm) and layer.process_group is None
-
-
-def _statistics(layers: Iterable[_BatchNorm]) -> list[Tensor]:
-    pairs = ((layer.running_mean, layer.running_var) for layer in layers)
-    return [value for pair in pairs for value in pair if value is not None]
 
 
 def _global_moments(x: Tensor, group: dist.Group | None) -> tuple[int, Tensor, Tensor]:

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -29,11 +28,6 @@ def report_json(report: RunReport) -> str:
     content["scores"] = [asdict(score) for score in report.scores]
     content["verdicts"] = verdicts(report.scores)
     return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
-
-
-def load_report_json(path: Path | str) -> RunReport:
-    """Read a report.json back; see `parse_report_json`."""
-    return parse_report_json(Path(path).read_bytes(), str(path))
 
 
 def parse_report_json(text: str | bytes, path: str) -> RunReport:

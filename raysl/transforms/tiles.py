@@ -174,18 +174,6 @@ def permutation_table(num: int, num_tiles: int = 9, seed: int = 0) -> Ints:
     return table
 
 
-def average_hamming_distance(table: Ints) -> float:
-    """Return the average share of positions in which two different rows of [num, num_tiles] differ, in [0, 1].
-
-    >>> average_hamming_distance(np.array([[0, 1, 2], [1, 0, 2]]))
-    0.6666666666666667
-    """
-    num, num_tiles = table.shape
-    counts = np.stack([np.bincount(column, minlength=num_tiles) for column in table.T])
-    equal_pairs = (counts * (counts - 1)).sum()  # ordered pairs that share a position
-    return float(1.0 - equal_pairs / (num * (num - 1) * num_tiles))
-
-
 def _all_permutations(num_tiles: int) -> NDArray[np.uint8]:
     """Return all permutations, uint8 [num_tiles, num_tiles!], in lexicographic order."""
     count = math.factorial(num_tiles) * num_tiles

@@ -9,7 +9,6 @@ from raysl.translation.translated import Translation
 
 HEAD = "MODEL.HEAD.PARAMS"
 FROZEN = "MODEL.TEMP_FROZEN_PARAMS_ITER_MAP"
-GENERAL = "the negatives and statistics of the whole batch come by themselves"
 
 
 def translate_method(out: Translation, batch_size: int) -> None:

@@ -9,29 +9,18 @@ import numpy as np
 import pytest
 
 from raysl.report.contents import RunReport, Score
-from raysl.report.stored import PICTURES, load_report_json, plain, report_json
+from raysl.report.stored import PICTURES, parse_report_json, plain, report_json
 from tests.report.run import example
+
+
+def load_report(path: Path) -> RunReport:
+    return parse_report_json(path.read_bytes(), str(path))
 
 
 def test_a_report_comes_back_from_json_without_its_pictures(tmp_path: Path) -> None:
     report = example()
     (tmp_path / "report.json").write_text(report_json(report))
-    assert load_report_json(tmp_path / "report.json") == replace(report, **dict.fromkeys(PICTURES))
-
-
-def test_a_report_of_older_raysl_comes_back(tmp_path: Path) -> None:
-    content = json.loads(report_json(example()))
-    for score in content["scores"]:
-        for name in ("unit", "title", "is_headline", "is_lower_better"):
-            del score[name]
-    (tmp_path / "report.json").write_text(json.dumps(content))
-    report = load_report_json(tmp_path / "report.json")
-    assert report.metrics == example().metrics
-    assert [(score.heading, score.unit) for score in report.scores] == [
-        ("Low shot, 5 shot", "%"),
-        ("Knn, top1", "%"),
-        ("Linear, top1", "%"),
-    ]
+    assert load_report(tmp_path / "report.json") == replace(report, **dict.fromkeys(PICTURES))
 
 
 def test_metrics_are_flat_and_hold_only_what_was_measured() -> None:
@@ -59,14 +48,14 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     assert content["metrics"] == {"knn/top1": None}
     assert content["history"] == [{"step": 1, "loss": None}]
     assert content["times"] == {"training": None}
-    assert math.isnan(load_report_json(path).scores[0].trained)
+    assert math.isnan(load_report(path).scores[0].trained)
 
 
 def test_intervals_come_back_and_half_a_one_counts_for_nothing(tmp_path: Path) -> None:
     bounds = [(1.5, 2.5), (1.5, math.nan), None]
     scores = [Score(benchmark="knn", metric=str(row), trained=2.0, interval=own) for row, own in enumerate(bounds)]
     (tmp_path / "report.json").write_text(report_json(example(scores=scores)))
-    found = load_report_json(tmp_path / "report.json").scores
+    found = load_report(tmp_path / "report.json").scores
     assert [score.interval for score in found] == [(1.5, 2.5), None, None]
 
 
@@ -91,10 +80,10 @@ def test_another_format_is_refused_by_name(tmp_path: Path, content: str, message
     path = tmp_path / "report.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        load_report_json(path)
+        load_report(path)
 
 
 def test_a_report_of_almost_nothing_comes_back(tmp_path: Path) -> None:
     report = RunReport(name="a", method="b", backbone="c", dataset="d")
     (tmp_path / "report.json").write_text(report_json(report))
-    assert load_report_json(tmp_path / "report.json") == report
+    assert load_report(tmp_path / "report.json") == report

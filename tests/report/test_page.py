@@ -15,7 +15,7 @@ from raysl.report.contents import RunReport, Score
 from raysl.report.page import FILES, page, write_report
 from raysl.report.record_sections import duration
 from raysl.report.score_sections import results_section
-from raysl.report.stored import load_report_json
+from raysl.report.stored import parse_report_json
 from raysl.report.summary import readable
 from raysl.report.tables import score_csv, score_latex
 from tests.report.run import SCORES, example
@@ -164,7 +164,7 @@ def test_all_files_are_written_and_small(tmp_path: Path) -> None:
     path = write_report(large, tmp_path / "new" / "folder")
     assert path == tmp_path / "new" / "folder" / "report.html"
     assert path.stat().st_size < 1_000_000
-    assert load_report_json(path.with_suffix(".json")).metrics == report.metrics
+    assert parse_report_json(path.with_suffix(".json").read_bytes(), "report.json").metrics == report.metrics
     assert sorted(file.name for file in path.parent.iterdir()) == sorted(FILES)
     assert path.with_suffix(".csv").read_text() == score_csv(report.scores)
     assert path.with_suffix(".tex").read_text() == score_latex(report.scores)

@@ -84,11 +84,6 @@ def _warn_once(text: str) -> None:
     log.warning("%s", text)
 
 
-def even_share(split: Split, most: int) -> Split:
-    """Return at most `most` images, at even distances in the order of the split."""
-    return split if split.num_samples <= most else Subset(split, even_index(split.num_samples, most))
-
-
 def sample_of(split: Split, most: int) -> Split:
     """Return at most `most` images, those of `raysl.data.sources.sample.sample_rows`."""
     return split if split.num_samples <= most else Subset(split, sample_rows(split, most))

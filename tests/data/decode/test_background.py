@@ -24,7 +24,7 @@ from raysl.data.sources.catalog import Catalog
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.paired import Paired
-from raysl.data.sources.subset import even_share
+from raysl.data.sources.subset import sample_of
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.preview.samples import sample_views
@@ -219,7 +219,7 @@ def test_every_reader_of_a_dataset_sees_its_background(
             for pictures in read_images(split, np.arange(1)).pictures:
                 assert torch.equal(pictures.images[0][:, 0, 0], red)
         train = source.required("train")
-        assert even_share(train, 1).background == RED
+        assert sample_of(train, 1).background == RED
         recipe, plain = RECIPES["simclr"](size=8), evaluation_recipe(8)
         order = Order(0, "x", train.unit_sizes, batch_size=2, lanes=1, window=8, is_exact=True)
         loader = Loader(train, plain, order, (0, 0, 0), (1, 1, 1), augment_in_task=True, plain_recipe=plain)

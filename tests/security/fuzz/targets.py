@@ -35,7 +35,7 @@ from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.page import page as leaderboard_page
 from raysl.plan.setup import Setup
 from raysl.report.page import page as report_page
-from raysl.report.stored import load_report_json, report_json
+from raysl.report.stored import parse_report_json, report_json
 from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
@@ -344,7 +344,7 @@ def _read_record(kind: str, content: bytes, folder: Path) -> None:
         "lineage.json": partial(read_parents, run),
         "dataset.json": partial(_compare_dataset, run),
         "leaderboard.json": partial(_show_leaderboard, where),
-        "report.json": lambda: report_page(load_report_json(folder / kind)),
+        "report.json": lambda: report_page(parse_report_json(content, kind)),
         "result.json": partial(Results(run).load),
         "pointer.json": partial(_read_pointer, content, folder),
     }
