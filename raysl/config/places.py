@@ -113,14 +113,17 @@ def source_at(place: str) -> dict[str, Any]:
     Raises:
         ConfigError: if nothing is there, or it is a run or weights.
     """
+    from raysl.storage.addresses import split_query
+    from raysl.storage.whole import plain_name
+
     kind = kind_of(place)
     if kind == "nothing":
         raise ConfigError(f"{place!r}: nothing is there; give a folder of images, a Parquet file, a tar or a list")
     if kind != "images":
         raise ConfigError(f"{place!r} is {_NOUNS[kind]}, not images; give a folder of images, a Parquet file or a tar")
-    suffix = os.path.splitext(place.partition("?")[0])[1].lower()
-    if suffix in LISTS:
+    if plain_name(place).endswith(LISTS):
         return {"name": "file_list", "train": place}
+    suffix = os.path.splitext(split_query(place)[0])[1].lower()
     name = SOURCES.get(suffix) or next((_source_of(name) for name in _names(place) if _source_of(name)), None)
     return {"name": name or "image_folder", "path": place}
 

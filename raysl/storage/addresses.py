@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs, quote, urlparse
 
 import pyarrow as pa
 from pyarrow import fs
@@ -77,7 +77,8 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
 def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
     with storage_errors("open", uri):
         try:
-            system, path = fs.FileSystem.from_uri(_bounded(uri))
+            # pyarrow refuses blanks and letters such as umlauts that are not percent-encoded
+            system, path = fs.FileSystem.from_uri(quote(_bounded(uri), safe="%/:?#[]@!$&'()*+,;=~"))
         except pa.ArrowInvalid:
             system, path = _open_fsspec(uri)
     return with_single_puts(system), path.rstrip("/")

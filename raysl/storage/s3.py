@@ -2,11 +2,12 @@
 
 Each file that it writes is an upload in parts unless `allow_delayed_open` is set, each one that it deletes leaves an
 empty object in place of the folder, and it drops a header `If-None-Match` given as metadata. botocore, of the extra
-`raysl[s3]`, sends the requests that it lacks.
+`raysl[s3]`, sends the requests that it lacks, and reads files that are read whole.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 from pyarrow import fs
@@ -79,6 +80,25 @@ def _ask(system: fs.FileSystem, method: str, **request: Any) -> bool:
     if answer.get("Errors"):
         raise NoClient(answer["Errors"][0].get("Message", ""))
     return True
+
+
+def client_of(system: fs.FileSystem) -> Any | None:
+    """Return a client of botocore with address and credentials of pyarrow's; None without boto3, or if it is not of S3.
+
+    None also where botocore finds no credentials: pyarrow's client reads public buckets without any.
+    """
+    if system.type_name != "s3":
+        return None
+    options = _options(system)
+    return _client(options) if find_spec("boto3") and _is_signed(options) else None
+
+
+@lru_cache(maxsize=8)
+def _is_signed(options: tuple[tuple[str, Any], ...]) -> bool:
+    from botocore.session import get_session
+
+    given = dict(options)
+    return bool(given["access_key"] or given["anonymous"]) or get_session().get_credentials() is not None
 
 
 def _options(system: fs.FileSystem) -> tuple[tuple[str, Any], ...]:

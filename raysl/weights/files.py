@@ -16,11 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from raysl.checkpoint.files import META_FILE, local_copy
+from raysl.checkpoint.files import META_FILE
 from raysl.errors import ConfigError
 from raysl.process.temporary import temporary_folder
-from raysl.storage.addresses import absolute, cut, stat_uri
+from raysl.storage.addresses import absolute, cut, open_uri, stat_uri
 from raysl.storage.folder import Folder
+from raysl.storage.whole import copy_whole
 from raysl.trained import trained_hint
 
 TRUST = "If you trust the file, say trust_code=True, on the command line --trust-code"
@@ -58,9 +59,15 @@ def is_checkpoint(uri: str) -> bool:
 @contextmanager
 def local_file(uri: str) -> Iterator[Path]:
     """Give a local path to a file: its own where it is local, else that of a copy, removed afterwards."""
-    folder, name = cut(absolute(uri))
-    with local_copy(folder, [name]) as copy:
-        yield copy / name
+    address = absolute(uri)
+    system, path = open_uri(address)
+    if isinstance(system, fs.LocalFileSystem):
+        yield Path(path)
+        return
+    with temporary_folder("weights") as folder:
+        copy = Path(folder) / cut(address)[1]
+        copy_whole(address, copy)
+        yield copy
 
 
 def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from raysl.benchmarks.dense.masks import VOC_CLASSES
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.reads import REMOTE_READS
+from raysl.storage.whole import read_whole
 
 CLASSES = VOC_CLASSES[1:]
 SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -179,7 +180,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
     try:
-        content = json.loads(folder.read(name))
+        content = json.loads(read_whole(folder.uri_of(name)))
         entries = sorted(content["images"], key=lambda image: int(image["id"]))
         categories = sorted((int(category["id"]), str(category["name"])) for category in content["categories"])
         objects = _coco_objects(content["annotations"], entries, [number for number, _ in categories], with_segments)

@@ -19,6 +19,7 @@ from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri
 from raysl.storage.folder import Folder
+from raysl.storage.whole import read_whole
 
 T = TypeVar("T")
 
@@ -220,7 +221,7 @@ def rows_of(folder: Folder, name: str) -> list[list[str]]:
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
     try:
-        lines = folder.read(name).decode().splitlines()
+        lines = read_whole(folder.uri_of(name)).decode().splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{folder.uri_of(name)} is not UTF-8 text; fetch it anew") from error
     rows = [line.split() for line in lines if line.strip()]

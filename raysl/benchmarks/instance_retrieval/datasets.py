@@ -15,6 +15,7 @@ from raysl.data.sources.listing import list_folders
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.folder import Folder
+from raysl.storage.whole import read_whole
 
 Dataset = Literal["roxford5k", "rparis6k", "oxford5k", "paris6k", "instre", "copydays"]
 REVISITED = ("roxford5k", "rparis6k")
@@ -71,7 +72,7 @@ def revisited(folder: Folder, dataset: str) -> InstanceSet:
     if not folder.exists(name):
         raise ConfigError(f"no {name} in {folder.uri!r}; give path= the folder of {dataset}, with {name} and jpg/")
     where = folder.uri_of(name)
-    truth = _checked(read_plain(folder.read(name), where), where)
+    truth = _checked(read_plain(read_whole(where), where), where)
     return _with_levels(ImageFiles(folder.uri_of("jpg") if folder.exists("jpg") else folder.uri), truth, where)
 
 
@@ -101,7 +102,7 @@ def instre(folder: Folder) -> InstanceSet:
         raise ConfigError(f"no {name} in {folder.uri!r}; give path= the folder of INSTRE, with {name} and its images")
     where = folder.uri_of(name)
     try:
-        read = loadmat(io.BytesIO(folder.read(name)), simplify_cells=True)
+        read = loadmat(io.BytesIO(read_whole(where)), simplify_cells=True)
     except Exception as error:
         raise ConfigError(f"cannot read {where!r}: {error}; give the file as its authors publish it") from error
     truth = _checked({key: np.atleast_1d(value) for key, value in read.items() if key in _KEYS}, where, ("ok",))

@@ -15,6 +15,7 @@ from raysl.data.sources.files import FilesSplit, check_present, file_sizes
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged, fits, read_record
+from raysl.storage.whole import read_whole
 
 YEARS = ("2017", "2014")
 FIELDS: dict[str, dict[str, Any]] = {
@@ -93,7 +94,7 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
         raise ConfigError(f"no {folder.uri_of(name)}; give data.train_set= and data.test_set= sets that exist")
     where = folder.uri_of(name)
     try:
-        content: dict[str, Any] = read_record(folder.read(name), where, dict.fromkeys(FIELDS, list[dict[str, Any]]))
+        content: dict[str, Any] = read_record(read_whole(where), where, dict.fromkeys(FIELDS, list[dict[str, Any]]))
     except Damaged as error:
         raise ConfigError(
             f"{where} is not a COCO annotation file, an object of images, annotations and categories: {error}"

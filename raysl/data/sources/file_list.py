@@ -15,8 +15,9 @@ from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS, class_names, number_labels
 from raysl.data.sources.files import FilesSplit, Paths
+from raysl.data.sources.labels import Labels, renumbered, several
 from raysl.data.sources.listing import printable
-from raysl.data.sources.lists import read_image_list, read_labels
+from raysl.data.sources.lists import FORMATS, read_image_list, read_labels
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
@@ -30,9 +31,10 @@ class FileList(Source):
     """Images that a list names, in its order.
 
     A list is an array of paths (`.npy`), one path a line (`.txt`; a label may follow it, after a tab, or after a blank
-    where the path ends in an image's extension), or a table (`.csv` with a header, `.jsonl`). Labels are integers from
-    0 (-1: unlabelled) or names, which are sorted and numbered by the training images; an array `.npy` [N, K] of
-    1 present, 0 absent and -1 ignore makes the dataset multi-label.
+    where the path ends in an image's extension), or a table (`.csv` and `.tsv` with a header, `.jsonl`, `.parquet`),
+    also compressed (`.gz`, `.bz2`, `.zst`). Labels are integers from 0 (-1: unlabelled) or names, which are sorted and
+    numbered by the training images. The dataset is multi-label if labels are an array `.npy` [N, K] or a column for
+    each class, of 1 present, 0 absent and -1 ignore, or name several classes: `cat|dog`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class FileList(Source):
 
         name: str = "file_list"
         train: Location | None = None
-        """List of the training images, a file or URI: .npy, .txt, .csv or .jsonl."""
+        """List of the training images, a file or URI: .npy, .txt, .csv, .tsv, .jsonl or .parquet."""
         test: Location | None = None
         """List of the held-out images."""
         train_labels: Location | None = None
@@ -53,10 +55,10 @@ class FileList(Source):
         path_column: str = "path"
         """Column of the paths in a table."""
         label_column: str | None = LABELS
-        """Column of the labels in a table. If the default is missing, nothing is labelled; any other must exist; null:
-        none are read."""
+        """Column of the labels in a table. If the default is missing, `labels` is read, or a column for each class; any
+        other must exist; null: none are read."""
         label_names: bool = False
-        """Read all labels as names, also those that look like numbers."""
+        """Read each label as one name, also if it looks like a number or contains `|`."""
         replace_prefix: dict[str, str] = field(default_factory=dict)
         """Prefixes of listed paths and their replacements: {/old/folder: s3://bucket/new}; the first that fits is
         replaced."""
@@ -74,44 +76,46 @@ class FileList(Source):
                 )
             return None
         files, labels, origin = self._read(self.config.test, self.config.test_labels)
-        if labels is None:
-            shape = (len(files), len(self._train.classes)) if self._train.is_multilabel else (len(files),)
-            labels = np.full(shape, -1)
-        elif labels.ndim != self._train.labels.ndim or labels.shape[1:] != self._train.labels.shape[1:]:
-            raise ConfigError(
-                f"{origin} has labels of shape {list(labels.shape)}, the training images of "
-                f"{list(self._train.labels.shape)}; save both as [N] or as [N, classes]"
-            )
-        return _ListSplit(files, self._as_numbers(labels, origin), self._train.classes)
+        return _ListSplit(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
 
     @cached_property
     def _train(self) -> "_ListSplit":
         files, labels, origin = self._training
-        if labels is None:
-            return _ListSplit(files, np.full(len(files), -1), ())
-        return _ListSplit(files, self._as_numbers(labels, origin), class_names(labels))
+        classes = labels.classes or class_names(labels.values)
+        return _ListSplit(files, self._as_numbers(labels, origin), classes, labels.notes)
 
     @cached_property
-    def _training(self) -> tuple[Paths, np.ndarray | None, str]:
+    def _training(self) -> tuple[Paths, Labels, str]:
         if self.config.train is None:
-            raise ConfigError("file_list needs data.train=, a list of images (.npy, .txt, .csv, .jsonl)")
+            raise ConfigError(f"file_list needs data.train=, a list of images ({', '.join(FORMATS)})")
         return self._read(self.config.train, self.config.train_labels)
 
-    def _as_numbers(self, labels: np.ndarray, origin: str) -> np.ndarray:
+    def _as_numbers(self, labels: Labels, origin: str) -> np.ndarray:
         """Number labels as in the training images."""
-        if labels.ndim == 2:
-            return labels
         _, training, _ = self._training
-        known = np.empty(0, str) if training is None else training
-        if labels.dtype.kind == "U" or known.dtype.kind == "U":
-            texts = labels if labels.dtype.kind == "U" else np.where(labels < 0, "", labels.astype(str))
-            return number_labels(texts, class_names(known), origin)
-        if labels.max(initial=-1) > known.max(initial=-1):
-            raise ConfigError(f"{origin} has the label {labels.max()}, which no training image has")
-        return labels
+        if training.classes and labels.values.ndim == 1:
+            labels = several(labels)
+        if training.classes and labels.classes:
+            return renumbered(labels, training.classes, origin)
+        values, known = labels.values, training.values
+        if values.shape[1:] != known.shape[1:]:
+            if (values == -1).all():
+                return np.full((len(values), *known.shape[1:]), -1)
+            raise ConfigError(
+                f"{origin} has labels of shape {list(values.shape)}, the training images of {list(known.shape)}; save "
+                "both as [N] or as [N, classes]"
+            )
+        if values.ndim == 2:
+            return values
+        if values.dtype.kind == "U" or known.dtype.kind == "U":
+            texts = values if values.dtype.kind == "U" else np.where(values < 0, "", values.astype(str))
+            return number_labels(texts, class_names(known) if known.dtype.kind == "U" else (), origin)
+        if values.max(initial=-1) > known.max(initial=-1):
+            raise ConfigError(f"{origin} has the label {values.max()}, which no training image has")
+        return values
 
-    def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, np.ndarray | None, str]:
-        """Return absolute paths, the labels as they are written or None, and the file of the labels."""
+    def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, Labels, str]:
+        """Return absolute paths, the labels as they are written, and the file of the labels."""
         config = self.config
         column = None if labels_uri is not None else config.label_column
         listed, labels = read_image_list(uri, config.path_column, column, config.label_names)
@@ -120,10 +124,9 @@ class FileList(Source):
             raise ConfigError(f"{uri} lists no images")
         if labels_uri is not None:
             labels = read_labels(labels_uri, config.label_column or LABELS, config.label_names)
-            if len(labels) != len(files):
-                raise ConfigError(
-                    f"{labels_uri} lists {len(labels):,} labels for the {len(files):,} images of {uri}; give one each"
-                )
+            if len(labels.values) != len(files):
+                numbers = f"{len(labels.values):,} labels for the {len(files):,} images"
+                raise ConfigError(f"{labels_uri} lists {numbers} of {uri}; give one each")
         repeats = Paths(map(_plain, files)).repeats()
         if len(repeats) and not config.allow_duplicates:
             raise ConfigError(
@@ -131,7 +134,7 @@ class FileList(Source):
                 "remove the repetitions, or set data.allow_duplicates=true"
             )
         _check_some(files, uri)
-        return files, labels, labels_uri or uri
+        return files, labels or Labels(np.full(len(files), -1)), labels_uri or uri
 
     def _absolute(self, listed: Iterable[str], root: str, origin: str) -> Iterator[str]:
         for path in listed:
@@ -183,8 +186,9 @@ def _resolve(path: str) -> tuple[fs.FileSystem, str]:
 class _ListSplit(FilesSplit):
     """Files with absolute paths or URIs."""
 
-    def __init__(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-        super().__init__("/", files, labels, classes, known_as=Paths(bare_uri(file) for file in files))
+    def __init__(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...], notes: tuple[str, ...]) -> None:
+        known_as = Paths(bare_uri(file) for file in files)
+        super().__init__("/", files, labels, classes, known_as=known_as, notes=notes)
 
     def names_of(self, index: Int64s) -> list[str]:
         return [printable(file) for file in self.files.take(index)]

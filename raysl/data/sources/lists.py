@@ -1,10 +1,9 @@
-"""Lists in files: arrays (.npy), lines (.txt), and columns of tables (.csv, .jsonl); lists of images and labels."""
+"""Lists in files: arrays (.npy), lines (.txt) and tables; lists of images and labels."""
 
-import csv
 import io
-import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -12,18 +11,19 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.places import IMAGES
-from raysl.data.sources.class_names import LABELS, check_numbers
-from raysl.data.sources.label_column import parse_labels
+from raysl.data.sources.class_names import check_numbers
+from raysl.data.sources.labels import Labels, label_columns, read_values, table_labels
 from raysl.data.sources.listing import is_image_or_array
+from raysl.data.sources.tables import TABLES, read_lines, read_table
 from raysl.errors import ConfigError
-from raysl.storage.addresses import cut, stat_uri, storage_errors
-from raysl.storage.reads import read_file
+from raysl.storage.addresses import open_uri
+from raysl.storage.whole import plain_name, read_whole
 
-FORMATS = (".npy", ".txt", ".csv", ".jsonl")
+FORMATS = (".npy", ".txt", *TABLES)
 _CHUNK = 1 << 16
 
 
-def read_values(uri: str) -> list[int] | list[str]:
+def read_list(uri: str) -> list[int] | list[str]:
     """Read a list of integers or texts: one per non-blank line, or a one-dimensional array.
 
     Raises:
@@ -43,17 +43,18 @@ def read_array(uri: str) -> np.ndarray:
     Raises:
         ConfigError: if the file is missing or holds anything else.
     """
-    system, info = _find(uri)
-    is_local = isinstance(system, fs.LocalFileSystem)
-    with storage_errors("read", uri):
-        source = info.path if is_local else io.BytesIO(read_file(system, info.path))
-        try:
-            array: np.ndarray = np.load(source, mmap_mode="r" if is_local else None, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ConfigError(
-                f"cannot read {uri} as an array: {str(error).splitlines()[0]}; save integers, or texts of fixed width, "
-                "with np.save(file, np.array(texts, dtype=str))"
-            ) from error
+    system, path = open_uri(uri)
+    is_mapped = isinstance(system, fs.LocalFileSystem) and path.lower().endswith(".npy") and os.path.isfile(path)
+    source = path if is_mapped else io.BytesIO(read_whole(uri))
+    try:
+        array: np.ndarray = np.load(source, mmap_mode="r" if is_mapped else None, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it holds several arrays")
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(
+            f"cannot read {uri} as an array: {str(error).splitlines()[0]}; save integers, or texts of fixed width, "
+            "with np.save(file, np.array(texts, dtype=str))"
+        ) from error
     if array.dtype.kind not in "iuUS":
         raise ConfigError(f"{uri} holds {array.dtype}, not integers or texts")
     return array
@@ -66,103 +67,20 @@ def array_chunks(array: np.ndarray, errors: str = "backslashreplace") -> Iterato
         yield (np.char.decode(part, "utf-8", errors) if part.dtype.kind == "S" else part).tolist()
 
 
-def read_lines(uri: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and contents of the lines of a text that are not blank.
-
-    Raises:
-        ConfigError: if the file is missing or not a text.
-    """
-    for number, line in enumerate(_text(uri).split("\n"), 1):
-        if line.strip():
-            yield number, line.removesuffix("\r")
-
-
-def read_columns(
-    uri: str, columns: Sequence[str | None], needed_by: Mapping[str, str]
-) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the line number and the values of columns for each row of a .csv (with a header) or .jsonl file.
-
-    Args:
-        uri: of the file.
-        columns: their names; None for one that is not read.
-        needed_by: columns that must exist, each with the setting that names it.
-
-    Raises:
-        ConfigError: if the file is missing, a line cannot be read, or a column is missing or occurs twice.
-    """
-    existing: dict[str, None] = {}
-    for number, row in _csv_rows(uri, columns) if list_format(uri) == ".csv" else _json_rows(uri):
-        existing |= dict.fromkeys(row)
-        yield number, tuple(None if column is None else row.get(column) for column in columns)
-    for column, setting in needed_by.items():
-        if existing and column not in existing:
-            raise ConfigError(f"{uri} has no column {column!r}; its columns: {', '.join(existing)}; set {setting}")
-
-
 def list_format(uri: str) -> str:
     """Return the ending of a list's name, one of FORMATS.
 
     Raises:
         ConfigError: if it has another ending.
     """
-    name = cut(uri)[1].lower()
+    name = plain_name(uri)
     ending = next((ending for ending in FORMATS if name.endswith(ending)), None)
     if ending is None:
-        raise ConfigError(f"{uri} is not a list; the name of a list ends in {', '.join(FORMATS)}")
+        raise ConfigError(
+            f"{uri} is not a list; the name of a list ends in {', '.join(FORMATS)}, and maybe in .gz, .bz2 or .zst "
+            "behind it"
+        )
     return ending
-
-
-def _csv_rows(uri: str, columns: Sequence[str | None]) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.reader(io.StringIO(_text(uri), newline=""), skipinitialspace=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        repeated = next((column for column in columns if column is not None and header.count(column) > 1), None)
-        if repeated is not None:
-            raise ConfigError(f"{uri} has {header.count(repeated)} columns {repeated!r}; give each its own name")
-        for row in reader:
-            if row:
-                yield reader.line_num, dict(zip(header, row, strict=False))  # a short row has no values at its end
-    except csv.Error as error:
-        raise ConfigError(f"{uri}, line {reader.line_num}: {error}") from error
-
-
-def _json_rows(uri: str) -> Iterable[tuple[int, dict[str, Any]]]:
-    for number, line in read_lines(uri):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{uri}, line {number}: not JSON: {str(error).partition(': line')[0]}") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f'{uri}, line {number}: {line[:40]!r} is not an object such as {{"path": "a.jpg"}}')
-        if "\\ud" in line.lower() and not _is_unicode(row):
-            raise ConfigError(f"{uri}, line {number}: {line[:40]!r} has half of a character; write the whole one")
-        yield number, row
-
-
-def _is_unicode(row: dict[str, Any]) -> bool:
-    """Whether no text of an object has a lone surrogate, which no file's name has."""
-    try:
-        "".join(value for value in row.values() if isinstance(value, str)).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _text(uri: str) -> str:
-    system, info = _find(uri)
-    with storage_errors("read", uri):
-        content = read_file(system, info.path)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is not a UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
-def _find(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
-    system, info = stat_uri(uri)
-    if info.type != fs.FileType.File:
-        raise ConfigError(f"no file {uri!r}; give a list that ends in {', '.join(FORMATS)}")
-    return system, info
 
 
 _ENDING = rf"\.(?:{'|'.join(IMAGES)})"
@@ -171,13 +89,13 @@ _LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}\s+(?!.*{_ENDING}$)[^/]*$", re.I
 
 def read_image_list(
     uri: str, path_column: str, label_column: str | None, as_names: bool = False
-) -> tuple[Iterable[str], np.ndarray | None]:
-    """Read a list of images: their paths, and their labels int64 [N] or text [N], None without labels.
+) -> tuple[Iterable[str], Labels | None]:
+    """Read a list of images: their paths, and their labels, None without any.
 
     Args:
-        uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table (.csv, .jsonl).
+        uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table.
         path_column, label_column: columns of a table; None: no labels are read from it.
-        as_names: whether labels that look like numbers are names.
+        as_names: whether each label is one name, also if it looks like a number.
 
     Raises:
         ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
@@ -189,54 +107,56 @@ def read_image_list(
             raise ConfigError(f"{uri} holds {array.dtype} of shape {list(array.shape)}, not a list of paths")
         return chain.from_iterable(array_chunks(array, "surrogateescape")), None
     if kind == ".txt":
-        rows: list[tuple[int, Any, Any]] = [(number, *_path_and_label(line)) for number, line in read_lines(uri)]
-        blanks = next((number for number, path, _ in rows if _LABEL_WITH_BLANKS.match(path)), None)
-        if blanks is not None:
-            raise ConfigError(f"{uri}, line {blanks}: a label that contains blanks must follow a tab")
-    else:
-        needed = {path_column: "data.path_column="}
-        if label_column not in (None, LABELS):
-            needed[label_column] = "data.label_column= (null: unlabelled)"
-        rows = [(number, *row) for number, row in read_columns(uri, (path_column, label_column), needed)]
-        without = next((number for number, path, _ in rows if not isinstance(path, str) or not path), None)
-        if without is not None:
-            raise ConfigError(f"{uri}, line {without}: no text {path_column!r}; set data.path_column=")
+        return _read_image_lines(uri, as_names)
+    table = read_table(uri, path_column, lambda names: label_columns(names, path_column, label_column))
+    paths = table.column(path_column, "data.path_column=")
+    for row, path in enumerate(paths):
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"{table.where(row)}: no text {path_column!r}; set data.path_column=")
+    return paths, table_labels(table, path_column, label_column, as_names)
+
+
+def _read_image_lines(uri: str, as_names: bool) -> tuple[list[str], Labels | None]:
+    rows = [(number, *_path_and_label(line)) for number, line in read_lines(uri)]
+    paths = [path for _, path, _ in rows]
+    blanks = next((number for number, path, _ in rows if _LABEL_WITH_BLANKS.match(path)), None)
+    if blanks is not None:
+        raise ConfigError(f"{uri}, line {blanks}: a label that contains blanks must follow a tab")
     is_labelled = [label is not None for _, _, label in rows]
-    if kind == ".txt" and any(is_labelled) and not all(is_labelled):
+    if not any(is_labelled):
+        return paths, None
+    if not all(is_labelled):
         line = rows[is_labelled.index(False)][0]
         raise ConfigError(f"{uri}, line {line}: no label, but other lines have one; write -1 for unlabelled")
-    lines = [number for number, _, _ in rows]
-    labels = parse_labels([label for _, _, label in rows], uri, lines, as_names) if any(is_labelled) else None
-    return [path for _, path, _ in rows], labels
+    return paths, read_values([label for _, _, label in rows], uri, [number for number, _, _ in rows], as_names)
 
 
-def read_labels(uri: str, label_column: str, as_names: bool = False) -> np.ndarray:
-    """Read a list of labels: int64 [N] or text [N], or int64 [N, K] of a multi-label array.
+def read_labels(uri: str, label_column: str, as_names: bool = False) -> Labels:
+    """Read a list of labels.
 
     Args:
-        uri: an array (.npy), one label per line (.txt), or a table (.csv, .jsonl).
+        uri: an array (.npy), [N] or [N, K] of a multi-label dataset, one label per line (.txt), or a table.
         label_column: column of a table, which must exist.
-        as_names: whether labels that look like numbers are names.
+        as_names: whether each label is one name, also if it looks like a number.
 
     Raises:
         ConfigError: if it is not such a list.
     """
     kind = list_format(uri)
+    if kind == ".txt":
+        rows = list(read_lines(uri))
+        return read_values([label for _, label in rows], uri, [number for number, _ in rows], as_names)
     if kind != ".npy":
-        if kind == ".txt":
-            rows: list[tuple[int, Any]] = list(read_lines(uri))
-        else:
-            table = read_columns(uri, (label_column,), {label_column: "data.label_column="})
-            rows = [(number, label) for number, (label,) in table]
-        return parse_labels([label for _, label in rows], uri, [number for number, _ in rows], as_names)
+        table = read_table(uri, label_column, lambda _: [label_column])
+        return read_values(table.column(label_column, "data.label_column="), uri, table.lines, as_names)
     array = read_array(uri)
     if array.ndim == 1:
-        return parse_labels(list(chain.from_iterable(array_chunks(array))), uri, as_names=as_names)
+        return read_values(list(chain.from_iterable(array_chunks(array))), uri, None, as_names)
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise ConfigError(f"{uri} holds {array.dtype} of shape {list(array.shape)}, not labels [N] or [N, classes]")
     labels = np.asarray(array).astype(np.int64)
     check_numbers(labels, uri)
-    return labels
+    return Labels(labels)
 
 
 def _path_and_label(line: str) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.schema import DataConfig
-from raysl.data.sources.lists import read_values
+from raysl.data.sources.lists import read_list
 from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
 from raysl.data.split import Rows, Split, runs
 from raysl.errors import ConfigError
@@ -179,7 +179,7 @@ def _draw_balanced(split: Split, limit: int, skip: int | None) -> Int64s:
 
 def _find_listed(split: Split, uri: str, by: str | None) -> Int64s:
     """Return the rows that a file lists by name or by index; `by` None decides by what fits."""
-    values = read_values(uri)
+    values = read_list(uri)
     if not values:
         raise ConfigError(f"{uri} lists no images; give data.subset= one name or index per line")
     if (by or _choose_kind(split, values, uri)) == "index":

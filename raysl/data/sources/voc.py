@@ -13,6 +13,7 @@ from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present, file_sizes
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
+from raysl.storage.whole import read_whole
 
 LISTS = "ImageSets/Main"
 MEANING = {"1": 1, "-1": 0, "0": -1}  # 0 marks present but difficult objects
@@ -137,7 +138,7 @@ class VOC(Source):
 
     def _text(self, path: str) -> str:
         try:
-            return self._folder.read(path).decode()
+            return read_whole(self._folder.uri_of(path)).decode()
         except UnicodeDecodeError as error:
             reason = f"{error.reason} at byte {error.start}"
             raise ConfigError(f"{self._folder.uri_of(path)} is not a UTF-8 text: {reason}; fetch it again") from error

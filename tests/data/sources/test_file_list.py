@@ -222,7 +222,11 @@ def test_duplicates_can_be_allowed(images: Path) -> None:
         ("l.jsonl", '{"path": "b.png"}\n{"path"\n', r"l.jsonl, line 2: not JSON: "),
         ("l.jsonl", '["b.png"]\n', r"l.jsonl, line 1: .* is not an object"),
         ("l.jsonl", '{"path": "b.png", "label": 0.5}\n', r"l.jsonl, line 1: the label 0.5 is no whole number"),
-        ("l.list", "b.png\n", r"l.list is not a list; the name of a list ends in .npy, .txt, .csv, .jsonl"),
+        (
+            "l.list",
+            "b.png\n",
+            r"l.list is not a list; the name of a list ends in .npy, .txt, .csv, .tsv, .jsonl, .parquet",
+        ),
     ],
 )
 def test_files_that_are_no_lists_are_named(images: Path, name: str, value: Any, message: str) -> None:

@@ -177,7 +177,7 @@ def test_lists_that_do_not_fit_are_told_once(tmp_path: Path, text: str, message:
 
 def test_a_list_that_is_absent_or_of_another_kind_is_named(tmp_path: Path) -> None:
     root = str(folder(tmp_path))
-    with pytest.raises(ConfigError, match=r"no file '.*/gone.txt'; give a list that ends in .npy, .txt"):
+    with pytest.raises(ConfigError, match=r"no file '.*/gone.txt'; give the address of a file"):
         ImageFolder(ImageFolder.Config(train=root, subset=str(tmp_path / "gone.txt"))).required("train")
     np.save(tmp_path / "square.npy", np.zeros((2, 2), int))
     with pytest.raises(ConfigError, match=r"square.npy holds an array of shape \[2, 2\]"):
