@@ -50,22 +50,26 @@ class Neighbours:
     Args:
         index: int64 [N, k], indices of the neighbours among the searched images.
         cosine: float32 [N, k], of the angle between the features.
-        labels: int64 [N, k] of the neighbours, -1 where unlabelled; [N, k, K] if images have several labels.
-        names: of the neighbours if they are files; else empty.
+        labels: int64 [N, k] labels of the neighbours, -1 where unlabelled; [N, k, K] if images have several labels.
+        names: files of the neighbours; empty if they are not known.
+        classes: names of the neighbours' classes, "" where unlabelled, joined by ", " if an image has several; empty if
+            they are not known.
     """
 
     index: Tensor
     cosine: Tensor
     labels: Tensor
     names: list[list[str]]
+    classes: list[list[str]]
 
 
 @dataclass(frozen=True)
 class _Searched:
-    """Features to search for neighbours, and the names of their images."""
+    """Features to search for neighbours, the names of their images, and those of the classes, by label."""
 
     rows: FeatureSet
-    names: list[str]
+    names: Sequence[str] = ()
+    classes: Sequence[str] = ()
 
 
 class Predictor:
@@ -157,7 +161,9 @@ class Predictor:
         chunks = list(nearest_rows(searched.rows.features, queries, _count(k)))
         index = torch.cat([rows for _, rows in chunks])
         names = [[searched.names[number] for number in row] for row in index.tolist()] if searched.names else []
-        return Neighbours(index, torch.cat([cosines for cosines, _ in chunks]), searched.rows.labels[index], names)
+        labels = searched.rows.labels[index]
+        classes = [[_class_of(one, searched.classes) for one in row] for row in labels] if searched.classes else []
+        return Neighbours(index, torch.cat([cosines for cosines, _ in chunks]), labels, names, classes)
 
     def probabilities(
         self,
@@ -166,7 +172,7 @@ class Predictor:
         k: int = 20,
         temperature: float = 0.07,
     ) -> Tensor:
-        """Return class probabilities, float32 [N, number of classes].
+        """Return class probabilities, float32 [N, number of classes]; `class_names` has the names of these classes.
 
         Args:
             images: see the class.
@@ -186,6 +192,20 @@ class Predictor:
         num_classes = int(rows.labels.max()) + 1
         rows.check("searched", num_classes)
         return knn_probabilities(rows, self.features(images), num_classes, _count(k), temperature)
+
+    def class_names(self, among: Features | FeatureSet | str | Path | None = None) -> tuple[str, ...]:
+        """Return the names of the classes, by label, in the order of `probabilities`; empty if they are not known.
+
+        Args:
+            among: as for `probabilities`. Default: the training images of the run, which are looked up for it.
+
+        Raises:
+            ConfigError: as `neighbours`, and if `among` is left out and the run's images are not there.
+        """
+        if among is not None:
+            return tuple(self._read_searched(among).classes)
+        data = self.checkpoint.config.data
+        return tuple(resolve("source", data.name)(data).required("train").classes)
 
     def _embed(self, split: Split) -> Tensor:
         """Return the features of all images of a split, as one batch."""
@@ -219,11 +239,13 @@ class Predictor:
         return state.method.eval()
 
     def _read_searched(self, among: Any) -> _Searched:
-        if isinstance(among, Features | FeatureSet):
-            searched = _Searched(FeatureSet(among.features, among.labels), [])
-        elif isinstance(among, str | os.PathLike) and str(among).endswith(".parquet"):
-            read = read_features(str(among))
-            searched = _Searched(FeatureSet(read.features, read.labels), [])
+        if isinstance(among, str | os.PathLike) and str(among).endswith(".parquet"):
+            among = read_features(str(among))
+        if isinstance(among, Features):
+            names = among.names if among.path else ()
+            searched = _Searched(FeatureSet(among.features, among.labels), names, among.classes)
+        elif isinstance(among, FeatureSet):
+            searched = _Searched(among)
         elif isinstance(among, str | os.PathLike):
             searched = self._folder(str(among))
         else:
@@ -264,7 +286,14 @@ class Predictor:
             log.warning("%s and left out; the first: %s", count_broken(len(broken)), broken[0])
         kept = np.setdiff1d(np.arange(split.num_samples), [image.row for image in broken])
         rows = torch.from_numpy(kept)
-        return _Searched(FeatureSet(torch.cat(parts)[rows], torch.cat(labels)[rows]), split.names_of(kept))
+        features = FeatureSet(torch.cat(parts)[rows], torch.cat(labels)[rows])
+        return _Searched(features, split.names_of(kept), split.classes)
+
+
+def _class_of(label: Tensor, classes: Sequence[str]) -> str:
+    """Return the name of a label, or of all labels [K] of an image."""
+    numbers = label.argwhere().flatten().tolist() if label.ndim else [int(label)] if label >= 0 else []
+    return ", ".join(classes[number] for number in numbers)
 
 
 def _count(k: Any) -> int:

@@ -21,6 +21,7 @@ from raysl.cli.credentials import refuse_credentials
 from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
 from raysl.cli.listing import list_names, show_config
+from raysl.cli.neighbours import run_neighbours
 from raysl.cli.plan import run_plan
 from raysl.cli.pretrain import run_pretrain
 from raysl.cli.runs import run_runs
@@ -45,6 +46,7 @@ app.command("pretrain")(run_pretrain)
 app.command("plan")(run_plan)
 app.command("benchmark")(run_benchmark)
 app.command("extract")(run_extract)
+app.command("neighbours")(run_neighbours)
 app.command("cluster")(run_cluster)
 app.command("ingest")(run_ingest)
 app.command("convert")(run_convert)

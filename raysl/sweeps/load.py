@@ -12,7 +12,7 @@ from raysl.components import nearest
 from raysl.config.arguments import text_or_path, words
 from raysl.config.dump import show, write
 from raysl.config.fields import settings_in, suggest
-from raysl.config.files import config_names, find, read, read_file
+from raysl.config.files import config_names, expand, find, read, read_file
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
@@ -44,6 +44,7 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
     places = {key: tree.pop(key) for key in PLACES if key in tree}
+    tree |= {key: _beside(path.parent, tree[key]) for key in ("config", "configs") if key in tree}
     names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
     mine = [override for override in overrides if override.partition("=")[0] in names]
     for override in mine:
@@ -51,6 +52,14 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
         tree[key] = read(text, override)
     given = [f"{key}={json.dumps(value)}" for key, value in places.items()]
     return from_tree(tree, str(path)), [*given, *(override for override in overrides if override not in mine)]
+
+
+def _beside(folder: Path, value: Any) -> Any:
+    """Return the absolute paths of configurations that lie beside the sweep's file; other names as they are."""
+    if isinstance(value, list):
+        return [_beside(folder, one) for one in value]
+    is_file = isinstance(value, str) and value.endswith((".yaml", ".yml")) and (folder / expand(value)).is_file()
+    return str((folder / expand(value)).resolve()) if is_file else value
 
 
 PLACES = ("name", "storage")

@@ -17,10 +17,10 @@ class SweepConfig:
     """A search over the settings of a run."""
 
     config: str = "quickstart"
-    """Configuration that the trials depart from: a packaged name or a .yaml file."""
+    """Configuration that the trials depart from: a packaged name, or a .yaml file beside the sweep's own."""
     configs: list[str] = field(default_factory=list)
-    """Configurations that trials depart from instead, each with all that varies: packaged names, .yaml files, patterns
-    such as digits/*; what follows a ! is taken out again."""
+    """Configurations that trials depart from instead, each with all that varies: packaged names, .yaml files beside the
+    sweep's own, patterns such as digits/*; what follows a ! is taken out again."""
     checkpoints: list[str] = field(default_factory=list)
     """Runs or checkpoints that are measured in place of training, each with all that varies of the benchmarks."""
     settings: list[str] = field(default_factory=list)

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import raysl
+from raysl import cli
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.features.stored import read_features
 from raysl.benchmarks.knn import KNN, knn_predict, knn_probabilities
@@ -22,6 +23,7 @@ from raysl.checkpoint.backbone import load_backbone
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
+from raysl.predictor import _Searched
 from raysl.schedule import Duration, Step
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
@@ -97,7 +99,9 @@ def test_features_are_those_that_extract_gives(folder: Path, predictor: Any, sha
     near = predictor.neighbours(paths(folder)[3], among=found.path, k=2)
     assert near.index[0, 0] == 3
     assert near.labels[0, 0] == 0
-    assert near.names == []
+    assert near.names[0][0].endswith("images/ants/09.png")
+    assert near.classes[0][0] == "ants"
+    assert predictor.class_names(found) == predictor.class_names(found.path) == CLASSES
 
 
 def test_an_image_may_be_given_in_many_ways_and_sizes(folder: Path, predictor: Any) -> None:
@@ -139,7 +143,59 @@ def test_neighbours_are_the_nearest_by_cosine(folder: Path, predictor: Any) -> N
     assert near.index[1, 0].item() == paths(folder).index(folder / "images" / "cats" / "05.png")
     assert near.names[1][0].endswith("images/cats/05.png")
     assert near.labels[1, 0].item() == 2
+    assert near.classes == [[Path(name).parent.name for name in row] for row in near.names]
     assert predictor.neighbours(queries, among=folder / "images", k=99).index.shape == (2, 12)
+
+
+def test_probabilities_have_the_names_of_their_classes(folder: Path, predictor: Any) -> None:
+    for among in (None, folder / "images"):
+        assert predictor.class_names(among) == CLASSES
+    shares = predictor.probabilities(picture(5), among=folder / "images", k=1)
+    assert predictor.class_names(folder / "images")[int(shares.argmax())] == "cats"
+    assert predictor.class_names(bank()) == ()
+
+
+def test_several_and_missing_labels_are_named_in_words(predictor: Any, folder: Path) -> None:
+    features = predictor(paths(folder)[:3])
+    labels = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
+    predictor._folders["several"] = _Searched(FeatureSet(features, labels), (), CLASSES)
+    predictor._folders["some"] = _Searched(FeatureSet(features, torch.tensor([2, -1, 0])), (), CLASSES)
+    assert [predictor.neighbours(path, "several", 1).classes[0][0] for path in paths(folder)[:3]] == [
+        "ants, cats", "", "bees",
+    ]  # fmt: skip
+    assert [predictor.neighbours(path, "some", 1).classes[0][0] for path in paths(folder)[:3]] == ["cats", "", "ants"]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["raysl", "neighbours", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_a_command_prints_the_neighbours_of_pictures(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], predictor: Any
+) -> None:
+    images, run = str(folder / "images"), str(folder / "run")
+    first, second = (str(path) for path in paths(folder)[:2])
+    assert command(monkeypatch, run, first, "--among", images, "-k", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    near = predictor.neighbours(first, among=images, k=2)
+    assert [line.split() for line in lines] == [
+        [f"{near.cosine[0, number]:.4f}", near.classes[0][number], near.names[0][number]] for number in range(2)
+    ]
+    assert lines[0].split() == ["1.0000", "ants", near.names[0][0]]
+    assert command(monkeypatch, run, first, second, "--among", images, "-k", "1") == 0
+    assert capsys.readouterr().out.splitlines()[::2] == [first, second]
+    assert command(monkeypatch, run, "gone.png", "--among", images) == 2
+    assert "gone.png" in capsys.readouterr().err
+
+
+def test_the_command_searches_the_training_images_of_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared_ray: None
+) -> None:
+    assert command(monkeypatch, str(folder / "run"), str(paths(folder)[0]), "-k", "1") == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[1] == "ants"
 
 
 def test_broken_images_of_a_folder_are_left_out_with_a_warning(

@@ -111,6 +111,22 @@ def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> No
     assert set(digits) == {name for name in config_names() if name.startswith("digits/") and name[7] > "l"}
 
 
+@pytest.mark.parametrize("key", ["config: mine.yaml", "configs: [mine.yaml, digits/simclr]"])
+def test_a_configuration_is_searched_beside_the_sweeps_file(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text("base: digits/simclr\noptim: {lr: 0.125}\n")
+    path = _write(tmp_path, f"{key}\nspace: {{seed: {{choice: [1, 2]}}}}\ntrials: 2\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found, _ = load_sweep(path)
+    assert found.first_config == str(tmp_path / "mine.yaml")
+    assert load_config(found.first_config).optim.lr == 0.125
+    (tmp_path / "elsewhere" / "mine.yaml").write_text("base: digits/simclr\n")
+    typed, _ = load_sweep(path, [key.replace(": ", "=")])
+    assert typed.first_config == "mine.yaml"
+
+
 def test_settings_are_laid_over_each_config_and_what_is_wrong_is_told_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "zoo.yaml").write_text(
         "configs: [digits/simclr, digits/moco]\nsettings: [train.epochs=3, data.limit=64]"

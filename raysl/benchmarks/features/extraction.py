@@ -211,7 +211,7 @@ def extract_to(
     for (name, stage), folder in folders.items():
         code = code_of(type(wanted.networks[name]), *split.readers())
         basis = _basis(wanted.weights[name], stage, split, data, code)
-        about = About(basis, split.num_samples, part_rows, wanted.dtype)
+        about = About(basis, split.num_samples, part_rows, wanted.dtype, split.classes)
         stores[name, stage] = Store.begin(folder, about)
     for rows in {store.about.part_rows for store in stores.values()}:  # a store that was begun has parts of its own
         same_parts = {key: store for key, store in stores.items() if store.about.part_rows == rows}

@@ -46,13 +46,15 @@ class About:
             so on.
         num_rows: of the split.
         part_rows: rows of each part, of the last one fewer.
-        dtype: of the numbers.
+        dtype: type of the numbers.
+        classes: names of the classes, by label; empty if there are none.
     """
 
     basis: dict[str, Any]
     num_rows: int
     part_rows: int
     dtype: Dtype
+    classes: tuple[str, ...] = ()
 
     @property
     def num_parts(self) -> int:

@@ -62,6 +62,11 @@ class Features:
         return [name for rows in self._parts(with_features=False) for name in rows.names]
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, by label; empty if they are not known."""
+        return self._store.about.classes if self.path and self._store is not None else ()
+
+    @property
     def num_rows(self) -> int:
         """Number of rows."""
         return len(self.__dict__["features"]) if "features" in self.__dict__ else self._shape[0]
