@@ -137,7 +137,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ),
         (
             "data.limit=100 train.batch_size=128",
-            r"100 training images do not fill a batch of 128; set train\.batch_size=16, or another of at most 100",
+            r"100 training images do not fill a batch of 128; set train\.batch_size=32, or another of at most 100",
         ),
         # sizes
         (
@@ -209,8 +209,9 @@ def run(here: Path) -> RunFolder:
     """A run that was interrupted at step 3."""
     config = load_config("quickstart", [*SMALL, f"storage={here}/runs", "name=old"])
     folder = RunFolder.of(config)
-    folder.claim(config)
-    state = TrainState.create(Setup.of(config, 1442, 10))
+    setup = Setup.of(config, 1442, 10)
+    folder.claim(setup.as_written)
+    state = TrainState.create(setup)
     state.step = 3
     state.save(Path(folder.path) / "checkpoint_000000003", {})
     return folder
@@ -336,9 +337,9 @@ def test_a_few_odd_images_of_ones_own(refused: Refused, here: Path) -> None:
     picture(here, "my_images/a.png", "L", (300, 7))
     picture(here, "my_images/b.jpg", "CMYK", (5, 90))
     picture(here, "my_images/c.gif", "P", (64, 64))
-    told = refused("pretrain data=image_folder data.path=my_images")
+    told = refused("pretrain data=image_folder data.path=my_images train.batch_size=64")
     assert re.fullmatch(
-        r"3 training images do not fill a batch of \d+; set train\.batch_size=3, or another of at most 3", told
+        r"3 training images do not fill a batch of 64; set train\.batch_size=2, or another of at most 3", told
     )
 
 

@@ -1,5 +1,6 @@
 """`raysl plan`."""
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from raysl.plan.cost import Cost
     from raysl.plan.setup import Setup
     from raysl.runs.prepare import Prepared
+
+log = logging.getLogger("raysl")
 
 Gpu = Annotated[
     str | None,
@@ -86,11 +89,15 @@ def _reads(run: "Prepared") -> list[str]:
 
 def _setup_of(config: "RunConfig", num_images: int, num_classes: int) -> "Setup":
     """Return the setup of a run over images that are not there."""
+    from raysl.plan.adapt import adapt, describe_adapted
     from raysl.plan.plan import TrainPlan
     from raysl.plan.setup import Setup
 
-    plan = TrainPlan.from_config(config, num_images, config.train.most_workers)
-    return Setup.of(config, num_images, num_classes, plan=plan)
+    fitting = adapt(config, num_images)
+    if line := describe_adapted(config, fitting, num_images):
+        log.info(line)
+    plan = TrainPlan.from_config(fitting, num_images, config.train.most_workers)
+    return Setup.of(fitting, num_images, num_classes, plan=plan)
 
 
 def _cost(setup: "Setup", gpu: str) -> "Cost":

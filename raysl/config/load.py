@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raysl.components import ALIASES, only_own_components
+from raysl.config.adapt import ADAPT, adaptable_keys
 from raysl.config.arguments import text_or_path, words
 from raysl.config.build import build_node, from_dict
 from raysl.config.channels import follow_channels, link_channels
@@ -123,17 +124,20 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
     main = files[-1].path
     for base in base_names(changes.pop("base", None), "overrides"):
         files += [file for file in load_files(base) if file.path not in {f.path for f in files}]
-    layers, num_ours = Layers(), 0
+    layers, num_ours, written = Layers(), 0, list[tuple[dict[str, Any], bool]]()
     for file in files:  # a run does not inherit another's name
         values = file.values
         if "views" in changes and _is_stored(values):
             values = remove_preset(values)
         layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent)
-        if file.path.is_relative_to(packaged_folder()):  # replacements in raysl's files need no warning
+        is_ours = file.path.is_relative_to(packaged_folder())
+        written.append((values, is_ours))
+        if is_ours:  # replacements in raysl's files need no warning
             num_ours = len(layers.replaced)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
-    tree = link_sizes(keep_texts({"name": main.stem, **layers.values}, overrides), layers.size_of_views)
+    tree = keep_texts({"name": main.stem, **layers.values}, overrides)
+    tree = link_sizes({**tree, ADAPT: adaptable_keys(tree, [*written, (changes, False)])}, layers.size_of_views)
     config = from_dict(_expand_locations(RunConfig, _interpolate(link_channels(apply_preset(tree)))))
     for line in layers.dropped(tree, to_dict(config), num_ours):
         log.warning(line)
@@ -149,8 +153,9 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
     layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
     layers.lay(follow_channels(tree, follow_sizes(tree, changes)), Path.cwd())
-    tree = keep_texts(layers.values, overrides)
-    return from_dict(_interpolate(link_channels(apply_preset(link_sizes(tree)))))
+    changed = keep_texts(layers.values, overrides)
+    changed[ADAPT] = adaptable_keys(changed, [(tree, False), (changes, False)])
+    return from_dict(_interpolate(link_channels(apply_preset(link_sizes(changed)))))
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from raysl.config.component import ComponentConfig
-from raysl.config.ranges import Count, Every, Length, Positive, Share, Within
+from raysl.config.ranges import Adapts, Count, Every, Length, Positive, Share, Within
 from raysl.schedule import Duration
 
 Token = Literal["cls_token", "reg_token", "mask_token", "pos_embed", "relative_position_bias_table"]
@@ -55,7 +55,7 @@ class OptimConfig(ComponentConfig):
     update_every: Literal["step", "epoch"] = "step"
     """When learning rate and weight decay change: at every update, or only at the beginning of an epoch, to the values
     of its first update. A warm-up shorter than an epoch then has no effect."""
-    warmup: Length = field(default=Duration.parse("10ep"))
+    warmup: Annotated[Length, Adapts("warmup")] = field(default=Duration.parse("10ep"))
     """Linear rise to the peak: epochs (10ep), steps (500st) or a share of the run (5%)."""
     warmup_start: Share = 0.0
     """Learning rate of the first step of the warm-up, as a share of the peak. With 0 the first step has the learning

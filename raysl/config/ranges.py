@@ -127,6 +127,17 @@ class WithViews:
 
 
 @dataclass(frozen=True)
+class Adapts:
+    """Marks a setting that a run may make smaller to fit its images, unless a user has set it (`plan.adapt`).
+
+    Args:
+        role: what the setting counts.
+    """
+
+    role: Literal["batch", "warmup", "queue", "clusters"]
+
+
+@dataclass(frozen=True)
 class IsLocation:
     """Marks a local path or a URI. `~` and environment variables in it are expanded when a user's settings are loaded.
 
@@ -146,6 +157,8 @@ Temperature = Annotated[float, Within(1e-4, 1e4)]
 AnyBound = Annotated[float, Within(is_finite=False)]
 Count = Annotated[int, Within(1, LARGEST)]
 Place = Annotated[int, Within(0, LARGEST)]
+QueueSize = Annotated[Count, Adapts("queue")]
+NumClusters = Annotated[Count, Adapts("clusters")]
 Seed = Annotated[int, Within(0, 2**32 - 1)]
 Side = Annotated[int, Within(2, 16_384)]
 ViewSide = Annotated[Side, OfViews()]

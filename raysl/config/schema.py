@@ -17,6 +17,7 @@ from raysl.config.compute import ComputeConfig, ParallelConfig
 from raysl.config.optim_schema import OptimConfig as OptimConfig
 from raysl.config.optim_schema import Phase as Phase
 from raysl.config.ranges import (
+    Adapts,
     AnyBound,
     Count,
     Every,
@@ -211,7 +212,7 @@ class CourseConfig:
     """End of the run in updates, within its `epochs`: 12500st. Default: the end of the last epoch."""
     extend: bool = field(default=False, metadata=MAY_CHANGE)
     """Continue a run with more `epochs`; its learning rate then follows the curve of the longer run."""
-    batch_size: Annotated[int, Within(1, 10_000_000)] = 256
+    batch_size: Annotated[int, Within(1, 10_000_000), Adapts("batch")] = 256
     """Images in a global batch, over all workers."""
     workers: Workers | Annotated[tuple[Workers, Workers], Rising(strictly=True)] = field(default=1, metadata=MAY_CHANGE)
     """Training processes; one per GPU. [2, 8] trains on as many of 2 to 8 as the cluster holds: with fewer once a node
@@ -377,6 +378,9 @@ class RunConfig:
     """Network to train."""
     data: DataConfig
     """Images."""
+    adapt: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
+    """Settings that may be made smaller where the images or the memory are too few for them; the start says which were.
+    Default: batch, warm-up, queue and clusters, as far as they come from a configuration of raysl and not from you."""
     views: ViewPreset | None = field(default=None, metadata=MAY_CHANGE)
     """Preset of crops, rotations and colour changes for a kind of images. It overrides the method's defaults, and
     settings in `method.views` override it. Default: none; imagenet equals the method's defaults."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
+from raysl.config.ranges import Amount, Momentum, QueueSize, Share, Temperature, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -53,7 +53,7 @@ class All4One(Method):
         """Divides the cosines of centroids; the same in all configurations of the code."""
         feature_weight: Amount = 10.0
         """Factor of the feature objective, before the three are halved and added."""
-        queue_size: Count = 65536
+        queue_size: QueueSize = 65536
         """Number of the teacher's embeddings to find neighbours in."""
         num_neighbors: Annotated[int, Within(1, 1000)] = 5
         """Neighbours that a centroid is made of."""

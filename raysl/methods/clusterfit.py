@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from raysl.config.ranges import Count, Location, Width, Within
+from raysl.config.ranges import Location, NumClusters, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.assignments import read_assignments
 from raysl.data.batch import Batch
@@ -55,7 +55,7 @@ class ClusterFit(Method):
         run's images are clustered before the first step (section 3, "cluster")."""
         assignments: Location | None = None
         """File of `raysl cluster` with the clusters of the run's images, instead of a teacher."""
-        clusters: Count = 16_000
+        clusters: NumClusters = 16_000
         """Number of clusters (VISSL; section 5.3 tries 100 to 35 000)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 50
         """Rounds of k-means (VISSL)."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from raysl.config.ranges import Count, Width, Within
+from raysl.config.ranges import Count, NumClusters, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.hashing import hash_words
@@ -47,7 +47,7 @@ class DeepCluster(Method):
         """The paper's ImageNet settings."""
 
         name: str = "deepcluster"
-        clusters: Count = 10_000
+        clusters: NumClusters = 10_000
         """Number of clusters (section 4.1, figure 2c)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 20
         """Rounds of k-means before an epoch (authors' code)."""

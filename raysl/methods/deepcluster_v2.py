@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, NotEmpty, Place, Temperature, Width, Within
+from raysl.config.ranges import Adapts, Count, NotEmpty, Place, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.data.order import rank_share
@@ -57,7 +57,7 @@ class DeepClusterV2(Method):
         """Width of embeddings and centroids."""
         projector_norm: bool = True
         """Batch normalisation before the ReLU of the projector (authors' code; VISSL has none)."""
-        clusters: Annotated[tuple[Count, ...], NotEmpty()] = (3000, 3000, 3000)
+        clusters: Annotated[tuple[Count, ...], NotEmpty(), Adapts("clusters")] = (3000, 3000, 3000)
         """Clusters of each clustering, whose losses are averaged (appendix D)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 10
         """Rounds of k-means before an epoch."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, Temperature, Width, Within
+from raysl.config.ranges import QueueSize, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -58,7 +58,7 @@ class MIMRefiner(Method):
         """Divides the cosines."""
         num_neighbors: Annotated[int, Within(1, 1000)] = 20
         """Nearest rows of the queue, of which a draw takes one; 1 in the authors' stage that trains heads alone."""
-        queue_size: Count = 65536
+        queue_size: QueueSize = 65536
         """Number of embeddings in the queue of each head."""
         hidden_dim: Width = 2048
         """Width of a projector's two hidden layers."""

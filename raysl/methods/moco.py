@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, Momentum, Temperature, Width
+from raysl.config.ranges import Momentum, QueueSize, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -47,7 +47,7 @@ class MoCo(Method):
         """Widths of the projector's hidden layers (v2, section 3); [] for the linear projector of v1."""
         output_dim: Width = 128
         """Width of the embeddings (v1, section 3.3)."""
-        queue_size: Count = 65536
+        queue_size: QueueSize = 65536
         """Number of keys in the queue (v1, section 4.1); best at most the number of images, whose own older keys would
         be negatives otherwise."""
         momentum: Momentum = 0.999

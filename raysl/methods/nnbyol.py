@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count
+from raysl.config.ranges import QueueSize
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, byol
 from raysl.methods.byol import BYOL
@@ -35,7 +35,7 @@ class NNBYOL(BYOL):
         """BYOL's ImageNet settings with NNCLR's support set."""
 
         name: str = "nnbyol"
-        queue_size: Count = 98304
+        queue_size: QueueSize = 98304
         """Number of projections in the support set (NNCLR, section 3, "Implementation details")."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, Temperature, Width
+from raysl.config.ranges import QueueSize, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
@@ -38,7 +38,7 @@ class NNCLR(Method):
         name: str = "nnclr"
         temperature: Temperature = 0.1
         """Divides the cosines (section 3)."""
-        queue_size: Count = 98304
+        queue_size: QueueSize = 98304
         """Number of embeddings in the support set (section 3, "Implementation details")."""
         hidden_dims: tuple[Width, ...] = (2048, 2048)
         """Widths of the projector's hidden layers (section 3, "Implementation details")."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count
+from raysl.config.ranges import QueueSize
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_queue
@@ -35,7 +35,7 @@ class NNSiam(SimSiam):
         """SimSiam's ImageNet settings with solo-learn's support set."""
 
         name: str = "nnsiam"
-        queue_size: Count = 65536
+        queue_size: QueueSize = 65536
         """Number of projections in the support set (solo-learn's default; NNCLR has 98304)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:

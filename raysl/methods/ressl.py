@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, Momentum, Share, Temperature, Width
+from raysl.config.ranges import Momentum, QueueSize, Share, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -68,7 +68,7 @@ class ReSSL(Method):
         """Width of the embeddings (section 4)."""
         projector_norm: bool = False
         """Batch normalisation before the ReLU of the projector; the authors' code has none."""
-        queue_size: Count = 131072
+        queue_size: QueueSize = 131072
         """Number of the teacher's embeddings to compare views with (section 4)."""
         momentum: Momentum = 0.999
         """Share of the teacher that an update keeps (section 4)."""

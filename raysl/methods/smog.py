@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, Every, Momentum, Temperature, Width, Within
+from raysl.config.ranges import Every, Momentum, NumClusters, QueueSize, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.data.order import rank_share
@@ -51,7 +51,7 @@ class SMoG(Method):
         name: str = "smog"
         temperature: Temperature = 0.1
         """Divides the cosines of predictions and groups (lightly's default)."""
-        num_groups: Count = 3000
+        num_groups: NumClusters = 3000
         """Number of groups."""
         group_momentum: Momentum = 0.99
         """Share beta of a group that an update keeps, if embeddings of the batch belong to it."""
@@ -63,7 +63,7 @@ class SMoG(Method):
         """Share of the teacher that an update keeps (lightly's example)."""
         reset_every: Every = field(default=Duration.parse("300st"))
         """How often k-means makes all groups anew, and the teacher becomes a copy (table 7b)."""
-        queue_size: Count = 76_800
+        queue_size: QueueSize = 76_800
         """Number of recent embeddings for k-means (lightly's example: 300 batches of 256)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 10
         """Rounds of k-means."""

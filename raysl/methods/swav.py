@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.config.ranges import Count, Length, NotEmpty, Place, Temperature, Width, Within
+from raysl.config.ranges import Adapts, Count, Length, NotEmpty, Place, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -53,13 +53,13 @@ class SwAV(Method):
         """Width of embeddings and prototypes (appendix A)."""
         projector_norm: bool = True
         """Batch normalisation before the ReLU of the projector."""
-        prototypes: Annotated[tuple[Count, ...], NotEmpty()] = (3000,)
+        prototypes: Annotated[tuple[Count, ...], NotEmpty(), Adapts("clusters")] = (3000,)
         """Number of prototypes (appendix A); several numbers make several heads, whose losses are averaged."""
         freeze_prototypes: Length = field(default=Duration.parse("313st"))
         """How long the prototypes stay frozen at their initial values (appendix A: the first epoch of batch 4096)."""
         hard_until: Length = field(default=Duration.parse("0st"))
         """How long assignments are single prototypes, before they become soft (eq. 3)."""
-        queue_length: Place = 0
+        queue_length: Annotated[Place, Adapts("queue")] = 0
         """Number of recent embeddings that are assigned together with the batch, a multiple of train.batch_size; for
         small batches (section 3.1, "Working with small batches": 3840 for 256). 0: none."""
         queue_from: Length = field(default=Duration.parse("15ep"))

@@ -6,11 +6,12 @@ from functools import cache
 from typing import Literal
 
 from raysl.config.schema import OptimConfig, RunConfig, TrainConfig
-from raysl.data.order import Order, default_lanes, epoch_length, rank_share
+from raysl.data.order import Order, default_lanes, rank_share
 from raysl.data.order_v1 import EXACT_BELOW, OrderV1
 from raysl.data.source import Split
 from raysl.errors import ConfigError, UnevenWorkers
 from raysl.optim.course import check_phases
+from raysl.plan.adapt import adapt, batch_for, course_length
 from raysl.plan.reference import for_workers
 from raysl.schedule import Duration, Step
 
@@ -89,15 +90,12 @@ class TrainPlan:
             ConfigError: if the images do not fill a batch, there are more workers than lanes, the last batch of an
                 epoch leaves a worker without images, or the phases of the learning rate do not fill the run.
         """
-        config = for_workers(config)
+        config = for_workers(adapt(config, num_samples))
         train = config.train
         lanes = lanes or config.data.lanes or default_lanes(train.batch_size)
         rest = 0 if config.data.drop_last else num_samples % train.batch_size
         _check_batches(config, num_samples, lanes, world)
-        epoch_len = epoch_length(num_samples, train.batch_size, config.data.drop_last)
-        total_steps = epoch_len * train.epochs
-        if train.end is not None:
-            total_steps = max(1, min(total_steps, train.end.steps(total_steps, epoch_len)))
+        total_steps, epoch_len = course_length(config, num_samples)
         check_phases(config.optim, total_steps, epoch_len)
         precision = train.precision
         if precision == "auto":
@@ -252,7 +250,7 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
     if num_samples < train.batch_size and config.data.drop_last:
         raise ConfigError(
             f"{num_samples} training images do not fill a batch of {train.batch_size}; "
-            f"set train.batch_size={_batch_for(num_samples)}, or another of at most {num_samples}"
+            f"set train.batch_size={batch_for(num_samples)}, or another of at most {num_samples}"
         )
     if lanes > train.batch_size:
         raise ConfigError(f"data.lanes={lanes} is more than the batch of {train.batch_size}; give fewer lanes")
@@ -269,16 +267,6 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
         )
     if train.accumulate > 1:
         _check_parts(train, rest, lanes, world)
-
-
-def _batch_for(num_samples: int) -> int:
-    """Return the largest power of two up to a quarter of the images, at least 16 where there are as many.
-
-    >>> _batch_for(300), _batch_for(40), _batch_for(3)
-    (64, 16, 3)
-    """
-    quarter = 1 << max(0, (num_samples // 4).bit_length() - 1)
-    return min(num_samples, max(16, quarter))
 
 
 def _check_parts(train: TrainConfig, rest: int, lanes: int, world: int) -> None:

@@ -8,6 +8,7 @@ from raysl.components import resolve
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo
+from raysl.plan.adapt import adapt
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import for_workers
 
@@ -73,7 +74,8 @@ class Setup:
         Raises:
             ConfigError: if the plan or the backbone cannot be made of these settings.
         """
-        written, config = config, for_workers(config)
+        written = adapt(config, num_samples)
+        config = for_workers(written)
         plan = plan or TrainPlan.from_config(config, num_samples, dist.world())
         kind: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)
         data = DataInfo(num_samples, num_classes, config.data.image_size, fingerprint)

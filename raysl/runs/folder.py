@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.files import SETTINGS_FILE, NewestCheckpoint, newest_whole
-from raysl.config.dump import differences, dump
-from raysl.config.load import stored_settings
+from raysl.config.dump import differences, dump, write_inline
+from raysl.config.fields import find
+from raysl.config.load import apply_overrides, stored_settings, stored_tree
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
 from raysl.optim.build import lr_at, peak_lr
@@ -39,6 +40,18 @@ class RunFolder(Folder):
     def of(cls, config: RunConfig) -> "RunFolder":
         """Return the folder of a run."""
         return cls(join(config.storage, config.name))
+
+    def as_begun(self, config: RunConfig) -> RunConfig:
+        """Return the settings of a start, with those that the run's first start adapted to its images as they are.
+
+        Raises:
+            ConfigError: if the stored settings cannot be read.
+        """
+        if not config.adapt or newest_whole(self, ()).name is None or not self.exists(SETTINGS_FILE):
+            return config
+        tree = stored_tree(self.read(SETTINGS_FILE).decode(), self.uri_of(SETTINGS_FILE))
+        values = {key: find(tree, tuple(key.split("."))) for key in config.adapt}
+        return apply_overrides(config, [f"{key}={write_inline(value)}" for key, value in values.items() if value])
 
     def claim(self, config: RunConfig, checkpoint: NewestCheckpoint | None = None) -> None:
         """Write the run's settings, after checking that they may replace those of earlier starts.

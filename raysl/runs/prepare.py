@@ -1,16 +1,18 @@
 """Settings and images of a run, checked as far as possible before a cluster is asked for anything."""
 
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import torch
 
 from raysl.checkpoint.files import NewestCheckpoint
 from raysl.components import Classes
 from raysl.config.channels import MEAN, STD
-from raysl.config.schema import RunConfig
+from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.sizes import find_size_setting
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
@@ -24,10 +26,13 @@ from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.nn.backbones.shapes import pass_shapes
 from raysl.optim.layers import check_layers
+from raysl.plan.adapt import BATCH, adapt, describe_adapted, rows_in_memory
 from raysl.plan.plan import TrainPlan, is_exact
 from raysl.plan.reads import Reads
 from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
+from raysl.process.environment import GIB, free_memory
+from raysl.process.screen import only_errors
 from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.callbacks.online_probe import check_probe
@@ -102,13 +107,16 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
     Raises:
         ConfigError: if the run cannot work.
     """
-    classes, problems = Classes.of(config), Problems()
+    written, classes, problems = config, Classes.of(config), Problems()
     with problems.catching():
         callbacks = configured(config)
     with problems.catching():
         source = make_source(config.data, chosen)
         train, test = source.required("train"), source.optional("test")
         warn_of_notes([train] if test is None else [train, test])
+        config = adapted(config, classes, train.num_samples, len(train.classes))
+        if line := describe_adapted(written, config, train.num_samples):
+            log.info(line)
         plan = _plan(config, train)
     problems.check()
     num_classes = len(train.classes)
@@ -205,6 +213,33 @@ def _plan(config: RunConfig, split: Split, order_version: int = Order.version, l
     if not train.is_uneven_allowed:
         plan.check_even()
     return plan
+
+
+def adapted(config: RunConfig, classes: Classes, num_samples: int, num_classes: int) -> RunConfig:
+    """Return settings that fit the images and, where training is on this machine, its memory; see `plan.adapt`."""
+    fitting = adapt(config, num_samples)
+    num_bytes = _memory_of_worker(config.train)
+    if BATCH not in config.adapt or num_bytes is None:
+        return fitting
+    try:
+        with only_errors():
+            setup = Setup.of(fitting, num_samples, num_classes, backbone_class=classes.backbone)
+            recipe = check_views(setup, classes)
+    except ConfigError:  # the checks of the run raise it again, with all others
+        return fitting
+    if classes.method.targets(setup) is not None:
+        return fitting
+    return adapt(config, num_samples, rows_in_memory(fitting, classes.backbone, recipe, num_bytes))
+
+
+def _memory_of_worker(train: TrainConfig) -> float | None:
+    """Return the bytes that each worker on this machine has; None for those of a cluster."""
+    if "RAY_ADDRESS" in os.environ:
+        return None
+    if train.device != "cpu" and torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    memory = free_memory()
+    return None if memory is None else memory["total"] * GIB / train.most_workers
 
 
 def check_views(setup: Setup, classes: Classes) -> ViewRecipe:

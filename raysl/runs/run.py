@@ -147,6 +147,7 @@ def training(
         folder = RunFolder.of(config)
         signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
         note = DatasetNote.read(folder)
+        config = folder.as_begun(config)
         try:
             run = prepare(config, measure, "" if note is None else note.fingerprint)
         except UnevenWorkers as error:
@@ -160,7 +161,7 @@ def training(
                 is_done = start.train()
             if is_done:
                 signals.left = "training is done; the same command goes on with the measurements"
-            yield TrainedRun.read(config, is_done, waits.since, folder)
+            yield TrainedRun.read(run.setup.as_written, is_done, waits.since, folder)
 
 
 def _with_limit_of_cluster(error: UnevenWorkers, config: RunConfig) -> ConfigError:

@@ -1,6 +1,7 @@
 """Views of a user's own images for `fit` in a notebook, made as a run makes them of a dataset."""
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from raysl.data.split import Split, with_background, with_bands
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.plan.adapt import describe_adapted
 from raysl.plan.setup import Setup
 from raysl.runs.prepare import check_views, make_loader
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
     Picture = Tensor | np.ndarray | Image | bytes | str | os.PathLike[str]
     Pictures = Sequence[Picture] | Tensor | np.ndarray | str | os.PathLike[str]
+
+log = logging.getLogger("raysl")
 
 
 @overload
@@ -97,6 +101,8 @@ def views(
     split = with_background(_make_split(config, images, labels), parse_color(config.data.background))
     split = with_bands(split, bands_of(config.data))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
+    if line := describe_adapted(config, setup.as_written, split.num_samples):
+        log.info(line)
     loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
     stream = Views(loader, dist.rank(), dist.world(), parse_device(device))
     if epoch is None:

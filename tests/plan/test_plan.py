@@ -11,7 +11,7 @@ from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import ConfigError
 from raysl.methods.checks import check_batch
-from raysl.plan.plan import TrainPlan, _batch_for
+from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 
 
@@ -81,7 +81,7 @@ def test_the_way_out_of_uneven_lanes_is_one() -> None:
 
 
 def test_too_few_images_and_too_many_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"of 2000; set train\.batch_size=128, or another of at most 1000"):
+    with pytest.raises(ConfigError, match=r"of 2000; set train\.batch_size=256, or another of at most 1000"):
         _plan(1, 2000)
     with pytest.raises(ConfigError, match="65 workers are more than the 64 lanes"):
         _plan(65, 130)
@@ -107,10 +107,6 @@ def test_workers_that_no_node_can_hold_are_refused() -> None:
         worker_shape(replace(train, device="cuda"), Resources(64, 0))
     with pytest.raises(ConfigError, match=r"set train.cpus_per_worker=0\.1"):
         worker_shape(replace(train, cpus_per_worker=0.5), Resources(2, 0))
-
-
-def test_a_batch_that_suits_few_images_is_a_power_of_two() -> None:
-    assert [_batch_for(num) for num in (3, 40, 300, 1000, 1 << 20)] == [3, 16, 64, 128, 1 << 18]
 
 
 def test_small_batches_of_methods_that_compare_images_come_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

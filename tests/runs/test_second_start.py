@@ -105,6 +105,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     # setting: words of the second start, what uses it, what comes of it
     "name": (["name=other"], lambda run: run.folder.uri.rpartition("/")[2], "other"),
     "storage": (["storage={tmp}/moved"], lambda run: run.folder.uri.split("/")[-2], "moved"),
+    "adapt": (["adapt=[]"], lambda run: run.config.adapt, ()),
     "views": (["views=null", *DIGITS], lambda run: run.config.views, None),
     "benchmarks": (
         ["benchmarks.knn.k=[3]", "benchmarks=[knn]"],
