@@ -85,7 +85,8 @@ def check_map_stage(setup: Setup) -> None:
     if stage is None:
         last_map(info)
     elif stage not in info.stages:
-        raise ConfigError(f"method.stage is {stage!r}; the stages of the backbone are {', '.join(info.stages)}")
+        known = ", ".join(info.stages) or "none"
+        raise ConfigError(f"method.stage is {stage!r}; the stages of the backbone are {known}")
 
 
 def check_heads(setup: Setup) -> None:

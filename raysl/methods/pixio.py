@@ -63,7 +63,7 @@ class Pixio(MAE):
         """Refuse squares that do not fill a view, and what MAE refuses."""
         side, block = grid_side(setup, cls.title), setup.method.mask_block
         if side % block:
-            fits = [str(width) for width in range(1, side) if side % width == 0]
+            fits = [str(width) for width in range(1, max(2, side)) if side % width == 0]
             raise ConfigError(
                 f"method.mask_block={block} does not divide the {side} patches along a side of a view; give "
                 f"{' or '.join(fits)}"

@@ -33,7 +33,7 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
         if name not in units:
             raise ConfigError(
                 f"train.recompute: no stage {name!r} to compute again in this backbone; choose from "
-                f"{', '.join(units)}, or all"
+                f"{', '.join([*units, 'all'])}"
             )
     check_compiled(train, method_class)
     kind = train.parallel

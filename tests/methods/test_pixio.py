@@ -150,6 +150,10 @@ def test_settings_and_views_are_the_authors() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ("method.views.size=4", "method.mask_block=2"),
+            "mask_block=2 does not divide the 1 patches along a side of a view; give 1",
+        ),
         (("method.mask_block=3",), "mask_block=3 does not divide the 4 patches along a side of a view; give 1 or 2"),
         (("method.mask_ratio=0.9",), "mask_ratio=0.9 masks 16 of the 16 patches of a view; Pixio needs masked and"),
         (("method.decoder_width=13",), "method.decoder_width is 13, and has to be a multiple of 4"),

@@ -183,7 +183,7 @@ class Backbone(nn.Module, ABC):
         """
         known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no stage {unknown[0]!r} in {self.title}; its stages: {', '.join(known)}")
+            raise ValueError(f"no stage {unknown[0]!r} in {self.title}; its stages: {', '.join(known) or 'none'}")
         return known[: max((known.index(name) for name in names), default=-1) + 1]
 
     def units(self) -> dict[str, list[nn.Module]]:
