@@ -23,6 +23,7 @@ from perf.numbers import choose_cases, machine, medians, ratios, rotated, verdic
 from perf.own_processes import memory_of, started
 from perf.sizes import Sizes
 from raysl.process.memory import keep_freed_memory
+from raysl.process.screen import counted
 
 log = logging.getLogger("raysl")
 
@@ -76,7 +77,7 @@ def benchmark_table(numbers: Found) -> str:
         if name in numbers["cases"]:
             lines += case.lines(numbers["cases"][name], sizes)
     threads, load = numbers["environment"]["threads"], numbers["environment"]["load_before"]
-    return "\n".join([*lines, f"{threads} thread(s), load before {load}"])
+    return "\n".join([*lines, f"{counted(threads, 'thread')}, load before {load}"])
 
 
 def _knn(sizes: Sizes, repeats: int) -> Found:

@@ -21,6 +21,7 @@ from perf.loss_cases import CASES, Case, Contenders, Sizes
 from perf.numbers import choose_cases, machine, medians, ratios, rotated, verdict
 from raysl.errors import RunFailed
 from raysl.process.memory import keep_freed_memory, most_resident, resident
+from raysl.process.screen import counted
 
 log = logging.getLogger("raysl")
 
@@ -71,7 +72,7 @@ def loss_table(numbers: dict[str, Any]) -> str:
         if name in numbers["cases"]:
             lines += _lines(case, numbers["cases"][name], sizes)
     threads, load = numbers["environment"]["threads"], numbers["environment"]["load_before"]
-    return "\n".join([*lines, f"{threads} thread(s), load before {load}"])
+    return "\n".join([*lines, f"{counted(threads, 'thread')}, load before {load}"])
 
 
 def _lines(case: Case, found: dict[str, Any], sizes: Sizes) -> list[str]:

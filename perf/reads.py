@@ -16,6 +16,7 @@ from raysl.data.split import runs
 from raysl.data.stream.blocks import rank_blocks
 from raysl.hashing import Int64s
 from raysl.plan.reads import Reads
+from raysl.process.screen import counted
 
 NUM_IMAGES, IMAGE_BYTES, BATCH = 1_281_167, 110_000, 4096
 UNIT_BYTES = 8_000_000
@@ -122,7 +123,8 @@ def reads_table(numbers: dict[str, Any]) -> str:
     ):
         for world in map(str, WORLDS):
             values = "".join(f"{numbers[key][name][world]:>10.3f}" for name in ("parquet", "tar"))
-            lines.append(f"{f'{words}, {world} rank(s)':<48}{values}")
+            name = f"{words}, {counted(int(world), 'rank')}"
+            lines.append(f"{name:<48}{values}")
     resumed = numbers["read_amplification_resumed"]
     lines.append(f"{'8 ranks, resumed by 64':<48}{resumed['parquet']:>10.3f}{resumed['tar']:>10.3f}")
     lines.append(f"{'variance of the overlap of epochs / mean':<48}{'measured':>10}{'formula':>10}")

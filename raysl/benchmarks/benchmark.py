@@ -16,7 +16,7 @@ from raysl.benchmarks.metric import metrics_of as metrics_of
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.process.screen import duration
+from raysl.process.screen import counted, duration
 
 if TYPE_CHECKING:
     from raysl.checkpoint.backbone import Checkpoint
@@ -240,7 +240,8 @@ class Outlook:
         if seconds < WORTH_TELLING_S:
             return ""
         each = f" for each of {num_networks} networks" if num_networks > 1 else ""
-        return f"{name}: {self.what}{each}, about {duration(seconds)} on {used:.0f} core(s); {self.advice}"
+        on_cores = counted(round(used), "core")
+        return f"{name}: {self.what}{each}, about {duration(seconds)} on {on_cores}; {self.advice}"
 
 
 WORTH_TELLING_S = 30.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up, show_json
+from raysl.process.screen import counted
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
@@ -73,9 +74,10 @@ def run_plan(
 def _course(setup: "Setup") -> list[str]:
     plan = setup.plan
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
+    workers, lanes = counted(plan.world, "worker"), counted(plan.lanes, "lane")
     return [
         f"images      {setup.data.num_samples:,} to train on",
-        f"batch       {plan.batch_size:,} images: {rows} on each of {plan.world} worker(s), {plan.lanes} lanes",
+        f"batch       {plan.batch_size:,} images: {rows} on each of {workers}, {lanes}",
         f"training    {plan.total_steps:,} steps, {plan.epoch_len:,} in an epoch",
     ]
 

@@ -32,7 +32,7 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2.api.exceptions import ControllerError, PreemptionError
 
 from raysl.errors import ConfigError, RunFailed
-from raysl.process.screen import duration
+from raysl.process.screen import duration, named
 
 MAX_LENGTH = 300
 """Characters of an exception's message that a line shows."""
@@ -95,7 +95,7 @@ _LOST_CONNECTION = re.compile(
 def _name(ranks: list[int], workers: Mapping[int, Worker]) -> str:
     nodes = list(dict.fromkeys(workers[rank].node for rank in ranks if rank in workers))
     where = f" on {', '.join(nodes)}" if nodes else ""
-    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{where}"
+    return f"{named('worker', ranks)}{where}"
 
 
 def _pattern(error: BaseException) -> str:

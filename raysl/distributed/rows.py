@@ -13,6 +13,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from raysl.distributed.ranks import rank, world
+from raysl.process.screen import counted
 
 # Up to torch 2.13 these functions have other names.
 _gather: Any = getattr(torch_dist, "all_gather_single", None) or torch_dist.all_gather_into_tensor
@@ -84,9 +85,9 @@ def row_shares(rows: Tensor) -> list[int]:
         return row_counts(len(rows), rows.device)
     if len(_planned) != world() or len(rows) != _planned[rank()]:
         raise ValueError(
-            f"{len(rows)} rows cannot be gathered as rows of this step's batch, of which the {len(_planned)} rank(s) "
-            f"hold {_planned} and this is rank {rank()} of {world()}; give one row for each image of the rank's batch, "
-            "or use all_gather_ragged"
+            f"{len(rows)} rows cannot be gathered as rows of this step's batch, of which the "
+            f"{counted(len(_planned), 'rank')} hold {_planned} and this is rank {rank()} of {world()}; give one row "
+            "for each image of the rank's batch, or use all_gather_ragged"
         )
     return _planned
 

@@ -19,6 +19,7 @@ from raysl.doctor import node as node_module
 from raysl.doctor.measures import JOIN_S, image_speed, storage_speed, sum_speed
 from raysl.doctor.node import NodeActor
 from raysl.process import environment
+from raysl.process.screen import counted
 from raysl.process.waiting import enter
 from raysl.storage.reads import short_reason
 
@@ -117,7 +118,7 @@ def ask_facts(asked: Sequence[Node]) -> dict[str, Answer]:
 
     That is within `clock_bound_s` of the truth: half of the time of the fastest of several questions to it.
     """
-    enter(f"asking {len(asked)} node(s)")
+    enter(f"asking {counted(len(asked), 'node')}")
     for module in (node_module, environment):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
@@ -170,7 +171,7 @@ def ask_storage(asked: Sequence[Node], uri: str, note: str, patience: float = 1.
         uri, note: of a `StorageProbe`.
         patience: factor of the time in which they must answer.
     """
-    enter(f"reading and writing the storage on {len(asked)} node(s)")
+    enter(f"reading and writing the storage on {counted(len(asked), 'node')}")
     tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in asked}
     return _collect(tasks, STORAGE_S * patience)
 

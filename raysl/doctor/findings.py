@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from raysl.doctor.measures import GRADIENT_BYTES
+from raysl.process.screen import counted, named, plural
 from raysl.redact import redact_uri
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ def of_node(node: dict[str, Any], driver: dict[str, Any]) -> list[str]:
         return [f"{name}: {node['error']}; look at its load and `ray logs`, and start Ray on it again"]
     lines = [f"{name} {text}" for text in _versions(node, driver)]
     if node["driver"] is not None and node["devices"] and not node["gpus"]:
-        lines.append(f"{name} has {node['devices']} GPU(s) and offers none to Ray; start it with --num-gpus")
+        lines.append(f"{name} has {counted(node['devices'], 'GPU')} and offers none to Ray; start it with --num-gpus")
     torch = node["packages"]["torch"]
     if node["gpus"] and torch is not None and torch.endswith("+cpu"):
-        lines.append(f"{name} has {node['gpus']:g} GPU(s) and torch {torch}, which uses none; install one for CUDA")
+        gpus = f"{node['gpus']:g} {plural('GPU', node['gpus'])}"
+        lines.append(f"{name} has {gpus} and torch {torch}, which uses none; install one for CUDA")
     if (memory := node["memory"]) and memory["free"] < LEAST_FREE_GIB:
         lines.append(f"{name} has {memory['free']:.1f} GiB of memory left; end other processes, or take a larger one")
     if node["object_store"] < LEAST_STORE_GIB and (node["cpus"] or node["gpus"]):
@@ -109,11 +111,11 @@ def of_storage(uri: str, names: dict[str, str], nodes: dict[str, dict[str, Any]]
     lost = [names[node] for node, facts in nodes.items() if facts["sees"] and not facts["arrives"]]
     if blind:
         lines.append(
-            f"storage {shown} is another folder on the node(s) {', '.join(blind)} than on this machine; give storage= "
+            f"storage {shown} is another folder on the {named('node', blind)} than on this machine; give storage= "
             "a folder that all nodes share, or a URI such as s3://bucket/runs"
         )
     if lost:
-        lines.append(f"storage {shown}: what the node(s) {', '.join(lost)} write is not seen here; share the folder")
+        lines.append(f"storage {shown}: files from the {named('node', lost)} are not seen here; share the folder")
     return lines
 
 
@@ -176,7 +178,7 @@ def cluster_text(facts: dict[str, Any]) -> str:
     """Return what `look_at_cluster` saw, without its problems, as lines."""
     nodes = facts["nodes"]
     cpus, gpus = (sum(node[name] for node in nodes) for name in ("cpus", "gpus"))
-    rows = [("cluster", f"{facts['address']}: {len(nodes)} node(s), {cpus:g} CPUs, {gpus:g} GPUs")]
+    rows = [("cluster", f"{facts['address']}: {counted(len(nodes), 'node')}, {cpus:g} CPUs, {gpus:g} GPUs")]
     if growth := facts["growth"]:
         limits = f"{growth['cpus']:g} CPUs, {growth['gpus']:g} GPUs"
         rows.append(("may grow", f"to {limits}, by {growth['origin']}"))
@@ -197,7 +199,7 @@ def storage_text(facts: dict[str, Any]) -> str:
     rates = [node for node in facts["nodes"].values() if node.get("arrives")]
     if rates:
         slowest = {name: min(node[name] for node in rates) for name in ("read", "write")}
-        parts.append(f"{len(rates)} of {len(facts['nodes'])} node(s) at a time {_rates(slowest)} or more each")
+        parts.append(f"{len(rates)} of {counted(len(facts['nodes']), 'node')} at a time {_rates(slowest)} or more each")
     return f"{redact_uri(facts['uri'])}: {'; '.join(parts) or 'not usable'}"
 
 

@@ -30,6 +30,7 @@ from raysl.nn.heads import mlp
 from raysl.nn.kmeans import kmeans
 from raysl.nn.queue import Queue
 from raysl.plan.setup import Setup
+from raysl.process.screen import counted
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import Crops
 
@@ -93,8 +94,9 @@ class SMoG(Method):
         num_rows = min(method.queue_size, steps * plan.batch_size)
         if steps < plan.total_steps and num_rows < method.num_groups:
             raise ConfigError(
-                f"method.num_groups is {method.num_groups}, and k-means begins with {num_rows} embedding(s): those of "
-                f"{steps} step(s), at most method.queue_size; give at most {num_rows} groups, better a tenth of it"
+                f"method.num_groups is {method.num_groups}, and k-means begins with {counted(num_rows, 'embedding')}: "
+                f"those of {counted(steps, 'step')}, at most method.queue_size; give at most {num_rows} groups, better "
+                "a tenth of it"
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:

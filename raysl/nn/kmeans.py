@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.errors import ConfigError
 from raysl.losses.precision import at_least_fp32
+from raysl.process.screen import counted
 
 EmptyRule = Literal["keep", "split"]
 _SCORES_AT_ONCE = 2**24
@@ -51,8 +52,8 @@ def kmeans(
     total = sum(dist.row_counts(len(rows), rows.device))
     if not 1 <= k <= total:
         raise ConfigError(
-            f"k-means cannot find {k} cluster(s) in {total} row(s): set between 1 and {total} clusters, or give "
-            "more images"
+            f"k-means cannot find {counted(k, 'cluster')} in {counted(total, 'row')}: set between 1 and {total} "
+            "clusters, or give more images"
         )
     is_finite = torch.stack([part.isfinite().all() for part in torch.split(rows, _rows_per_part(rows, k))])
     if not dist.all_true(bool(is_finite.all()), rows.device):

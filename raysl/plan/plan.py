@@ -13,6 +13,7 @@ from raysl.errors import ConfigError, UnevenWorkers
 from raysl.optim.course import check_phases
 from raysl.plan.adapt import adapt, batch_for, course_length
 from raysl.plan.reference import for_workers
+from raysl.process.screen import counted
 from raysl.schedule import Duration, Step
 
 ClipOver = Literal["model", "part", "tensor"]
@@ -262,8 +263,8 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
     rest = 0 if config.data.drop_last else num_samples % train.batch_size
     if rest and min(_shares(rest, lanes, world)) < 2:
         raise ConfigError(
-            f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of {world} "
-            "worker(s); set data.drop_last=true, or another train.batch_size"
+            f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of "
+            f"{counted(world, 'worker')}; set data.drop_last=true, or another train.batch_size"
         )
     if train.accumulate > 1:
         _check_parts(train, rest, lanes, world)
@@ -280,7 +281,7 @@ def _check_parts(train: TrainConfig, rest: int, lanes: int, world: int) -> None:
         if least < 2:
             batch = f"a batch of {num_rows}" if num_rows == train.batch_size else f"the last batch, of {num_rows},"
             raise ConfigError(
-                f"train.accumulate={train.accumulate} leaves {least} image(s) of {batch} to one of {world} worker(s) "
-                f"in a part, which is made of whole lanes ({lanes} a batch): set train.accumulate to less, "
-                "train.batch_size or data.lanes to more, or data.drop_last=true"
+                f"train.accumulate={train.accumulate} leaves {counted(least, 'image')} of {batch} to one of "
+                f"{counted(world, 'worker')} in a part, which is made of whole lanes ({lanes} a batch): set "
+                "train.accumulate to less, train.batch_size or data.lanes to more, or data.drop_last=true"
             )

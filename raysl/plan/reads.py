@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
 from raysl.data.order import FEW_LANES, Order
+from raysl.process.screen import counted
 from raysl.redact import redact
 
 MOST_READ = 1.25
@@ -96,10 +97,10 @@ class Reads:
         if self.unit_rows > SMALL_UNIT_ROWS:
             ways.append(f"{ingest_command(data)} stores them in smaller ones")
         if self.read > MOST_READ and lanes < self.lanes:
-            ways.append(f"data.lanes={lanes} reads less, with at most {lanes} workers")
+            ways.append(f"data.lanes={lanes} reads less, with at most {counted(lanes, 'worker')}")
         if not costs or not ways:
             return None
-        units = f"{self.num_units:,} read units of {self.unit_rows:,.0f} images, for {self.lanes} lane(s)"
+        units = f"{self.num_units:,} read units of {self.unit_rows:,.0f} images, for {counted(self.lanes, 'lane')}"
         return f"the training images are stored in {units}: {'; '.join(costs)}. {', or '.join(ways)}"
 
     def _live_gb(self, row_bytes: int) -> float:

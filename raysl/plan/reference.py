@@ -8,6 +8,7 @@ from typing import Any
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.optim.course import peak_lr
+from raysl.process.screen import counted
 from raysl.schedule import Duration
 
 _STAYS = ("train.log_every",)
@@ -33,7 +34,7 @@ def for_workers(config: RunConfig) -> RunConfig:
         ways = f"{low} or {low + train.reference_workers}" if low else f"{train.reference_workers}"
         raise ConfigError(
             f"train.batch_size={train.batch_size} is not shared evenly by train.reference_workers="
-            f"{train.reference_workers}, so {train.most_workers} worker(s) get no whole batch like it; set "
+            f"{train.reference_workers}, so {counted(train.most_workers, 'worker')} get no whole batch like it; set "
             f"train.batch_size={ways}, or leave reference_workers out"
         )
     ratio = Fraction(train.most_workers, train.reference_workers)

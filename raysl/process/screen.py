@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -143,8 +143,21 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "trial"), counted(0, "trial"), counted(1_000, "batch")
     ('1 trial', '0 trials', '1,000 batches')
     """
-    ending = "" if number == 1 else "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
-    return f"{number:,} {noun}{ending}"
+    return f"{number:,} {plural(noun, number)}"
+
+
+def named(noun: str, names: Collection[object]) -> str:
+    """Return names after their noun.
+
+    >>> named("node", ["10.0.0.1", "10.0.0.2"])
+    'nodes 10.0.0.1, 10.0.0.2'
+    """
+    return f"{plural(noun, len(names))} {', '.join(map(str, names))}"
+
+
+def plural(noun: str, number: int) -> str:
+    """Return a noun in the plural, unless the number is 1."""
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What a group of workers notes in the events of its run when it starts: what was lost before, its size and step."""
+"""Notes of a group of workers that starts in the events of its run: failures before it, its size and its step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from raysl.plan.plan import TrainPlan
+from raysl.process.screen import counted
 from raysl.runs.losses import Losses, step_before
 from raysl.runs.ray_log import note_losses
 from raysl.train.callbacks.logs import parse_metrics
@@ -39,17 +40,19 @@ def announce(
     """Note the start in events.jsonl, which the driver shows.
 
     Args:
-        plan, state: of the run.
-        logs: local folder of its logs.
+        plan: plan of the run.
+        state: state of the run.
+        logs: local folder of the run's logs.
         nodes: addresses of the nodes of all workers.
-        disk: of the logs.
+        disk: disk of the logs.
         lost_step: updates that had been done when workers were lost just before.
     """
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
-    where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
+    workers, threads = counted(plan.world, "worker"), counted(torch.get_num_threads(), "thread")
+    where = f"{workers} on {state.device.type}, {rows} images each, {threads}"
     what = f"resumed at step {state.step}" if state.step else "started"
     if lost_step is not None:
-        what = f"going on at step {state.step}, {max(0, lost_step - state.step)} step(s) again,"
+        what = f"going on at step {state.step}, {counted(max(0, lost_step - state.step), 'step')} again,"
     if change := _size_change(plan, state, logs):
         disk.note(logs, change)
     disk.note(logs, f"{what} on {where}", nodes=nodes)

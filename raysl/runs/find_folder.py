@@ -7,6 +7,7 @@ import ray.util
 from raysl import distributed as dist
 from raysl.cluster.board import Board
 from raysl.errors import ConfigError, StorageError
+from raysl.process.screen import named
 from raysl.runs.folder import PROBE_FILE, RunFolder
 from raysl.storage.folder import outlast
 
@@ -33,7 +34,7 @@ def find_folder(folder: RunFolder, probe: str, board: Board) -> None:
         outlast(partial(_check_seen, folder, probe))
     elif blind := _blind_nodes(folder, probe):
         raise ConfigError(
-            f"storage {folder.uri} is a local folder that the node(s) {', '.join(blind)} do not share with the driver; "
+            f"storage {folder.uri} is a local folder that the {named('node', blind)} do not share with the driver; "
             "give storage= a folder that all nodes share, or a URI such as s3://bucket/runs"
         )
     if dist.is_main():
@@ -43,7 +44,7 @@ def find_folder(folder: RunFolder, probe: str, board: Board) -> None:
 def _check_seen(folder: RunFolder, probe: str) -> None:
     if blind := _blind_nodes(folder, probe):
         raise StorageError(
-            f"the folder {folder.uri} has gone on the node(s) {', '.join(blind)}; bring it back, then the same command "
+            f"the folder {folder.uri} has gone on the {named('node', blind)}; bring it back, then the same command "
             "goes on"
         )
 

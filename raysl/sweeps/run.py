@@ -244,7 +244,7 @@ class SweepRun:
         record = self.replay.next()
         if ended := self.progress.num_ended:
             state = "is done" if record is None else "goes on"
-            log.info("the sweep %s: it has %s that ended before", state, counted(ended, "trial"))
+            log.info("the sweep %s: %s ended before", state, counted(ended, "trial"))
         for line in outdated(self.replay.records, self.measures):
             log.info(line)
         return record

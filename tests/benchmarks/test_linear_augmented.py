@@ -315,4 +315,4 @@ def test_two_workers_on_ray_come_to_what_one_process_does_beside_the_main_thread
     torch.testing.assert_close(found[0].scores, here.scores)
     assert found[0].metrics == here.metrics
     (name,) = context.folder.names()
-    assert "2 worker(s)" in context.folder.child(name).read("events.jsonl").decode()
+    assert "2 workers" in context.folder.child(name).read("events.jsonl").decode()

@@ -126,9 +126,9 @@ def test_what_it_takes_is_told_in_fits_and_minutes_on_the_cores_that_it_may_use(
     outlook = SVM.outlook(SVM.Config(), 1512, 2048, 10)
     assert outlook.line("svm", 2, 4.0) == (
         "svm: 340 fits of support vector machines to 1,512 x 2,048 features for each of 2 networks, about 95 s on "
-        "4 core(s); fewer svm.costs or svm.folds take less"
+        "4 cores; fewer svm.costs or svm.folds take less"
     ).replace("95 s", duration(2 * outlook.seconds / 4))
-    assert "on 2 core(s)" in SVM.outlook(SVM.Config(cores=2), 1512, 2048, 10).line("svm", 2, 4.0)
+    assert "on 2 cores" in SVM.outlook(SVM.Config(cores=2), 1512, 2048, 10).line("svm", 2, 4.0)
     assert SVM.outlook(SVM.Config(dual=True), 1512, 2048, 10).seconds > 3 * outlook.seconds
     assert SVM.outlook(SVM.Config(), 100, 64, 3).line("svm", 1, 1.0) == ""
     at_stages = SVM.outlook(SVM.Config(stages=("res3", "res4")), 1512, 2048 + 512 + 1024, 10)

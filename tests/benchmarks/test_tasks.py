@@ -77,7 +77,7 @@ def test_what_a_benchmark_takes_is_reckoned_with_the_features_of_all_its_stages(
         context: Any = SimpleNamespace(network=network, images={"train": SimpleNamespace(num_samples=7)}, num_classes=2)
         stored: Any = object()
         task = Task("svm", Asked, config, context, SVM.stages(config), stored, stored)
-        assert list(outlooks([task], 1.0)) == ["svm: 7 rows, about 50 s on 1 core(s); less"]
+        assert list(outlooks([task], 1.0)) == ["svm: 7 rows, about 50 s on 1 core; less"]
     extra = network.stage_widths["res3"] + network.stage_widths["res4"]
     assert widths == [network.feature_dim, network.feature_dim + extra]
 

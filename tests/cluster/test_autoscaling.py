@@ -82,7 +82,7 @@ def test_a_run_a_benchmark_and_a_sweep_bring_the_nodes_that_they_need_and_these_
     output = finish(pretrain(from_zero, tmp_path, "name=run", "train.workers=2"))
     waited = "waiting for 2 workers of 1 CPU each and a data task of 0.5 CPU"
     assert f"{waited}: the cluster has 0 of 2.5 CPUs; the autoscaler is adding nodes" in output
-    assert "started on 2 worker(s) on cpu" in output
+    assert "started on 2 workers on cpu" in output
     assert from_zero.num_nodes() == 2
     from_zero.wait_for_nodes(0)
 

@@ -296,7 +296,7 @@ def test_averaging_many_tensors_takes_a_few_operations(ranks: list[dict[str, Any
 
 def test_a_step_refuses_rows_that_are_not_its_batchs(ranks: list[dict[str, Any]]) -> None:
     for number, rank in enumerate(ranks):
-        told = "7 rows cannot be gathered as rows of this step's batch, of which the 3 rank(s) hold [2, 0, 3] and this"
+        told = "7 rows cannot be gathered as rows of this step's batch, of which the 3 ranks hold [2, 0, 3] and this"
         assert rank["planned"]["told"].startswith(f"{told} is rank {number} of 3")
         assert rank["planned"]["ragged"].tolist() == [0, 1, 1, 2, 2, 2]
         assert rank["planned"]["after"].tolist() == [0, 0, 0, 1, 1, 2]

@@ -52,7 +52,7 @@ def test_a_node_like_this_machine_has_no_finding() -> None:
             "has no raysl; install raysl 0.1.0 on it, or submit a job",
         ),
         ({"code": "bbb"}, "has other code of raysl 0.1.0 than this machine"),
-        ({"driver": "NVIDIA 560", "devices": 4}, "has 4 GPU(s) and offers none to Ray; start it with --num-gpus"),
+        ({"driver": "NVIDIA 560", "devices": 4}, "has 4 GPUs and offers none to Ray; start it with --num-gpus"),
         ({"memory": {"total": 16.0, "free": 0.5}}, "has 0.5 GiB of memory left; end other processes"),
         ({"shm": {"total": 0.06, "free": 0.06}}, "start its container with --shm-size"),
         ({"clock_s": -30.0}, "has a clock 30.0 s behind this machine's; run chrony or ntpd"),
@@ -63,7 +63,7 @@ def test_a_node_like_this_machine_has_no_finding() -> None:
                 "node": Node("4f2a91ff", "10.0.0.2", False, 8.0, 1.0, 4.0),
                 "packages": DRIVER["packages"] | {"torch": "2.15.0+cpu"},
             },
-            "has 1 GPU(s) and torch 2.15.0+cpu, which uses none; install one for CUDA",
+            "has 1 GPU and torch 2.15.0+cpu, which uses none; install one for CUDA",
         ),
     ],
 )
@@ -104,9 +104,9 @@ def test_a_storage_that_nodes_do_not_share_names_them() -> None:
     names = {"a": "10.0.0.1", "b": "10.0.0.2"}
     assert findings.of_storage("/runs", names, {"a": good, "b": good}) == []
     (line,) = findings.of_storage("s3://K:S@runs", names, {"a": good, "b": {"sees": False, "arrives": False}})
-    assert line.startswith("storage s3://***@runs is another folder on the node(s) 10.0.0.2 than on this machine")
+    assert line.startswith("storage s3://***@runs is another folder on the node 10.0.0.2 than on this machine")
     (line,) = findings.of_storage("/runs", names, {"a": good | {"arrives": False}, "b": good})
-    assert "what the node(s) 10.0.0.1 write is not seen here" in line
+    assert "files from the node 10.0.0.1 are not seen here" in line
     (line,) = findings.of_storage("/runs", names, {"b": {"sees": False, "error": "no rights", "arrives": False}})
     assert line == "storage /runs from node 10.0.0.2: no rights"
 
@@ -128,7 +128,7 @@ def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
         "notes": ["no storage was looked at"],
     }
     assert findings.cluster_text(seen).splitlines() == [
-        "cluster     10.0.0.1:6379: 1 node(s), 8 CPUs, 0 GPUs",
+        "cluster     10.0.0.1:6379: 1 node, 8 CPUs, 0 GPUs",
         "may grow    to 64 CPUs, 8 GPUs, by cluster.yaml",
         "node        10.0.0.2 (4f2a91): 8 CPUs, 0 GPUs, object store 4.0 GiB, load 1.5 on 8 cores, "
         "8.0 of 16.0 GiB of memory free, /dev/shm 8.0 GiB, "

@@ -134,7 +134,7 @@ def test_a_folder_that_is_not_shared_and_another_raysl_are_findings(nodes: Nodes
         f"node {name} has raysl 0.0.1, this machine {raysl.__version__}; install raysl {raysl.__version__} on it, or "
         "submit a job with --working-dir"
     )
-    assert blind.startswith(f"storage {storage} is another folder on the node(s) {name} than on this machine; give")
+    assert blind.startswith(f"storage {storage} is another folder on the node {name} than on this machine; give")
     assert list(storage.iterdir()) == []
 
 

@@ -124,9 +124,9 @@ def test_teacher_and_groups_take_no_gradient() -> None:
 
 
 def test_fewer_embeddings_than_groups_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.num_groups is 19, and k-means begins with 18 embedding\(s\)"):
+    with pytest.raises(ConfigError, match=r"method\.num_groups is 19, and k-means begins with 18 embeddings"):
         SMoG.check(setup_of(num_groups=19, queue_size=30))
-    with pytest.raises(ConfigError, match=r"method\.num_groups is 13, and k-means begins with 12 embedding\(s\)"):
+    with pytest.raises(ConfigError, match=r"method\.num_groups is 13, and k-means begins with 12 embeddings"):
         SMoG.check(setup_of(num_groups=13, reset_every="9st"))
     SMoG.check(setup_of(num_groups=19, reset_every="100000st"))
 

@@ -135,7 +135,7 @@ def test_clusters_do_not_depend_on_how_rows_are_spread(ranks: list[dict[str, Any
 
 def test_all_ranks_refuse_too_many_clusters_and_rows_that_are_not_finite(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert "8 cluster(s) in 7 row(s): set between 1 and 7" in rank["refused"][0]
+        assert "8 clusters in 7 rows: set between 1 and 7" in rank["refused"][0]
         assert "not finite" in rank["refused"][1]
 
 

@@ -16,7 +16,7 @@ def test_every_unit_is_read_about_once_at_any_number_of_ranks_and_after_a_resume
         assert numbers["read_amplification_version_1"][name]["1"] > 10
     for row in numbers["shuffle"].values():
         assert 0.5 < row["measured"] / row["formula"] < 2
-    assert "64 lanes, 8 rank(s)" in reads_table(numbers)
+    assert "64 lanes, 8 ranks" in reads_table(numbers)
 
 
 def test_the_units_of_a_dataset_have_about_8_mb() -> None:

@@ -70,7 +70,7 @@ def test_a_good_layout_has_no_warning_and_its_numbers_in_words() -> None:
 
 def test_a_bad_layout_is_named_with_its_costs_and_the_way_out() -> None:
     assert Reads.of(order(10_000)).warning(ROW_BYTES, DATA) == (
-        "the training images are stored in 129 read units of 9,932 images, for 64 lane(s): an epoch reads "
+        "the training images are stored in 129 read units of 9,932 images, for 64 lanes: an epoch reads "
         "up to 1.5 times the bytes it uses; about 95.3 GB of images wait for their step in memory. raysl ingest "
         "data=parquet data.limit=900000 data.path=/images --out FOLDER stores them in smaller ones, or data.lanes=32 "
         "reads less, with at most 32 workers"
@@ -78,7 +78,7 @@ def test_a_bad_layout_is_named_with_its_costs_and_the_way_out() -> None:
     many_lanes = Reads.of(order(64, lanes=4096, rows=800_000)).warning(ROW_BYTES, DATA)
     assert many_lanes is not None
     assert many_lanes.endswith(
-        "up to 1.3 times the bytes it uses. data.lanes=2048 reads less, with at most 2048 workers"
+        "up to 1.3 times the bytes it uses. data.lanes=2048 reads less, with at most 2,048 workers"
     )
     narrow = Reads.of(order(1000, window=1000)).warning(ROW_BYTES, DATA)
     assert narrow is None, "the overlap varies 5 times as much"
@@ -101,7 +101,7 @@ def test_the_command_prints_the_numbers_of_a_run(
     assert caught.value.code in (0, None)
     assert lines[:3] == [
         "images      20,480 to train on",
-        "batch       512 images: 168 to 176 on each of 3 worker(s), 64 lanes",
+        "batch       512 images: 168 to 176 on each of 3 workers, 64 lanes",
         "training    120 steps, 40 in an epoch",
     ]
     assert lines[3].startswith(
@@ -121,5 +121,5 @@ def test_a_start_warns_once_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.messages
     prepare(streamed)
     (line,) = caplog.messages
-    assert line.startswith("the training images are stored in 8 read units of 5,000 images, for 16 lane(s)")
+    assert line.startswith("the training images are stored in 8 read units of 5,000 images, for 16 lanes")
     assert "raysl ingest data=synthetic data.num_train=40000 data.unit_rows=5000" in line

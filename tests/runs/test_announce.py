@@ -23,7 +23,7 @@ def test_gpu_runs_are_told_that_they_do_not_repeat(
     state = SimpleNamespace(step=0, device=torch.device(device), config=config)
     announce(TrainPlan.from_config(config, 1000), state, tmp_path, [], Disk())
     events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert events[0].startswith(f"started on 1 worker(s) on {device}")
+    assert events[0].startswith(f"started on 1 worker on {device}")
     said = "GPU runs do not repeat bit for bit without train.deterministic=true"
     assert (said in events) is is_told
 

@@ -88,7 +88,7 @@ def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_al
     assert time.monotonic() - killed < 90
     output = finish(process)
     assert change in output
-    assert "1 worker(s) on cpu, 32 images each" in output
+    assert "1 worker on cpu, 32 images each" in output
     lines = parse_metrics((run / "metrics.jsonl").read_bytes())
     assert [line["step"] for line in lines] == list(range(1, 481)), "each global batch counts once"
 

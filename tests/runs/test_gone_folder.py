@@ -23,7 +23,7 @@ def test_a_folder_that_workers_do_not_see_is_a_wrong_input_at_first_and_waited_f
     folder.make()
     folder.sign = f"{folder.path}/{PROBE_FILE}"
     board = Board("one")
-    with pytest.raises(ConfigError, match=re.escape(f"storage {folder.uri} is a local folder that the node(s) ")):
+    with pytest.raises(ConfigError, match=re.escape(f"storage {folder.uri} is a local folder that the node ")):
         find_folder(folder, "one", board)
     (tmp_path / "run" / PROBE_FILE).write_text("one")
     find_folder(folder, "one", board)

@@ -32,7 +32,7 @@ def make_run(
     if epoch:
         line = {"step": round(10 * epoch), "epoch": epoch, "loss": 2.0, "step_s": 0.5, **metrics}
         (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-        events = event_line("started on 1 worker(s)") + event_line("saved it", "save")
+        events = event_line("started on 1 worker") + event_line("saved it", "save")
         (folder / "events.jsonl").write_bytes(events + (event_line(f"{end} because", end) if end else b""))
         (folder / "startup.json").write_text("{}")
     return folder

@@ -318,8 +318,8 @@ def test_a_run_goes_on_as_its_second_start_says(tmp_path: Path) -> None:
     changes += ["train.checkpoint_every=3st", "train.keep_checkpoints=4", "train.online_knn_every=1ep"]
     changes += ["data.augment_on=device", "data.prefetch=1", "data.buffer_gb=0.2", "benchmarks={knn: {}}"]
     output = finish(start(tmp_path, "one", *changes, "train.expect={loss: [0, 100]}"))
-    assert f"resumed at step {STEP} on 2 worker(s)" in output
-    assert "2 thread(s)" in output
+    assert f"resumed at step {STEP} on 2 workers" in output
+    assert "2 threads" in output
     run = Path(folder.path)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(14, 41, 2))

@@ -34,7 +34,7 @@ def test_a_local_storage_that_a_node_does_not_share_is_refused_before_the_first_
         process = start(storage, "one", "train.workers=2", "train.cpus_per_worker=1")
         output, _ = process.communicate(timeout=240)
         assert process.returncode == 2, output
-        assert f"storage {storage}/one is a local folder that the node(s) " in output
+        assert f"storage {storage}/one is a local folder that the node" in output
         assert "do not share with the driver" in output
         assert "Traceback" not in output
         assert not (storage / "one" / "metrics.jsonl").exists()

@@ -101,7 +101,7 @@ def test_the_log_of_a_sweep_says_why_trials_stop_and_which_seeds_are_not_run(
     assert "not run: 1 further seed of 1 choice that stopped early or failed" in caplog.messages
     caplog.clear()
     _sweep(tmp_path, monkeypatch, **asha).run(Signals())
-    assert "the sweep is done: it has 3 trials that ended before" in caplog.messages
+    assert "the sweep is done: 3 trials ended before" in caplog.messages
     caplog.clear()
     _sweep(tmp_path, monkeypatch, scheduler="asha", reduction=2).run(Signals())
     (change,) = [message for message in caplog.messages if "seeds: 2 -> 1" in message]

@@ -87,7 +87,7 @@ def test_a_sweep_that_is_killed_goes_on_and_one_that_is_done_runs_nothing(tmp_pa
     before = _table(tmp_path)
     assert len(before) == 3
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("trial_*/*")}
-    assert "3 trials have ended before" in _done(command)
+    assert "3 trials ended before" in _done(command)
     assert _table(tmp_path) == before
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("trial_*/*")} == written
 
@@ -214,4 +214,4 @@ def test_checkpoints_are_measured_with_seeds_and_not_trained(tmp_path: Path) -> 
     assert {run.seed for run in entries} == {0, 1}
     assert len({run.metrics["low_shot/5_shot"] for run in entries}) > 1
     assert {path: path.stat().st_mtime_ns for path in before} == before, "the runs are as they were"
-    assert "8 trials have ended before" in _done(command)
+    assert "8 trials ended before" in _done(command)

@@ -89,7 +89,7 @@ def test_the_rows_of_a_stage_tell_what_each_trial_does_and_where(tmp_path: Path)
     assert second is not None
     assert [row.progress for row in run.progress.rows(stage)] == ["starting", "starting"]
     _log(first, 1.5)
-    note_event(tmp_path / "s" / first.trial.name, "started on 2 worker(s)", nodes=["10.0.0.1", "10.0.0.1"])
+    note_event(tmp_path / "s" / first.trial.name, "started on 2 workers", nodes=["10.0.0.1", "10.0.0.1"])
     note_event(tmp_path / "s" / first.trial.name, "saved checkpoint_000000008", "save")
     stage.replay.look = lambda record: None
     stage.look()

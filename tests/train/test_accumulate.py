@@ -66,12 +66,12 @@ def test_parts_are_lanes_in_turn() -> None:
 @pytest.mark.parametrize(
     ("words", "world", "message"),
     [
-        (["train.accumulate=7"], 1, r"train.accumulate=7 leaves 0 image\(s\) of a batch of 12 to one of 1 worker"),
-        (["train.accumulate=4"], 2, r"leaves 0 image\(s\) of a batch of 12 to one of 2 worker\(s\) in a part"),
+        (["train.accumulate=7"], 1, r"train.accumulate=7 leaves 0 images of a batch of 12 to one of 1 worker"),
+        (["train.accumulate=4"], 2, r"leaves 0 images of a batch of 12 to one of 2 workers in a part"),
         (
             ["train.accumulate=3", "data.drop_last=false"],
             2,
-            r"leaves 0 image\(s\) of the last batch, of 4, to one of 2",
+            r"leaves 0 images of the last batch, of 4, to one of 2",
         ),
     ],
 )

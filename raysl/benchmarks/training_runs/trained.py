@@ -25,6 +25,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
 from raysl.methods.supervised import Supervised
 from raysl.nn.classifiers import StageHead
+from raysl.process.screen import counted
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 
@@ -88,7 +89,7 @@ def held_out_results(
     folder = RunFolder.of(run)
     results = _read(outlast(partial(folder.read_if_there, FILE)))
     if results is None:
-        length = run.train.end or f"{run.train.epochs} epoch(s)"
+        length = run.train.end or counted(run.train.epochs, "epoch")
         log.info("%s trains for %s in %s", run.name, length, folder.uri)
         result = _pretrained(run)
         with local_copy(result.checkpoint, [FILE]) as copy:
