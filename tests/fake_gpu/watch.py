@@ -25,6 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tests.frames import path_in_raysl
+
 CUDA = torch.device("cuda", 0)
 
 READ = "read"
@@ -303,9 +305,10 @@ def phase_of(frame: FrameType | None) -> tuple[str, str]:
     place, inner = "torch", frame
     while frame is not None:
         code = frame.f_code
-        if place == "torch" and "/raysl/" in code.co_filename and "/tests/" not in code.co_filename:
-            place = f"{code.co_filename.rpartition('/raysl/')[2]}:{frame.f_lineno}"
-        if code.co_name == "fit" and code.co_filename.endswith("/train/loop.py"):
+        path = path_in_raysl(code.co_filename)
+        if place == "torch" and path is not None:
+            place = f"{path}:{frame.f_lineno}"
+        if code.co_name == "fit" and path == "train/loop.py":
             assert inner is not None
             return PHASES.get(inner.f_code.co_name, inner.f_code.co_name), place
         frame, inner = frame.f_back, frame

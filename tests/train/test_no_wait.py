@@ -19,6 +19,7 @@ from raysl.schedule import Step
 from raysl.train import LocalReporter, fit, late
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.stop import StopRequest
+from tests.frames import path_in_raysl
 from tests.train.problem import batches, problem
 
 READS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "cpu", "equal"}
@@ -63,7 +64,7 @@ class _Kernels(TorchDispatchMode):
 
 
 def _caller() -> str:
-    frames = (frame for frame in inspect.stack()[2:] if "/raysl/" in frame.filename)
+    frames = (frame for frame in inspect.stack()[2:] if path_in_raysl(frame.filename) is not None)
     return next((frame.function for frame in frames), "elsewhere")
 
 

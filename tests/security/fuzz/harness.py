@@ -18,6 +18,7 @@ from typing import Any
 
 from raysl.data.decode.decode import CorruptImage
 from raysl.errors import ConfigError, RunFailed
+from tests.frames import path_in_raysl
 from tests.security.fuzz.mutate import mutate
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -98,7 +99,7 @@ def _hang(signum: int, frame: FrameType | None) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/raysl/" in frame.filename]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if path_in_raysl(frame.filename) is not None]
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
     return f"{type(error).__name__} at {where}"
 
