@@ -109,10 +109,7 @@ def _source(reader: "Reader", arguments: list[str], environment: list[str], is_l
 
 
 def _git(reader: "Reader", arguments: list[str], environment: list[str], is_last: bool) -> None:
-    if arguments[0] == "clone":
-        reader.clone(Path(arguments[2]))
-    else:
-        assert arguments[:2] == ["worktree", "add"]
+    assert arguments[:2] == ["worktree", "add"]
 
 
 def _cd(reader: "Reader", arguments: list[str], environment: list[str], is_last: bool) -> None:

@@ -46,8 +46,7 @@ class Reader:
         self.is_installed = page not in ("README.md", "CONTRIBUTING.md")
         self.venvs: set[Path] = set()
         os.chdir(folder)
-        if page != "README.md":  # its first line makes the clone
-            self.clone(folder)
+        self.clone(folder)
         for name, kind in {**({} if page == "README.md" else EVERYWHERE), **OWN.get(page, {})}.items():
             self.bring(folder / name, kind)
 
@@ -92,7 +91,9 @@ class Reader:
     def command(self, words: list[str], is_last: bool = True) -> None:
         """Run one command of a shell."""
         environment = list(takewhile(re.compile("[A-Z_]+=").match, words))
-        name, *arguments = words[len(environment) :]
+        path, *arguments = words[len(environment) :]
+        name = Path(path).name if Path(path).parts[1:2] == ("bin",) else path
+        assert name == path or Path(path).absolute().parents[1] in self.venvs, f"{path} does not exist by now"
         PROGRAMS[name](self, arguments, environment, is_last)
 
     def made_run(self, path: Path, config: RunConfig) -> None:

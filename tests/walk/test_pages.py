@@ -3,11 +3,12 @@
 import os
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.walk.blocks import PAGES, Block, blocks_of
+from tests.walk.blocks import PAGES, ROOT, Block, blocks_of, commands_of
 from tests.walk.ends import Ends
 from tests.walk.own import OWN
 from tests.walk.programs import check_install
@@ -50,6 +51,20 @@ def test_the_blocks_of_a_page_run_as_printed_one_after_the_other(
         except Exception as error:
             raise AssertionError(f"{block.place}: {error!r}") from error
     assert reader.is_installed
+
+
+@pytest.mark.parametrize(("number", "end"), [(0, ["raysl", "pretrain"]), (1, ["pytest"])])
+def test_each_line_of_the_first_block_of_readme_does_its_set_up_alone(
+    number: int, end: list[str], folder: Path, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = blocks_of(ROOT / "README.md")[0]
+    assert len(block.lines) == 2
+    reader = Reader("README.md", folder, things)
+    Ends(reader, monkeypatch)
+    reader.type(replace(block, text=block.lines[number]))
+    assert reader.is_installed
+    *_, last = commands_of(block.lines[number])
+    assert [Path(last[0]).name, *last[1:]] == end
 
 
 def test_a_file_of_a_name_is_one_file_on_all_pages() -> None:
@@ -98,6 +113,7 @@ def test_what_cannot_be_installed_is_found(words: str) -> None:
         ("ray dashboard cluster.yaml\nraysl doctor", "does not return"),
         ("python -m perf stepp", "stepp"),
         ("jupyterr lab", "jupyterr"),
+        (".venv/bin/pip install -e .", "does not exist by now"),
     ],
 )
 def test_what_would_fail_as_printed_is_found(
