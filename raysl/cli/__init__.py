@@ -3,6 +3,7 @@
 Sub-commands import what they need when they run, so that `raysl --help` loads neither torch nor Ray.
 """
 
+import os
 import re
 import sys
 import traceback
@@ -27,6 +28,7 @@ from raysl.cli.pretrain import run_pretrain
 from raysl.cli.runs import run_runs
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.process.cpus import spin_variables
 from raysl.process.signals import end_on_any_signal
 from raysl.redact import redact
 
@@ -68,6 +70,7 @@ def run_app(app: typer.Typer, name: str) -> None:
 
     Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
+    os.environ |= spin_variables(os.environ)  # before torch is loaded
     try:
         refuse_credentials(sys.argv[1:])
         code = app(prog_name=name, standalone_mode=False)

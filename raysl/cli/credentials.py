@@ -3,6 +3,7 @@
 import os
 
 from raysl.errors import ConfigError
+from raysl.process.environment import JOB_VARIABLE
 from raysl.redact import credential_scheme, redact_uri
 
 _AWS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -17,7 +18,6 @@ _VARIABLES = {
     "hf": "HF_TOKEN",
 }
 """Environment variables that the file system of a scheme reads."""
-_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it in the process of a job
 
 
 def refuse_credentials(words: list[str]) -> None:
@@ -36,5 +36,5 @@ def _describe(word: str, scheme: str) -> str:
         advice = f"leave it out and set {variables} on each node"
     else:
         advice = "write it as $NAME in a configuration file and export NAME where the command runs"
-    seen = "; Ray's job list shows this one already, so replace it with a new one" if _JOB in os.environ else ""
+    seen = "; Ray's job list shows this one already, so replace it with a new one" if JOB_VARIABLE in os.environ else ""
     return f"{redact_uri(word)!r} holds a credential, and a command line is no secret; {advice}{seen}"

@@ -1,5 +1,6 @@
 """The Ray cluster: connecting to one or starting one, and the resources that it has or can add."""
 
+import json
 import logging
 import os
 import re
@@ -24,6 +25,8 @@ from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import RunFailed
+from raysl.process.cpus import WAIT_SETTINGS, spin_variables
+from raysl.process.environment import JOB_VARIABLE
 from raysl.process.signals import install_handlers
 
 log = logging.getLogger("raysl")
@@ -60,7 +63,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
     _send_user_files()
     if ray.is_initialized():
         return
-    for name, value in _SETTINGS.items():
+    for name, value in {**_SETTINGS, **spin_variables(os.environ)}.items():
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
     level = logging.INFO if is_verbose else logging.ERROR
@@ -70,7 +73,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         for name, value in _ATTACHED_SETTINGS.items():
             os.environ.setdefault(name, value)
         with _keep_signal_handler(), _explain_failures(f"cannot attach to the cluster at {address}"):
-            ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
+            ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _job_variables()})
     else:
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
@@ -94,6 +97,16 @@ def _explain_failures(what: str = "Ray has not started") -> Iterator[None]:
             f"{what}: {first}; on a machine that is busy or short of memory try again later; "
             "RAYSL_VERBOSE=1 shows what Ray says"
         ) from error
+
+
+def _job_variables() -> dict[str, str]:
+    """Return the variables that processes on an attached cluster need, without those that a Ray job gives them itself.
+
+    Ray refuses a variable that both name, even with equal values.
+    """
+    job = json.loads(os.environ.get(JOB_VARIABLE, "{}")).get("runtime_env") or {}
+    waits = {name: os.environ[name] for name in WAIT_SETTINGS if name in os.environ}
+    return {name: value for name, value in {**_SETTINGS, **waits}.items() if name not in job.get("env_vars", {})}
 
 
 _private_node: Any = None  # of the cluster that `connect` has started

@@ -227,8 +227,8 @@ class CourseConfig:
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=MAY_CHANGE)
     """Where to train; auto takes GPUs when the cluster has or can start them."""
     threads: Annotated[int, Within(1, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
-    """Threads of torch in each worker; default: its share of the node's CPUs.
-    Other numbers change the last bits of results."""
+    """Threads of torch in each worker. Default: its share of the node's CPUs; on a machine without a cluster, of those
+    that other work leaves when the run begins, see "What repeats bit for bit". Other numbers change the last bits."""
     cpus_per_worker: Annotated[float, Within(0.01, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
     """CPUs that Ray reserves for each worker; default: 1, or a fraction if no CPU would be left for the data tasks."""
     gpus_per_worker: Annotated[float, Within(0.01, 1)] = field(default=1.0, metadata=MAY_CHANGE)

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from raysl.process.cpus import usable_cpus
 from raysl.redact import redact_variables
 
 PACKAGES = (
@@ -16,8 +17,10 @@ PACKAGES = (
     *("scikit-learn", "faiss-cpu", "faiss-gpu", "timm", "tensorboardX", "fsspec", "s3fs", "gcsfs"),
 )
 """Packages that raysl needs, and those that it uses where they are installed."""
-VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "RAY_", "RAYSL_", "CUBLAS_")
+VARIABLES = ("CUDA_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "PYTORCH_", "RAY_", "RAYSL_", "CUBLAS_")
 """Prefixes of environment variables that change a run."""
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable that Ray sets in the process of a job, with the settings of its submission."""
 GIB = 1 << 30
 
 
@@ -39,7 +42,7 @@ def environment() -> dict[str, Any]:
         "torch": _torch(),
         "devices": _devices(),
         "driver": driver_version(),
-        "cpu": {"model": _processor(), "cores": os.cpu_count(), "usable": _usable_cores()},
+        "cpu": {"model": _processor(), "cores": os.cpu_count(), "usable": usable_cpus()},
         "memory": free_memory(),
         "disk": free_space(Path.cwd()),
         "shm": free_space(Path("/dev/shm")),
@@ -149,12 +152,6 @@ def _processor() -> str:
     except OSError:  # no /proc on this system
         return platform.processor() or platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def free_memory() -> dict[str, float] | None:

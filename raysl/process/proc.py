@@ -58,6 +58,14 @@ def descendants(pid: int) -> list[int]:
     return family[1:]
 
 
+def cpu_ticks(pid: int) -> int:
+    """Return the ticks of CPU that a process has used, with its ended children; 0 if it has ended itself."""
+    try:
+        return sum(int(ticks) for ticks in _status(pid)[TIMES])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def command_line(pid: int) -> str:
     """Return the command line of a process, which it may have changed; empty if it has ended."""
     try:
@@ -66,7 +74,7 @@ def command_line(pid: int) -> str:
         return ""
 
 
-PARENT, START_TIME = 1, 19  # fields of /proc/<pid>/stat, counted behind the name of the command
+PARENT, TIMES, START_TIME = 1, slice(11, 15), 19  # fields of /proc/<pid>/stat, counted behind the name of the command
 
 
 def _status(pid: int) -> list[str]:

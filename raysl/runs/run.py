@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect, node_resources
+from raysl.cluster.connection import cluster_resources, connect, is_private, node_resources
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
@@ -22,9 +22,11 @@ from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers
 from raysl.plan.plan import TrainPlan
+from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
+from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
@@ -141,7 +143,7 @@ def training(
     if until is not None and until < 1:
         raise ConfigError(f"until={until} is not an epoch to train to; give 1 to {config.train.epochs}, or nothing")
     with handling_signals() as signals, waiting(show=show_progress) as waits:
-        marks = {"command": waits.since, "imports": time.time()}
+        marks, cpu_time = {"command": waits.since, "imports": time.time()}, CpuTime.now()
         waits.enter("reading the dataset")
         config = replace(config, storage=absolute(config.storage))
         folder = RunFolder.of(config)
@@ -156,7 +158,7 @@ def training(
             newest = begin(run, folder)
             run = continued(run, newest)
             signals.left = _describe_left(folder, newest.name)
-            start = _Start(run, folder, owner, newest, marks, callbacks, signals, waits, until, stop)
+            start = _Start(run, folder, owner, newest, marks, cpu_time, callbacks, signals, waits, until, stop)
             with noting_end(folder):
                 is_done = start.train()
             if is_done:
@@ -189,6 +191,7 @@ class _Start:
         owner: of the folder, where it is remote.
         newest: the checkpoint to go on from.
         marks: moments of the start so far, seconds since 1970, by name.
+        cpu_time: use of CPUs up to the beginning of this start.
         callbacks: observers of Ray Train's.
         signals: those of this process.
         waits: shows what the start waits for.
@@ -201,6 +204,7 @@ class _Start:
     owner: Owner | None
     newest: NewestCheckpoint
     marks: dict[str, float]
+    cpu_time: CpuTime | None
     callbacks: Sequence[UserCallback]
     signals: Signals
     waits: Waiting
@@ -289,8 +293,20 @@ class _Start:
             owner=self.owner,
             marks=self.marks | {"ray": time.time()},
             last=self.last,
+            cpus=self._cpus(shape),
             tags=tags_of(self.run.config, is_trial=cluster_resources().trials > 0),
         )
+
+    def _cpus(self, shape: WorkerShape) -> Cpus | None:
+        """Return the CPUs on which the run counts, if it chooses the number of its threads itself.
+
+        They are measured where a run on CPUs begins. Nodes of a cluster are Ray's to share out, and trials of a sweep
+        end in the same table however many run at a time.
+        """
+        if self.run.config.train.threads is not None:
+            return None
+        is_alone = shape.device == "cpu" and is_private() and cluster_resources().trials == 0
+        return claim_cpus(self.folder, self.cpu_time if is_alone and self.newest.step == 0 else None)
 
     def _describe_left(self) -> str:
         """Describe what is kept if training ends now, without waiting for a storage that fails."""

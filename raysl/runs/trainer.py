@@ -1,5 +1,6 @@
 """Ray Train's trainer: it starts a run's workers, tries again after failures, and leaves Ctrl-C to us."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from raysl.cluster.controllers import forget_controller, note_controller
 from raysl.cluster.losses import reason
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import RunFailed, Stopped
+from raysl.process.cpus import spin_variables
 from raysl.process.temporary import temporary_folder
 from raysl.runs.controller import OneNode, TrainController
 from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
@@ -105,6 +107,8 @@ def _run_workers(
             resources_per_worker=shape.resources,
         )
         settings = pack(job)
+        # Empty but on a cluster that the program of the user has started or attached to.
+        spin = spin_variables(os.environ)
         executors = [Executors([settings["loader"]], job.task_cpus)] if job.uses_data_tasks else []
         trainer = Trainer(
             train_worker,
@@ -114,6 +118,7 @@ def _run_workers(
             run_config=ray.train.RunConfig(
                 name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
                 storage_path=notes,
+                worker_runtime_env={"env_vars": spin} if spin else {},
                 failure_config=FailureConfig(max_failures=train.max_failures),
                 callbacks=[
                     SaveOnNotice(),

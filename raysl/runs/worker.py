@@ -1,6 +1,5 @@
 """A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from raysl.methods.place import prepare_device
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup
+from raysl.process.cpus import Cpus
 from raysl.process.memory import keep_freed_memory
 from raysl.runs.announce import announce, note_lost
 from raysl.runs.find_folder import find_folder
@@ -72,6 +72,7 @@ class Job:
         owner: of the run's folder, if remote.
         marks: moments of the start so far, in seconds since 1970, by name.
         last: updates to be done when this start ends; None: all of the run.
+        cpus: CPUs on which the run counts, on machines like the one of its first start; None: all.
         tags: of the run's metrics.
     """
 
@@ -81,6 +82,7 @@ class Job:
     owner: Owner | None
     marks: dict[str, float]
     last: int | None = None
+    cpus: Cpus | None = None
     tags: Tags = field(default_factory=dict)
 
     @property
@@ -246,10 +248,11 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     Raises:
         ConfigError: if the device cannot compute as the settings ask.
     """
-    context = ray.train.get_context()
-    share = max(1, int(os.cpu_count() or 1) // context.get_local_world_size())
-    threads = job.config.train.threads or (share if device.type == "cpu" else min(8, share))
-    torch.set_num_threads(threads)
+    cpus = Cpus.here()
+    if job.cpus is not None and job.cpus.usable == cpus.usable:
+        cpus = job.cpus
+    share = cpus.threads(ray.train.get_context().get_local_world_size())
+    torch.set_num_threads(job.config.train.threads or (share if device.type == "cpu" else min(8, share)))
     if device.type == "cpu":
         keep_freed_memory()
     prepare_device(job.config.train, device)

@@ -1,5 +1,6 @@
 """A private cluster: out of the way of signals, and quiet about its own processes."""
 
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from raysl.cluster.connection import _print_less, connect, count_gpus, hearing
 from raysl.cluster.resources import Resources
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
+from raysl.process.cpus import WAIT_SETTINGS
+from raysl.process.environment import JOB_VARIABLE
 
 DRIVER = """
 import os, signal
@@ -75,6 +78,29 @@ def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch: pyt
         monkeypatch.setattr(os, "environ", {**os.environ, "RAY_ADDRESS": f"127.0.0.1:{taken.getsockname()[1]}"})
         with pytest.raises(ConfigError, match=r"no Ray cluster answers at RAY_ADDRESS=127.* or unset RAY_ADDRESS"):
             connect()
+
+
+@pytest.mark.parametrize(
+    ("job", "chosen", "spin"),
+    [
+        (None, {}, None),
+        (None, {"GOMP_SPINCOUNT": "7"}, "7"),
+        ({}, {"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"GOMP_SPINCOUNT": "7", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "2"}, {"GOMP_SPINCOUNT": "7"}, None),
+    ],
+)
+def test_an_attached_cluster_gets_the_variables_that_a_job_does_not_give_itself(
+    job: dict[str, str] | None, chosen: dict[str, str], spin: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray refuses a variable that both name."""
+    inherited = {name: value for name, value in os.environ.items() if name not in WAIT_SETTINGS}
+    submitted = {} if job is None else {JOB_VARIABLE: json.dumps({"runtime_env": {"env_vars": job}, "metadata": {}})}
+    monkeypatch.setattr(os, "environ", {**inherited, **submitted, **chosen})
+    variables = cluster._job_variables()
+    assert variables.get("GOMP_SPINCOUNT") == spin
+    assert ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S" in variables) == (
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S" not in (job or {})
+    )
 
 
 def test_ray_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from raysl.leaderboard.page.page import page as leaderboard_page
 from raysl.plan.setup import Setup
 from raysl.report.page import page as report_page
 from raysl.report.stored import parse_report_json, report_json
+from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
@@ -323,6 +324,7 @@ def _records(folder: Path) -> Seeds:
         "kept.json": [json.dumps(kept).encode()],
         "lineage.json": [json.dumps([parent]).encode()],
         "dataset.json": [json.dumps(dataset).encode()],
+        "cpus.json": [b'{"usable": 2, "free": 1}'],
         "leaderboard.json": [asha(4).json().encode()],
         "report.json": [report_json(example()).encode()],
         "result.json": [json.dumps(result | basis).encode()],
@@ -343,6 +345,7 @@ def _read_record(kind: str, content: bytes, folder: Path) -> None:
         "kept.json": lambda: Kept.read(run).best_in(run),
         "lineage.json": partial(read_parents, run),
         "dataset.json": partial(_compare_dataset, run),
+        "cpus.json": lambda: claim_cpus(run, None),
         "leaderboard.json": partial(_show_leaderboard, where),
         "report.json": lambda: report_page(parse_report_json(content, kind)),
         "result.json": partial(Results(run).load),
