@@ -36,7 +36,7 @@ EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)
 ARRAYS = ("npy", "npz")
 """File endings of arrays, which are images where `data.channels` is a number."""
 WEIGHTS = (".pth", ".pt", ".pth.tar", ".safetensors", ".ckpt", ".torch", ".bin", ".pkl")
-SOURCES = {".parquet": "parquet", ".tar": "webdataset"}
+SOURCES = {".parquet": "parquet", ".pq": "parquet", ".tar": "webdataset"}
 LISTS = (".csv", ".tsv", ".txt", ".jsonl")
 HIDDEN = (
     "@eadir", "#recycle", "$recycle.bin", "__macosx", "lost+found", "system volume information", "thumbs.db",

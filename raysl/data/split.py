@@ -17,6 +17,8 @@ from raysl.hashing import Int64s
 
 LABELS = "labels"
 """Key of the labels' digest in `Split.content`."""
+MOST_LABELS = 200_000
+"""Labels that a start reads where the dataset cannot be read in any order, as on a remote storage."""
 UNIT_ROWS = 256  # rows of a read unit where the storage does not define units
 
 
@@ -90,6 +92,11 @@ class Split(ABC):
     def read_units(self) -> Int64s:
         """Rows of the smallest parts that are worth a read each, int64 [R]; a unit is cut into one or more of them."""
         return self.unit_sizes
+
+    @property
+    def has_quick_labels(self) -> bool:
+        """Whether all labels are read in moments, so that a start can look at them."""
+        return self.is_random_access or self.num_samples <= MOST_LABELS
 
     @abstractmethod
     def read(self, index: Int64s) -> Rows:

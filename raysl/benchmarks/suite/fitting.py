@@ -18,9 +18,6 @@ from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split, make_source
 from raysl.errors import ConfigError
 
-MOST_COUNTED = 200_000
-"""Images whose labels are read beforehand where the dataset cannot be read in any order, as on a remote storage."""
-
 
 @dataclass(frozen=True)
 class Fitting:
@@ -156,8 +153,7 @@ class MeasuredImages:
         return None if self.test is None else self._labels(self.test)
 
     def _labels(self, split: Split) -> np.ndarray | None:
-        is_quick = split.is_random_access or split.num_samples <= MOST_COUNTED
-        return split.labels_of(np.arange(split.num_samples)) if is_quick else None
+        return split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
 
     def for_(self, config: BenchmarkConfig) -> "MeasuredImages":
         """Return the images that a benchmark is measured on: these, or those in its settings.

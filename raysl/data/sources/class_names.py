@@ -2,9 +2,12 @@
 
 import json
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
+from raysl.data.sources.listing import composed
+from raysl.data.split import Split
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
@@ -81,7 +84,7 @@ def class_names(labels: np.ndarray) -> tuple[str, ...]:
     if labels.ndim == 2:
         return tuple(str(number) for number in range(labels.shape[1]))
     if labels.dtype.kind == "U":
-        return tuple(name for name in np.unique(labels).tolist() if name)
+        return tuple(sorted({composed(name) for name in np.unique(labels).tolist() if name}))
     return tuple(str(number) for number in range(int(labels.max(initial=-1)) + 1))
 
 
@@ -91,13 +94,61 @@ def number_labels(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> I
     Raises:
         ConfigError: if a name is not one of the classes.
     """
-    names, inverse = np.unique(texts, return_inverse=True)
-    numbers = {"": -1} | {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in names.tolist() if name not in numbers]
-    if unknown:
-        some = ", ".join(repr(name) for name in unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
-        raise ConfigError(f"{origin} has labels that no training image has: {some}; use the same names in both")
-    return np.array([numbers[name] for name in names.tolist()], np.int64)[inverse.reshape(-1)]
+    stored, inverse = np.unique(texts, return_inverse=True)
+    names = [composed(name) for name in stored.tolist()]
+    numbers = {"": -1} | {composed(name): number for number, name in enumerate(classes)}
+    _refuse_unseen([repr(name) for name in names if name not in numbers], origin, "use the same names in both")
+    return np.array([numbers[name] for name in names], np.int64)[inverse.reshape(-1)]
+
+
+def renumber(labels: Int64s, names: tuple[str, ...], classes: tuple[str, ...], origin: str) -> Int64s:
+    """Replace numbers of classes in one numbering by those of the same names in another.
+
+    Args:
+        labels: int64 [N], -1 where unlabelled.
+        names: of the classes, by `labels`; empty: the numbers stay.
+        classes: names of the same classes, by the numbers to return.
+        origin: file of the labels, for messages.
+
+    Raises:
+        ConfigError: if a name that a label has is not one of the classes.
+
+    >>> renumber(np.array([0, 1, -1]), ("dog", "cat"), ("cat", "dog"), "val.parquet")
+    array([ 1,  0, -1])
+    """
+    if not names or names == classes[: len(names)]:
+        return labels
+    used = np.unique(labels[labels >= 0])
+    numbers = np.full(len(names) + 1, -1, np.int64)  # -1 indexes the last
+    numbers[used] = number_labels(np.array([names[number] for number in used], str), classes, origin)
+    renumbered: Int64s = numbers[labels]
+    return renumbered
+
+
+def check_seen(held_out: Split, train: Split, origin: str) -> None:
+    """Refuse held-out numbers that no training image has, as names are refused: one of both may begin at 1.
+
+    Args:
+        held_out, train: images with one label each; where reading all labels would take long, nothing is checked.
+        origin: file of the held-out labels, for messages.
+
+    Raises:
+        ConfigError: naming such labels.
+    """
+    if train.is_multilabel or not (held_out.has_quick_labels and train.has_quick_labels):
+        return
+    known, labels = (np.unique(split.labels_of(np.arange(split.num_samples))) for split in (train, held_out))
+    if (known >= 0).any():
+        unseen = np.setdiff1d(labels[labels >= 0], known)
+        _refuse_unseen(
+            list(map(str, unseen.tolist())), origin, "number the classes alike in both, or write their names"
+        )
+
+
+def _refuse_unseen(labels: Sequence[str], origin: str, remedy: str) -> None:
+    if labels:
+        some = ", ".join(labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+        raise ConfigError(f"{origin} has labels that no training image has: {some}; {remedy}")
 
 
 def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.class_names import LABELS, class_names, number_labels
+from raysl.data.sources.class_names import LABELS, check_seen, class_names, number_labels
 from raysl.data.sources.files import FilesSplit, Paths
 from raysl.data.sources.labels import Labels, renumbered, several
 from raysl.data.sources.listing import printable
@@ -76,7 +76,9 @@ class FileList(Source):
                 )
             return None
         files, labels, origin = self._read(self.config.test, self.config.test_labels)
-        return _ListSplit(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
+        split = _ListSplit(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
+        check_seen(split, self._train, origin)
+        return split
 
     @cached_property
     def _train(self) -> "_ListSplit":
@@ -105,13 +107,9 @@ class FileList(Source):
                 f"{origin} has labels of shape {list(values.shape)}, the training images of {list(known.shape)}; save "
                 "both as [N] or as [N, classes]"
             )
-        if values.ndim == 2:
-            return values
         if values.dtype.kind == "U" or known.dtype.kind == "U":
             texts = values if values.dtype.kind == "U" else np.where(values < 0, "", values.astype(str))
             return number_labels(texts, class_names(known) if known.dtype.kind == "U" else (), origin)
-        if values.max(initial=-1) > known.max(initial=-1):
-            raise ConfigError(f"{origin} has the label {values.max()}, which no training image has")
         return values
 
     def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, Labels, str]:

@@ -14,9 +14,11 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
-from raysl.data.sources.class_names import LABELS, check_range, class_names
+from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels, renumber
 from raysl.data.sources.files import read_if_there
-from raysl.data.sources.parquet_columns import check_there
+from raysl.data.sources.label_column import parse_labels
+from raysl.data.sources.listing import composed
+from raysl.data.sources.parquet_columns import check_there, is_label_type
 from raysl.data.sources.parquet_labels import integers
 from raysl.data.sources.part_names import HELD_OUT, parse_part_name
 from raysl.data.sources.versions import read_versions, versions_digest
@@ -48,8 +50,8 @@ class HuggingFace(Source):
         image_column: str = "image"
         """Column of images, or of encoded images (binary)."""
         label_column: str | None = LABELS
-        """Column of class labels or integers, null where unlabelled. If the default is missing, nothing is labelled;
-        any other must exist; null: nothing is labelled."""
+        """Column of class labels, numbers or names, null where unlabelled. If the default is missing, nothing is
+        labelled; any other must exist; null: nothing is labelled."""
         train_split: str = DEFAULT_TRAIN
         """Training split. If the default is missing, one with a similar name, such as Training."""
         test_split: str | None = None
@@ -73,7 +75,8 @@ class HuggingFace(Source):
             raise ConfigError(
                 f"{config.dataset!r} has no split {part!r}; its splits: {', '.join(parts)}; set data.{name}_split="
             )
-        split = _TableSplit(config, part, None if name == "train" else self._train_classes)
+        has_training = name == "test" and self._train_part in parts
+        split = _TableSplit(config, part, _TableSplit(config, self._train_part) if has_training else None)
         unused = [other for other in parts if other != part]
         if name == "train" and unused and self._test_part is None:
             split.notes = (
@@ -98,18 +101,11 @@ class HuggingFace(Source):
         parts = _parts(self.config.dataset, self.config.subset_name)
         return next((part for name in wanted for part in parts if parse_part_name(part) == name), None)
 
-    @property
-    def _train_classes(self) -> tuple[str, ...]:
-        """Classes by which held-out images are numbered; empty if the training images are missing or unlabelled."""
-        config = self.config
-        parts = _parts(config.dataset, config.subset_name)
-        return _labels(parts[self._train_part], config)[1] if self._train_part in parts else ()
-
 
 class _TableSplit(Split):
     is_random_access = True
 
-    def __init__(self, config: "HuggingFace.Config", part: str, classes: tuple[str, ...] | None) -> None:
+    def __init__(self, config: "HuggingFace.Config", part: str, train: "_TableSplit | None" = None) -> None:
         assert config.dataset is not None
         self.table_key = (config.dataset, config.subset_name, part, config.image_column)
         dataset, table = config.dataset, _parts(config.dataset, config.subset_name)[part]
@@ -117,14 +113,16 @@ class _TableSplit(Split):
             raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
         _check_image(table, config)
         self.unit_sizes = runs(len(table))
-        self.labels, own_classes = _labels(table, config)
-        self.classes = classes or own_classes
-        least, most = int(self.labels.min()), int(self.labels.max())
-        check_range(least, most, f"the split {part!r} of {config.dataset!r}", len(self.classes))
+        origin = f"the split {part!r} of {dataset!r}"
+        labels, names = _labels(table, config)
+        self.kind = "names" if names else "texts" if labels.dtype.kind == "U" else "numbers"
+        self.labels, self.classes = _numbered(labels, names, origin, train)
         described = f"{table.features} {table.data.nbytes} {config.image_column}".encode()
         self.fingerprint = hashlib.sha256(described + self.labels.tobytes()).hexdigest()[:16]
         files = [(fs.LocalFileSystem(), file["filename"]) for file in table.cache_files] if _was_saved(dataset) else []
         self._written = versions_digest([table._fingerprint, *read_versions(files)])
+        if train is not None and self.kind == train.kind == "numbers":
+            check_seen(self, train, origin)
 
     @override
     def written(self, ask: bool = True) -> str:
@@ -213,20 +211,36 @@ def _check_image(table: Any, config: "HuggingFace.Config") -> None:
         )
 
 
-def _labels(table: Any, config: "HuggingFace.Config") -> tuple[Int64s, tuple[str, ...]]:
-    """Return labels int64 [N], -1 where unlabelled, and the names of the classes."""
+def _labels(table: Any, config: "HuggingFace.Config") -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels, int64 [N] with -1 where unlabelled or text [N], and the names of numbers, if there are any."""
     import datasets
 
     column = config.label_column
     if column is None or column not in table.features:
         return np.full(len(table), -1, np.int64), ()
     kind = table.features[column]
-    is_integer = isinstance(kind, datasets.Value) and pa.types.is_integer(kind.pa_type)
-    if not is_integer and not isinstance(kind, datasets.ClassLabel):
+    origin, is_named = repr(config.dataset), isinstance(kind, datasets.ClassLabel)
+    type_ = kind.pa_type if isinstance(kind, datasets.Value) else pa.null()
+    if not is_named and not is_label_type(type_):
         raise ConfigError(
-            f"{config.dataset!r}: column {column!r} holds {kind}, not class labels or integers; set data.label_column= "
+            f"{origin}: column {column!r} holds {kind}, not class labels, numbers or names; set data.label_column= "
             "to another column, or to null for unlabelled images"
         )
-    column_values = table.select_columns([column]).with_format("arrow")[:].column(0)
-    labels = integers(column_values, repr(config.dataset))
-    return labels, tuple(kind.names) if isinstance(kind, datasets.ClassLabel) else class_names(labels)
+    values = table.select_columns([column]).with_format("arrow")[:].column(0)
+    if is_named or pa.types.is_integer(type_):
+        return integers(values, origin), tuple(map(composed, kind.names)) if is_named else ()
+    return parse_labels(values.to_pylist(), origin, remedy="make the column one of ClassLabel"), ()
+
+
+def _numbered(
+    labels: np.ndarray, names: tuple[str, ...], origin: str, train: _TableSplit | None
+) -> tuple[Int64s, tuple[str, ...]]:
+    """Return labels as numbers int64 [N], and the names of their classes, which are those of the training images."""
+    known = train.classes if train is not None else ()
+    classes = known or names or class_names(labels)
+    if train is not None and train.kind == "texts" and not names:
+        labels = np.where(labels < 0, "", labels.astype(str)) if labels.dtype.kind != "U" else labels
+    if labels.dtype.kind == "U":
+        return number_labels(labels, classes, origin), classes
+    check_range(int(labels.min()), int(labels.max()), origin, len(names or classes))
+    return renumber(labels, names, classes, origin), classes

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from raysl.data.sources.class_names import check_range
+from raysl.data.sources.listing import composed
 from raysl.errors import ConfigError
 
 UNLABELLED = frozenset({"", "nan", "null", "-1"})
@@ -83,7 +84,7 @@ def _parse(value: float | str | None, as_names: bool) -> int | str | None:
     number = _WHOLE.fullmatch(text)
     if text.lower() in UNLABELLED or (number is not None and int(number[1]) == -1):
         return None
-    return text if as_names or number is None else int(number[1])
+    return composed(text) if as_names or number is None else int(number[1])
 
 
 def _is_wrong(label: int | str | None, beside_numbers: bool) -> bool:

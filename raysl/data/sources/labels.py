@@ -9,6 +9,7 @@ import numpy as np
 
 from raysl.data.sources.class_names import LABELS, check_numbers, class_names
 from raysl.data.sources.label_column import parse_labels
+from raysl.data.sources.listing import composed
 from raysl.data.sources.tables import Table
 from raysl.errors import ConfigError
 
@@ -86,15 +87,16 @@ def renumbered(labels: Labels, classes: tuple[str, ...], origin: str) -> np.ndar
     Raises:
         ConfigError: if one of their classes is not among those.
     """
-    column = {name: number for number, name in enumerate(classes)}
-    if unknown := [name for name in labels.classes if name not in column]:
+    column = {composed(name): number for number, name in enumerate(classes)}
+    names = [composed(name) for name in labels.classes]
+    if unknown := [name for name in names if name not in column]:
         raise ConfigError(
             f"{origin} has classes that no training image has: {', '.join(map(repr, unknown[:5]))}; use the same names "
             "in both"
         )
     matrix = np.full((len(labels.values), len(classes)), labels.absent, np.int8)
     matrix[(labels.values == -1).all(1)] = -1
-    matrix[:, [column[name] for name in labels.classes]] = labels.values
+    matrix[:, [column[name] for name in names]] = labels.values
     return matrix
 
 

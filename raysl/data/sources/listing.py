@@ -2,6 +2,7 @@
 
 import errno
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,15 @@ def list_folders(uri: str) -> list[str]:
 def printable(path: str) -> str:
     """Return a path that can be printed and stored: bytes that are not UTF-8 and control characters as `\\xe9`."""
     return visible(path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+
+
+def composed(name: str) -> str:
+    """Return a name in composed characters (NFC), so that those of Macs, which are decomposed (NFD), equal others.
+
+    >>> composed("cafe\u0301") == "caf\u00e9"
+    True
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def join_some(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import MANIFEST_FILE, Json, check_finished, files_of
 from raysl.data.source import Source, Split
-from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.class_names import LABELS, check_seen
 from raysl.data.sources.ingested import IMAGES, IngestedSplit, ingested_splits
 from raysl.data.sources.listing import File, join_some, list_files
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
@@ -20,6 +20,9 @@ from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
 from raysl.errors import ConfigError
 from raysl.storage.addresses import stat_uri
+
+ENDINGS = (".parquet", ".pq")
+"""Endings of the files in a folder that are read, in small letters or capitals."""
 
 
 class Parquet(Source):
@@ -30,9 +33,10 @@ class Parquet(Source):
     files that match none of these words are training data. In a folder that `raysl ingest` wrote, only the files in
     its manifest are used.
 
-    Labels are integers, class names, or lists with one value per class: 1 present, 0 absent, -1 ignore. Class names are
-    sorted; their numbers come from the training split. A text column `name`, or `path` if there is no `name`, names the
-    images. Other columns are ignored.
+    Labels are numbers, class names, or lists with one value per class: 1 present, 0 absent, -1 ignore. Without a
+    column, folders such as `label=cat/` (Hive partitions) label their files. Class names are sorted; their numbers come
+    from the training split. Names that raysl or `datasets` stored in files number held-out labels by name. A text
+    column `name`, or `path` if there is no `name`, names the images. Other columns are ignored.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -60,14 +64,23 @@ class Parquet(Source):
             return self._train
         if (uri := self.config.test) is not None:
             listing = list_parquet_files(uri)
-            return self._make_split(uri, listing, list(listing.paths.values()), listing.notes, self._training_classes)
+            return self._held_out(uri, listing, list(listing.paths.values()), listing.notes)
         if self.config.path is None or not self._path_parts.test:
             return None
         # the training split shows the notes on `path`, unless it is from elsewhere
         notes = () if self.config.train is None else self._path_listing.notes
-        return self._make_split(
-            self.config.path, self._path_listing, self._path_parts.test, notes, self._training_classes
-        )
+        return self._held_out(self.config.path, self._path_listing, self._path_parts.test, notes)
+
+    def _held_out(
+        self, uri: str, listing: "ParquetListing", paths: Sequence[str], notes: tuple[str, ...]
+    ) -> ParquetSplit:
+        """Return held-out images with the numbers of the training images, where there are any."""
+        has_training = self.config.train is not None or self.config.path is not None
+        train = self._train if has_training and not self.config.classes else None
+        split = self._make_split(uri, listing, paths, notes, train)
+        if train is not None and split.labelling.has_plain_numbers and train.labelling.has_plain_numbers:
+            check_seen(split, train, uri)
+        return split
 
     @cached_property
     def _train(self) -> ParquetSplit:
@@ -91,27 +104,21 @@ class Parquet(Source):
         """Training and held-out files in `path`."""
         return choose_files(self._path_listing.paths.items(), self.config.path)
 
-    @property
-    def _training_classes(self) -> tuple[str, ...]:
-        """Classes that number held-out labels; empty without training data, or if the settings name the classes."""
-        has_no_training_data = self.config.train is None and self.config.path is None
-        return () if self.config.classes or has_no_training_data else self._train.classes
-
     def _make_split(
         self,
         uri: str,
         listing: "ParquetListing",
         paths: Sequence[str],
         notes: tuple[str, ...],
-        training_classes: tuple[str, ...] = (),
+        train: ParquetSplit | None = None,
     ) -> ParquetSplit:
         config = self.config
         has_known_columns = config.image_column == IMAGES and config.label_column in (LABELS, None)
         described = listing.ingested if has_known_columns else ()
         manifest = next((split for split in described if split.paths == tuple(paths)), None)
         columns = config.image_column, config.label_column
-        split = ParquetSplit(uri, paths, *columns, config.classes, training_classes, listing.versions, manifest)
-        split.notes = notes
+        split = ParquetSplit(uri, paths, *columns, config.classes, train, listing.versions, manifest)
+        split.notes = (*notes, *split.notes)
         return split
 
 
@@ -147,7 +154,7 @@ def list_parquet_files(uri: str) -> ParquetListing:
         raise ConfigError(f"no file or folder {uri!r}; give a Parquet file or a folder of them")
     files = {file.path: file for file in list_files(uri).files}
     manifests = check_finished(system, info.path, files)
-    parquet_paths = sorted(path for path in files if path.endswith(".parquet"))
+    parquet_paths = sorted(path for path in files if path.lower().endswith(ENDINGS))
     check_names(parquet_paths, uri)
     hashes = {folder: _hashes(folder, manifest) for folder, manifest in manifests.items()}
     paths = {path: f"{info.path}/{path}" for path in parquet_paths if not _is_excluded(path, hashes)}

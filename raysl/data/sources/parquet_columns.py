@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import fs
+from pyarrow.dataset import get_partition_keys, partitioning
 
 from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.listing import composed
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.reads import in_parallel, read_ranges, retrying, small_reads
@@ -67,6 +69,24 @@ class _Footer(NamedTuple):
     sizes_line: bytes
 
 
+def folder_label(path: str, column: str) -> str | None:
+    """Return the value in a folder such as `label=cat` above a file, empty where Hive writes null; None without one.
+
+    >>> folder_label("/data/label=big%20cat/part-0.parquet", "label")
+    'big cat'
+    """
+    partition = partitioning(pa.schema([(column, pa.string())]), flavor="hive").parse(path)
+    keys = get_partition_keys(partition)
+    return (keys[column] or "") if column in keys else None
+
+
+def is_label_type(kind: pa.DataType) -> bool:
+    """Whether a column of this type may hold one label of each row: numbers or texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
 def read_footers(
     system: fs.FileSystem,
     files: Sequence[str],
@@ -88,7 +108,7 @@ def read_footers(
 
     def read(path: str) -> _Footer:
         metadata = _read_metadata(system, path, num_bytes.get(path))
-        schema = _without_other_metadata(metadata.schema.to_arrow_schema())
+        schema = _without_other_metadata(metadata.schema.to_arrow_schema(), label_column)
         check_columns(path, schema, image_column, label_column)
         has_range = label_column is not None and label_kind(schema, label_column) == "integers"
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -156,7 +176,8 @@ def check_columns(path: str, schema: pa.Schema, image_column: str, label_column:
     for column in (image_column, label_column, *NAME_COLUMNS):
         if schema.names.count(column) > 1:
             raise ConfigError(f"{path} has {schema.names.count(column)} columns {column!r}; give each its own name")
-    check_there(path, schema.names, image_column, label_column)
+    folders = [label_column] if label_column is not None and folder_label(path, label_column) is not None else []
+    check_there(path, [*schema.names, *folders], image_column, label_column)
     kind = schema.field(image_column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
@@ -168,7 +189,7 @@ def check_columns(path: str, schema: pa.Schema, image_column: str, label_column:
         )
     if label_kind(schema, label_column) == "":
         raise ConfigError(
-            f"{path}: column {label_column!r} holds {schema.field(label_column).type}, not integers, names or lists of "
+            f"{path}: column {label_column!r} holds {schema.field(label_column).type}, not numbers, names or lists of "
             "integers; set data.label_column= to another column, or to null for unlabelled images"
         )
 
@@ -216,7 +237,8 @@ def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None
 
 
 def label_kind(schema: pa.Schema, column: str | None) -> str | None:
-    """Return `integers`, `text` or `lists`, the kind of a column; None if it is missing, empty for other kinds."""
+    """Return `integers`, `values` (texts or floats) or `lists`, the kind of a column; None if it is missing, empty for
+    other kinds."""
     if column is None or column not in schema.names:
         return None
     kind = schema.field(column).type
@@ -224,7 +246,24 @@ def label_kind(schema: pa.Schema, column: str | None) -> str | None:
         return "integers"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return "lists" if pa.types.is_integer(kind.value_type) else ""
-    return "text" if _has_text(schema, column) else ""
+    return "values" if is_label_type(kind) else ""
+
+
+def unread_columns(schema: pa.Schema, uri: str, image_column: str) -> tuple[str, ...]:
+    """Return a note on columns of images without labels that may hold labels; none without such columns."""
+    others = [
+        field.name
+        for field in schema
+        if field.name not in (image_column, "index", *NAME_COLUMNS)
+        and (is_label_type(field.type) or pa.types.is_boolean(field.type) or label_kind(schema, field.name) == "lists")
+    ]
+    if not others:
+        return ()
+    some = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
+    return (
+        f"the images in {uri!r} have no labels, as there is no column {LABELS!r}; the columns {some} are not read: "
+        "give data.label_column= the one of labels, or store labels of several classes as a list of 1 and 0 a row",
+    )
 
 
 def name_column(schemas: Iterable[pa.Schema]) -> str | None:
@@ -234,7 +273,7 @@ def name_column(schemas: Iterable[pa.Schema]) -> str | None:
 
 
 def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
-    """Return the class names that a file stores; empty for files that raysl did not write."""
+    """Return the class names that a file of raysl or of `datasets` stores; empty for other files."""
     stored = (schema.metadata or {}).get(CLASSES_KEY)
     if stored is None:
         return ()
@@ -244,35 +283,33 @@ def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
         classes = None
     if not fits(classes, list[str]):
         raise ConfigError("a Parquet file is damaged: its class names are not a list of texts; make it again")
-    return tuple(classes)
+    return tuple(map(composed, classes))
 
 
-def agreed_classes(schemas: dict[str, pa.Schema], training: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the class names that the files of a split store, after checking that they agree.
+WAY_OUT = "make both alike, or give data.classes= if the numbers mean the same"
+
+
+def agreed_classes(schemas: dict[str, pa.Schema]) -> tuple[str, ...]:
+    """Return the class names that the files of a split store, after checking that they agree; empty without any.
 
     Args:
         schemas: by file.
-        training: classes of the training images, which must begin with them; empty for the training images themselves.
 
     Raises:
-        ConfigError: naming two files, or a file and the training images, whose classes differ.
+        ConfigError: naming two files whose classes differ.
     """
     stored = {path: names for path, schema in schemas.items() if (names := stored_classes(schema))}
-    if not stored:
-        return training
-    first, classes = next(iter(stored.items()))
-    way_out = "ingest both alike, or give data.classes= if the numbers mean the same"
+    first, classes = next(iter(stored.items()), ("", ()))
     for path, other in stored.items():
         if other != classes:
-            raise ConfigError(f"{first} has the classes {_describe(classes)}, and {path} {_describe(other)}; {way_out}")
-    if training and training[: len(classes)] != classes:
-        raise ConfigError(
-            f"{first} has the classes {_describe(classes)}, and the training images {_describe(training)}; {way_out}"
-        )
-    return training or classes
+            raise ConfigError(
+                f"{first} has the classes {describe_classes(classes)}, and {path} {describe_classes(other)}; {WAY_OUT}"
+            )
+    return classes
 
 
-def _describe(classes: tuple[str, ...]) -> str:
+def describe_classes(classes: tuple[str, ...]) -> str:
+    """Return the first few names of classes, for messages."""
     rest = len(classes) - SHOWN
     return ", ".join(repr(name) for name in classes[:SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -302,10 +339,23 @@ def _read_footer(system: fs.FileSystem, path: str, num_bytes: int) -> bytes | No
     return MAGIC + tail[-footer:]
 
 
-def _without_other_metadata(schema: pa.Schema) -> pa.Schema:
+def _without_other_metadata(schema: pa.Schema, label_column: str | None) -> pa.Schema:
     """Keep only the names of the classes: what others store may differ from file to file."""
-    stored = (schema.metadata or {}).get(CLASSES_KEY)
+    metadata = schema.metadata or {}
+    stored = metadata.get(CLASSES_KEY) or _names_of_datasets(metadata.get(b"huggingface"), label_column)
     return schema.with_metadata(None if stored is None else {CLASSES_KEY: stored})
+
+
+def _names_of_datasets(content: bytes | None, label_column: str | None) -> bytes | None:
+    """Return the names that the package `datasets` stores of a column of class labels, as a JSON list."""
+    try:
+        tree = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        return None
+    for key in ("info", "features", label_column):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    is_named = isinstance(tree, dict) and tree.get("_type") == "ClassLabel" and fits(tree.get("names"), list[str])
+    return json.dumps(tree["names"]).encode() if is_named else None
 
 
 def _column_sizes(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from raysl.data.sources.class_names import check_numbers, check_range, class_names, number_labels
+from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.parquet_columns import Range
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -19,18 +20,27 @@ from raysl.storage.reads import REMOTE_READS, in_parallel, retrying
 READS = 8  # local files at a time
 
 
-def raw_labels(column: pa.ChunkedArray, path: str) -> np.ndarray:
+REMEDY = "give data.classes= the names"
+"""What a user does whose labels are names though they look like numbers."""
+
+
+def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np.ndarray:
     """Return labels as they are stored: int64 [B], text [B], or int64 [B, K]; null becomes -1 or an empty text.
 
+    Args:
+        column: of integers, of texts or floats, which `parse_labels` reads, or of lists.
+        path: of the file, for messages.
+        as_names: whether texts that look like numbers are names.
+
     Raises:
-        ConfigError: if lists differ in length, or hold anything but 1, 0 and -1.
+        ConfigError: if a text or float is no label, lists differ in length, or hold anything but 1, 0 and -1.
     """
     kind = column.type
     if pa.types.is_integer(kind):
         return integers(column, path)
     rows = column.to_pylist()
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return np.array(["" if row is None else row for row in rows], str)
+        return parse_labels(rows, path, as_names=as_names, remedy=REMEDY)
     lengths = {len(row) for row in rows if row is not None}
     if len(lengths) > 1:
         raise ConfigError(
@@ -57,35 +67,62 @@ def integers(column: pa.ChunkedArray, origin: str) -> Int64s:
 
 
 def find_classes(
-    system: fs.FileSystem, files: Sequence[str], column: str, classes: tuple[str, ...], is_multilabel: bool
-) -> tuple[str, ...]:
-    """Read all texts or lists of labels, check them, and return the names of the classes.
+    system: fs.FileSystem, files: Sequence[str], column: str, classes: tuple[str, ...], as_names: bool
+) -> tuple[tuple[str, ...], bool]:
+    """Read all texts or floats, check them, and return the names of the classes, and whether labels are names.
 
     Args:
         system: the file system of the files.
         files: their paths.
-        column: of texts, or of lists.
+        column: of texts or floats.
         classes: names of the classes; empty: those of the labels.
-        is_multilabel: whether the column holds lists.
+        as_names: whether texts that look like numbers are names.
 
     Raises:
-        ConfigError: naming a file that cannot be read, or that has a label of no class.
+        ConfigError: naming a file that cannot be read, that has a label of no class, or that has names where another
+            has numbers.
     """
-    labelled: set[str] = set()
+
+    def read(path: str) -> np.ndarray:
+        labels = np.unique(_read_labels(system, path, column, as_names))
+        if classes and labels.dtype.kind == "U":
+            number_labels(labels, classes, path)
+        elif classes:
+            check_range(*find_range(labels), path, len(classes))
+        return labels[labels >= 0] if labels.dtype.kind != "U" else labels
+
+    texts: dict[str, np.ndarray] = {}
+    numbers: dict[str, np.ndarray] = {}
+    for path, labels in zip(files, in_parallel(read, files, label_reads(system)), strict=True):
+        if len(labels):
+            (texts if labels.dtype.kind == "U" else numbers)[path] = labels
+    if texts and numbers:
+        raise ConfigError(
+            f"{next(iter(texts))} has names in the column {column!r} and {next(iter(numbers))} has numbers; use one of "
+            f"both, or {REMEDY} if all labels are names, numbers too"
+        )
+    labelled = [*(texts or numbers).values()]
+    return classes or class_names(np.concatenate(labelled) if labelled else np.empty(0, np.int64)), bool(texts)
+
+
+def count_lists(system: fs.FileSystem, files: Sequence[str], column: str, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Read all lists of labels, check that they have one label of each class, and return the names of the classes.
+
+    Args:
+        system, files, column, classes: as in `find_classes`; the column holds lists.
+
+    Raises:
+        ConfigError: naming a file that cannot be read, or whose lists have another length.
+    """
 
     def read(path: str) -> tuple[str, ...]:
-        labels = _read_labels(system, path, column)
-        if not is_multilabel and classes:
-            number_labels(labels, classes, path)
-        return class_names(labels)
+        return class_names(_read_labels(system, path, column))
 
-    width: tuple[str, ...] = classes if is_multilabel else ()
     for path, names in zip(files, in_parallel(read, files, label_reads(system)), strict=True):
-        if is_multilabel and names:
-            check_width(path, len(names), width)
-            width = width or names
-        labelled.update(names)
-    return width or classes or tuple(sorted(labelled))
+        if names:
+            check_width(path, len(names), classes)
+            classes = classes or names
+    return classes
 
 
 def check_width(path: str, width: int, classes: tuple[str, ...]) -> None:
@@ -129,14 +166,14 @@ def count_classes(
     return classes or class_names(np.array([largest]))
 
 
-def labels_digest(system: fs.FileSystem, files: Sequence[str], column: str) -> str:
+def labels_digest(system: fs.FileSystem, files: Sequence[str], column: str, as_names: bool = False) -> str:
     """Return 16 hexadecimal digits of all labels as they are stored, in the order of the rows.
 
     Raises:
         ConfigError: naming a file that cannot be read.
     """
 
-    read = partial(_read_labels, system, column=column)
+    read = partial(_read_labels, system, column=column, as_names=as_names)
     return join_digests(in_parallel(lambda path: digest_of(read(path)), files, label_reads(system)))
 
 
@@ -161,11 +198,11 @@ def find_range(labels: np.ndarray) -> Range:
     return int(labels.min(initial=-1)), int(labels.max(initial=-1))
 
 
-def _read_labels(system: fs.FileSystem, path: str, column: str) -> np.ndarray:
+def _read_labels(system: fs.FileSystem, path: str, column: str, as_names: bool = False) -> np.ndarray:
     def read() -> pa.ChunkedArray:
         with system.open_input_file(path) as file:
             return pq.ParquetFile(file, pre_buffer=True).read(columns=[column])[column]
 
     with storage_errors("read", path):
         values = retrying(read, "read", path)
-    return raw_labels(values, path)
+    return raw_labels(values, path, as_names)

@@ -14,21 +14,14 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.source import LABELS, Rows, Split
-from raysl.data.sources.class_names import number_labels
+from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
 from raysl.data.sources.files import Paths
 from raysl.data.sources.ingested import IngestedSplit
-from raysl.data.sources.parquet_columns import (
-    Footers,
-    agreed_classes,
-    check_alike,
-    label_kind,
-    name_column,
-    read_footers,
-    stored_classes,
-)
-from raysl.data.sources.parquet_labels import check_width, count_classes, find_classes, labels_digest, raw_labels
+from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
+from raysl.data.sources.parquet_labelling import Labelling, find_labelling
+from raysl.data.sources.parquet_labels import digest_of, labels_digest
 from raysl.data.sources.versions import versions_digest
-from raysl.data.split import Encoded, Missing, by_unit, joined_digest
+from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, joined_digest
 from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s, hash_text
 from raysl.storage.addresses import open_uri
@@ -39,7 +32,6 @@ RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size stays in the memory of 
 CACHE_BYTES = 1 << 30  # of such splits
 PART_BYTES = 1 << 28  # of row groups of which only some rows were read: the others may be needed soon
 FOOTER_BYTES = 1 << 24
-MOST_READ = 200_000  # rows of a remote dataset whose labels are read for their digest
 
 
 @dataclass(frozen=True)
@@ -85,9 +77,9 @@ class ParquetSplit(Split):
         uri: a path or URI in the file system of the files.
         files: their paths.
         image_column: encoded images.
-        label_column: integers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
+        label_column: numbers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
         classes: names of the classes; empty: those that the files store.
-        training: classes of the training images; empty for the training images themselves.
+        training: the training images, whose classes number held-out labels; None for these themselves.
         versions: of the files, by their paths.
         manifest: what the manifest of an ingest says about exactly these files; default: their footers are read.
 
@@ -103,7 +95,7 @@ class ParquetSplit(Split):
         image_column: str,
         label_column: str | None,
         classes: tuple[str, ...],
-        training: tuple[str, ...] = (),
+        training: "ParquetSplit | None" = None,
         versions: Mapping[str, FileVersion] | None = None,
         manifest: IngestedSplit | None = None,
     ) -> None:
@@ -120,7 +112,6 @@ class ParquetSplit(Split):
         if not len(footers.unit_sizes):
             raise ConfigError(f"no rows in the Parquet files of {uri!r}; give data.path= files with images")
         check_alike(footers.schemas, label_column)
-        first = next(iter(footers.schemas.values()))
         self.unit_files, self.unit_groups = footers.unit_files, footers.unit_groups
         self.unit_sizes = footers.unit_sizes
         self.fingerprint = footers.fingerprint
@@ -131,36 +122,22 @@ class ParquetSplit(Split):
         version_texts = [f"{version.sha256} {version.written}" for version in known]
         self._version = joined_digest([footers.sizes_digest, *version_texts])
         self.is_random_access = footers.num_bytes <= RANDOM_ACCESS_BYTES
-        self.label_column = label_column if label_column in first.names else None
         self.name_column = name_column(footers.schemas.values())
-        self.is_multilabel = label_kind(first, label_column) == "lists"
-        self.classes = self._find_classes(footers, classes, training)
+        known_labels = None if training is None else training.labelling
+        self.labelling: Labelling = find_labelling(
+            system, list(self.files), footers, label_column, classes, known_labels
+        )
+        self.label_column = self.labelling.column
+        self.is_multilabel = self.labelling.is_multilabel
+        self.classes = self.labelling.classes
         if manifest is not None and self.label_column is not None:
             self._labels_digest = manifest.labels_digest
-        self.classes_key = hash_text("\n".join(self.classes))  # part of the cache's key: it holds labels by number
-
-    def _find_classes(self, footers: Footers, given: tuple[str, ...], training: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names of the classes, from the settings, the training images, the files, or all labels."""
-        first = next(iter(footers.schemas.values()))
-        if self.label_column is None:
-            if given:
-                raise ConfigError(
-                    f"data.classes= names {len(given):,} classes, and {self.uri!r} has no column of labels; "
-                    "set data.label_column="
-                )
-            return agreed_classes(footers.schemas, training)
-        system, _ = open_uri(self.uri)
-        kind = label_kind(first, self.label_column)
-        if kind == "text":
-            named = given or training or stored_classes(first)
-        else:
-            named = given or agreed_classes(footers.schemas, training)
-        if kind == "integers":
-            return count_classes(system, footers.label_ranges, self.label_column, named)
-        if self.is_multilabel and named and footers.label_width is not None:
-            check_width(self.files[0], footers.label_width, named)
-            return named
-        return find_classes(system, list(self.files), self.label_column, named, self.is_multilabel)
+        # part of the cache's key: it holds labels by number
+        self.classes_key = hash_text("\n".join([*self.classes, "", *self.labelling.stored]))
+        if label_column == DEFAULT_COLUMN and self.labelling.column is None and self.labelling.by_file is None:
+            self.notes = unread_columns(next(iter(footers.schemas.values())), uri, image_column)
+        if not set(self.labelling.stored) <= set(self.classes):
+            self.labels_of(np.arange(self.num_samples))  # refuses images of a class without training images
 
     @override
     def content(self) -> Mapping[str, str]:
@@ -169,9 +146,12 @@ class ParquetSplit(Split):
     @cached_property
     def _labels_digest(self) -> str:
         """Digest of all labels; empty without labels, or if reading them from a remote storage would take long."""
+        if self.labelling.by_file is not None:
+            return digest_of(self.labelling.by_file).hex()[:16]
         system, _ = open_uri(self.uri)
-        is_quick = isinstance(system, fs.LocalFileSystem) or self.num_samples <= MOST_READ
-        return labels_digest(system, list(self.files), self.label_column) if self.label_column and is_quick else ""
+        if not self.label_column or not (isinstance(system, fs.LocalFileSystem) or self.num_samples <= MOST_LABELS):
+            return ""
+        return labels_digest(system, list(self.files), self.label_column, self.labelling.as_names)
 
     @override
     def written(self, ask: bool = True) -> str:
@@ -196,6 +176,8 @@ class ParquetSplit(Split):
             unit = self._unit(number, with_images=True, is_whole=len(rows) == self.unit_sizes[number])
             if unit.labels is not None:
                 labels[positions] = unit.labels[rows]
+            elif self.labelling.by_file is not None:
+                labels[positions] = self.labelling.by_file[self.unit_files[number]]
             for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
                 images[position] = unit.image(row)
                 names[position] = self._name(number, unit, row)
@@ -204,6 +186,8 @@ class ParquetSplit(Split):
     @override
     def labels_of(self, index: Int64s) -> Int64s:
         labels = self._no_labels(len(index))
+        if self.labelling.by_file is not None:
+            return self.labelling.by_file[self.unit_files[np.searchsorted(self.starts, index, side="right") - 1]]
         for number, positions in self._by_unit(index) if self.label_column is not None else ():
             unit_labels = self._unit(number, with_images=False).labels
             assert unit_labels is not None
@@ -252,7 +236,7 @@ class ParquetSplit(Split):
                     images = pc.struct_field(images, "bytes")
                 images = images.dictionary_decode() if pa.types.is_dictionary(images.type) else images
             names = None if names is None else names.combine_chunks()
-            numbers = None if labels is None else self._numbers(labels, path)
+            numbers = None if labels is None else self.labelling.numbers(labels, path)
             return _Unit(images, numbers, names, paths), table.nbytes
 
         key = self.fingerprint, self._version, self.classes_key, path, group, *wanted
@@ -289,13 +273,6 @@ class ParquetSplit(Split):
             if _DAMAGE.search(str(error)):
                 raise pa.ArrowInvalid(short_reason(error)) from error  # another try would read the same
             raise
-
-    def _numbers(self, column: pa.ChunkedArray, path: str) -> Int64s:
-        """Return labels as numbers of the classes: int64 [B], or [B, K]."""
-        labels = raw_labels(column, path)
-        if labels.ndim == 2 and labels.shape[1] == 0:  # a row group of nulls
-            return self._no_labels(len(labels))
-        return number_labels(labels, self.classes, path) if labels.dtype.kind == "U" else labels
 
 
 _DAMAGE = re.compile("thrift|decompress|corrupt|end of stream|page", re.IGNORECASE)

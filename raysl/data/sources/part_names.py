@@ -27,7 +27,7 @@ _PART_BY_WORD = {
 _KINDS = r"(?:sets?|data|images?|imgs?|splits?|parts?|files?|shards?)?"
 _PART = re.compile(rf"({'|'.join(_PART_BY_WORD)}){_KINDS}\d*")
 _HELD_OUT = re.compile(rf"(?:val|valid|validation|tests?|testing|eval|evaluation|heldout|holdout){_KINDS}\d*")
-_NEUTRAL = re.compile(rf"(?:of|data|images?|{_KINDS}\d*|parquet|tar|snappy|gz|gzip|zstd|zst|lz4|brotli)")
+_NEUTRAL = re.compile(rf"(?:of|data|images?|{_KINDS}\d*|parquet|pq|tar|snappy|gz|gzip|zstd|zst|lz4|brotli)")
 
 
 def parse_part_name(name: str) -> str | None:

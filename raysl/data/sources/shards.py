@@ -56,7 +56,7 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
         return [Shard(*cut(uri), info.size, info.mtime_ns)]
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a {ending} file, a folder of them, or a pattern of names")
-    files = sorted(file for file in list_files(uri).files if file.path.endswith(ending))
+    files = sorted(file for file in list_files(uri).files if file.path.lower().endswith(ending))
     if not files:
         raise ConfigError(f"no {ending} files in {uri!r}, sub-folders included")
     check_names((file.path for file in files), uri)

@@ -136,10 +136,22 @@ def test_held_out_labels_are_numbered_by_the_training_images(images: Path) -> No
         held_out("c.png owl\na.png cow\nb.png cat\n")
     with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: '1'"):
         held_out("c.png 1\n")
-    with pytest.raises(ConfigError, match=r"test.txt has the label 2, which no training image has"):
+    with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: 2; number the classes"):
         held_out("c.png 2\n", "b.png 0\na.png 1\n")
     with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: 'cat'"):
         held_out("c.png cat\n", "b.png\na.png\n")
+
+
+@pytest.mark.parametrize(("train", "test"), [([1, 2, 3], [0, 1, 2]), ([0, 1, 2], [1, 2, 3]), ([0, 2], [0, 1])])
+def test_held_out_numbers_that_no_training_image_has_are_refused_as_names_are(
+    images: Path, train: list[int], test: list[int]
+) -> None:
+    lists = {
+        part: write(images / f"{part}.txt", "".join(f"{'abc'[row]}.png {label}\n" for row, label in enumerate(labels)))
+        for part, labels in (("train", train), ("test", test))
+    }
+    with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: \d; number the classes"):
+        FileList(FileList.Config(**lists)).required("test")
 
 
 def test_paths_are_below_the_root_or_elsewhere(images: Path) -> None:

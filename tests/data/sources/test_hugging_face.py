@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysl.data.source import Missing
+from raysl.data.sources.concat import Concat
 from raysl.data.sources.hugging_face import HuggingFace
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
@@ -95,6 +96,49 @@ def test_held_out_labels_are_of_the_training_classes(tmp_path: Path) -> None:
         assert message.startswith(f"the split 'val' of '{tmp_path}/{name}' has the label {label}")
 
 
+def test_held_out_labels_of_other_names_are_numbered_by_those_of_the_training_images(tmp_path: Path) -> None:
+    def saved(folder: str, train: list[str], test: list[str], labels: list[int]) -> HuggingFace:
+        kinds = [datasets.ClassLabel(names=names) for names in (train, test)]
+        parts = {
+            "train": table_of(list(range(len(train))), list(range(len(train))), kinds[0]),
+            "test": table_of(list(range(len(labels))), labels, kinds[1]),
+        }
+        datasets.DatasetDict(parts).save_to_disk(str(tmp_path / folder))
+        return source_of(tmp_path / folder)
+
+    test = saved("a", ["cat", "dog", "emu"], ["cat", "emu"], [0, 1, -1, 1]).required("test")
+    assert (all_rows(test).labels.tolist(), test.classes) == ([0, 2, -1, 2], ("cat", "dog", "emu"))
+    assert all_rows(saved("b", ["cat", "dog"], ["emu", "cat"], [1]).required("test")).labels.tolist() == [0]
+    assert "has labels that no training image has: 'emu'; use the same names" in message_of(
+        saved("c", ["cat", "dog"], ["emu", "cat"], [0]), "test"
+    )
+    both = {key: HuggingFace.Config(dataset=str(tmp_path / key)) for key in ("a", "b")}
+    joined = Concat(Concat.Config(sources=both)).required("test")
+    assert (joined.classes, all_rows(joined).labels.tolist()) == (("cat", "dog", "emu"), [0, 2, -1, 2, 0])
+
+
+def test_texts_and_floats_are_labels_by_the_rule_of_all_columns(tmp_path: Path) -> None:
+    def saved(folder: str, kind: str, train: list[Any], test: list[Any]) -> HuggingFace:
+        parts = {
+            part: table_of(list(range(len(labels))), labels, datasets.Value(kind))
+            for part, labels in (("train", train), ("test", test))
+        }
+        datasets.DatasetDict(parts).save_to_disk(str(tmp_path / folder))
+        return source_of(tmp_path / folder)
+
+    source = saved("a", "string", ["dog", "cafe\u0301", "nan", None], ["caf\u00e9", "", "dog"])
+    assert source.required("train").classes == ("caf\u00e9", "dog")
+    assert all_rows(source.required("train")).labels.tolist() == [1, 0, -1, -1]
+    assert all_rows(source.required("test")).labels.tolist() == [0, -1, 1]
+    source = saved("b", "float64", [1.0, float("nan"), 2.0], [2.0, 1.0])
+    assert all_rows(source.required("train")).labels.tolist() == [1, -1, 2]
+    assert all_rows(source.required("test")).labels.tolist() == [2, 1]
+    assert "row 2: the label 'x' is no whole number" in message_of(saved("c", "string", ["1", "x"], ["1"]))
+    assert "no training image has: 'emu'" in message_of(saved("d", "string", ["cat", "dog"], ["emu"]), "test")
+    assert "no training image has: '0'" in message_of(saved("e", "string", ["cat", "dog"], ["0"]), "test")
+    assert "no training image has: 0; number" in message_of(saved("f", "int64", [1, 2, 3], [0, 1, 2]), "test")
+
+
 def test_ids_are_no_labels(tmp_path: Path) -> None:
     table_of([1], [30_000_000], datasets.Value("int64")).save_to_disk(str(tmp_path / "saved"))
     assert "has the label 30000000; the largest is 10,000,000: are these ids? set data.label_column=" in message_of(
@@ -148,8 +192,10 @@ def test_columns_that_are_none_are_refused(tmp_path: Path) -> None:
     assert "column 'label' holds Value('string'), not images" in message_of(
         source_of(tmp_path / "saved", image_column="label")
     )
-    assert "column 'label' holds Value('string'), not class labels or integers; set data.label_column=" in message_of(
-        source_of(tmp_path / "saved")
+    table_of([1], [[0]], datasets.Sequence(datasets.Value("int64"))).save_to_disk(str(tmp_path / "lists"))
+    message = message_of(source_of(tmp_path / "lists"))
+    assert (
+        "column 'label' holds List(Value('int64')), not class labels, numbers or names; set data.label_col" in message
     )
 
 

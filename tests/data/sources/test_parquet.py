@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from raysl.config.places import source_at
 from raysl.data.ingest.ingest import ingest
 from raysl.data.ingest.shard import Layout
 from raysl.data.sources import parquet_columns, parquet_split
@@ -73,7 +74,9 @@ def test_lists_of_labels_make_a_multi_label_split(tmp_path: Path, kind: pa.DataT
     [
         ([[1, 0], [1], [0, 0]], r"a.parquet: lists of 1 and of 2 labels; give one for each class"),
         ([[1, 0], [2, 0], [0, 0]], r"a.parquet has the label 2; multi-label entries are 1 for present"),
-        ([0.5, 1.0, 2.0], r"column 'label' holds double, not integers, names or lists of integers; set data.label_co"),
+        ([0.5, 1.0, 2.0], r"a.parquet, row 1: the label 0.5 is no whole number, but row 2 has the number 1.0"),
+        ([[0.5], [1.0], [2.0]], r"'label' holds list<.*double>, not numbers, names or lists of integers; set data.lab"),
+        (["0", "1", "x"], r"a.parquet, row 3: the label 'x' is no whole number, .* or give data.classes= the names if"),
     ],
 )
 def test_columns_that_are_no_labels_are_refused(tmp_path: Path, labels: Any, message: str) -> None:
@@ -192,18 +195,142 @@ def named(file: Path, classes: list[str], label: list[int]) -> None:
     pq.write_table(table.replace_schema_metadata({CLASSES_KEY: json.dumps(classes)}), file)
 
 
-def test_files_that_name_classes_otherwise_are_refused(tmp_path: Path) -> None:
+def test_files_of_one_split_that_name_classes_otherwise_are_refused(tmp_path: Path) -> None:
     named(tmp_path / "train-0.parquet", ["cat", "dog"], [1])
     named(tmp_path / "train-1.parquet", ["dog", "cat"], [1])
     named(tmp_path / "val.parquet", ["dog"], [0])
-    with pytest.raises(ConfigError, match=r"0.parquet has the classes 'cat', 'dog', and .*1.parquet 'dog', 'cat'; ing"):
+    with pytest.raises(ConfigError, match=r"0.parquet has the classes 'cat', 'dog', and .*1.parquet 'dog', 'cat'; mak"):
         source(tmp_path).required("train")
     assert all_rows(source(tmp_path, classes=("x", "y")).required("train")).labels.tolist() == [1, 1]
     (tmp_path / "train-1.parquet").unlink()
-    with pytest.raises(ConfigError, match=r"val.parquet has the classes 'dog', and the training images 'cat', 'dog'"):
+    assert all_rows(source(tmp_path).required("test")).labels.tolist() == [1]
+
+
+def of_datasets(file: Path, classes: list[str], label: list[int]) -> None:
+    """As the package `datasets` writes a column of class labels."""
+    features = {"image": {"_type": "Image"}, "label": {"names": classes, "_type": "ClassLabel"}}
+    table = pa.table({"image": [png(0)] * len(label), "label": label})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), file)
+
+
+@pytest.mark.parametrize("write_named", [named, of_datasets])
+def test_held_out_labels_are_numbered_by_the_names_of_the_training_images(tmp_path: Path, write_named: Any) -> None:
+    write_named(tmp_path / "train.parquet", ["cat", "dog", "cafe\u0301"], [0, 1, 2])
+    write_named(tmp_path / "val.parquet", ["emu", "dog", "caf\u00e9", "cat"], [3, 1, -1, 2, 3])
+    train, test = (source(tmp_path).required(name) for name in ("train", "test"))
+    assert train.classes == test.classes == ("cat", "dog", "caf\u00e9")
+    assert all_rows(test).labels.tolist() == [0, 1, -1, 2, 0], "no image is an emu"
+    assert all_rows(source(tmp_path, classes=tuple("abcd")).required("test")).labels.tolist() == [3, 1, -1, 2, 3]
+    write_named(tmp_path / "val.parquet", ["emu", "dog"], [0, 1])
+    with pytest.raises(ConfigError, match=r"val.parquet has labels that no training image has: 'emu'; use the same"):
         source(tmp_path).required("test")
-    named(tmp_path / "val.parquet", ["cat"], [0])
-    assert source(tmp_path).required("test").classes == ("cat", "dog")
+    write_named(tmp_path / "val.parquet", ["dog"], [1])
+    with pytest.raises(ConfigError, match=r"val.parquet has the label 1, but .* have 1 classes"):
+        source(tmp_path).required("test")
+
+
+def test_lists_whose_classes_have_another_order_are_refused(tmp_path: Path) -> None:
+    for part, classes in (("train", ["cat", "dog"]), ("val", ["dog", "cat"])):
+        table = pa.table({"image": [png(0)], "label": [[1, 0]]})
+        pq.write_table(table.replace_schema_metadata({CLASSES_KEY: json.dumps(classes)}), tmp_path / f"{part}.parquet")
+    with pytest.raises(ConfigError, match=r"val.* has the classes 'dog', 'cat', and the training images 'cat', 'dog'"):
+        source(tmp_path).required("test")
+
+
+@pytest.mark.parametrize(
+    ("column", "labels"),
+    [
+        (pa.array([1.0, None, 3.0]), [1, -1, 3]),
+        (pa.array([1.0, float("nan"), 3.0], pa.float32()), [1, -1, 3]),
+        (["1", "nan", "3.0"], [1, -1, 3]),
+    ],
+)
+def test_floats_and_texts_of_whole_numbers_are_numbers(tmp_path: Path, column: Any, labels: list[int]) -> None:
+    write(tmp_path / "train.parquet", label=column)
+    write(tmp_path / "test.parquet", label=column)
+    for part in ("train", "test"):
+        split = source(tmp_path).required(part)
+        assert (all_rows(split).labels.tolist(), split.classes) == (labels, ("0", "1", "2", "3"))
+    write(tmp_path / "test.parquet", label=["cat", "1", None])
+    with pytest.raises(ConfigError, match=r"test.parquet, row 1: the label 'cat' is no whole number"):
+        source(tmp_path).required("test")
+
+
+def test_texts_of_numbers_are_names_where_classes_say_so(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", label=["1", "A", "0"])
+    write(tmp_path / "test.parquet", label=["A", "0", None])
+    splits = [source(tmp_path, classes=("0", "1", "A")).required(part) for part in ("train", "test")]
+    assert [all_rows(split).labels.tolist() for split in splits] == [[1, 2, 0], [2, 0, -1]]
+    assert splits[0].content()["labels"]
+
+
+def test_one_file_with_names_and_one_with_numbers_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train-0.parquet", label=["cat", "dog", ""])
+    write(tmp_path / "train-1.parquet", label=["1", "2", "3"])
+    with pytest.raises(ConfigError, match=r"0.parquet has names in the column 'label' and .*1.parquet has numbers"):
+        source(tmp_path).required("train")
+    (tmp_path / "train-1.parquet").unlink()
+    write(tmp_path / "test.parquet", label=[0, 1, 1])
+    with pytest.raises(ConfigError, match=r"test.parquet has numbers as labels, and the training images have names"):
+        source(tmp_path).required("test")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_held_out_numbers_from_another_one_on_are_refused(tmp_path: Path, first: int) -> None:
+    write(tmp_path / "train.parquet", label=[1, 2, 3])
+    write(tmp_path / "test.parquet", label=[first, first + 1, first + 2])
+    if first == 1:
+        assert all_rows(source(tmp_path).required("test")).labels.tolist() == [1, 2, 3]
+        return
+    with pytest.raises(ConfigError, match=r"has labels that no training image has: 0; number the classes alike"):
+        source(tmp_path).required("test")
+    classes = ("none", "cat", "dog", "emu")
+    assert source(tmp_path, classes=classes).required("test").num_samples == 3, "a class may lack training images"
+
+
+def test_folders_of_hive_partitions_label_their_files(tmp_path: Path) -> None:
+    null = "__HIVE_DEFAULT_PARTITION__"
+    for name in ("train/label=dog", "train/label=big%20cat", f"train/label={null}", "test/label=dog"):
+        (tmp_path / name).mkdir(parents=True)
+        write(tmp_path / name / "part-0.parquet")
+    train, test = (source(tmp_path).required(part) for part in ("train", "test"))
+    assert train.classes == test.classes == ("big cat", "dog")
+    assert all_rows(train).labels.tolist() == [-1] * 3 + [0] * 3 + [1] * 3
+    assert (all_rows(test).labels.tolist(), test.notes) == ([1] * 3, ())
+    other = source(tmp_path, classes=("dog", "big cat")).required("train")
+    assert train.content()["labels"] != other.content()["labels"]
+    (tmp_path / "test/label=dog").rename(tmp_path / "test/label=emu")
+    with pytest.raises(ConfigError, match="has labels that no training image has: 'emu'"):
+        source(tmp_path).required("test")
+    write(tmp_path / "train" / "part-1.parquet")
+    with pytest.raises(ConfigError, match=r"train/part-1.parquet is in no folder label=..., but other files are"):
+        source(tmp_path).required("train")
+
+
+def test_folders_of_another_key_with_numbers_label_their_files(tmp_path: Path) -> None:
+    for number in (0, 1, 10):
+        (tmp_path / f"kind={number}").mkdir()
+        write(tmp_path / f"kind={number}" / "part-0.parquet")
+    train = source(tmp_path, label_column="kind").required("train")
+    assert all_rows(train).labels.tolist() == [0] * 3 + [1] * 3 + [10] * 3
+    assert source(tmp_path).required("train").classes == ()
+
+
+def test_columns_that_may_be_labels_are_named_where_images_have_none(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", cat=[1, 0, 0], dog=[False, True, False], labels=[[0], [1], []], name=list("abc"))
+    (note,) = source(tmp_path).required("train").notes
+    assert f"the images in '{tmp_path}' have no labels, as there is no column 'label'; the columns cat, dog" in note
+    assert source(tmp_path, label_column="cat").required("train").notes == ()
+    assert source(tmp_path, label_column=None).required("train").notes == ()
+
+
+@pytest.mark.parametrize("ending", ["pq", "PARQUET", "Pq"])
+def test_files_of_other_endings_are_read(tmp_path: Path, ending: str) -> None:
+    write(tmp_path / f"train-0.{ending}", label=[0, 1, 2])
+    write(tmp_path / f"b-val.{ending}", label=[0, 1, 2])
+    found = source_at(str(tmp_path))
+    assert found == {"name": "parquet", "path": str(tmp_path)}
+    assert [source(tmp_path).required(part).num_samples for part in ("train", "test")] == [3, 3]
 
 
 def ingested(folder: Path) -> Path:
@@ -250,7 +377,7 @@ def test_what_the_settings_name_must_be_there(tmp_path: Path) -> None:
     ):
         source(tmp_path, label_column="class").required("train")
     with pytest.raises(
-        ConfigError, match=r"data.classes= names 2 classes, and '.*' has no column of labels; set data.l"
+        ConfigError, match=r"data.classes= names 2 classes, and .*a.parquet has no column of labels; set"
     ):
         source(tmp_path, classes=("x", "y")).required("train")
     assert source(tmp_path).required("train").classes == (), "the default may be absent"
