@@ -21,10 +21,10 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
     Raises:
         ConfigError: for anything else, with the line to type.
     """
-    from raysl.config.files import config_names, expand
+    from raysl.config.files import config_names, expand, is_file_name
     from raysl.config.places import data_setting, is_place, kind_of
 
-    if name.endswith((".yaml", ".yml")) or name in config_names():
+    if is_file_name(name) or name in config_names():
         if is_sweep(name):
             raise ConfigError(f"{name} is a sweep, not a configuration of a run; type `raysl sweep {name}`")
         return name, overrides

@@ -4,6 +4,7 @@ OmegaConf reads YAML here: `1e-3` is a number, a date is text.
 """
 
 import copy
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 import raysl
 from raysl.components import ALIASES, nearest
 from raysl.errors import ConfigError
+from raysl.redact import bare_uri
+from raysl.trained import cache_folder
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
 _NO_RUNS = ("cluster", "suite")  # files of Ray's cluster launcher, and suites of benchmarks
@@ -107,14 +110,16 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
     """Find the file of a name or path.
 
     Args:
-        name_or_path: a path that ends in .yaml, or a name.
+        name_or_path: a path or URI that ends in .yaml, or a name.
         folder: folder of relative paths.
         asking: the file that is based on it. Names are then searched beside it first.
 
     Raises:
         ConfigError: if it does not exist.
     """
-    if name_or_path.endswith((".yaml", ".yml")):
+    if is_file_name(name_or_path) and "://" in name_or_path:
+        return _fetched(name_or_path, asking)
+    if is_file_name(name_or_path):
         path = folder / expand(name_or_path)
         if not path.is_file():
             known = Path(name_or_path).with_suffix("").as_posix()
@@ -129,6 +134,40 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
     if paths:
         return (others or paths)[0]
     raise NoSuchConfig(name_or_path, asking)
+
+
+def is_file_name(name_or_path: str) -> bool:
+    """Return whether a name or path is that of a YAML file; a URI may have a query.
+
+    >>> is_file_name("s3://bucket/mine.yaml?region=eu-west-1"), is_file_name("simclr")
+    (True, False)
+    """
+    name = name_or_path.partition("?")[0] if "://" in name_or_path else name_or_path
+    return name.endswith((".yaml", ".yml"))
+
+
+def _fetched(uri: str, asking: Path | None) -> Path:
+    """Return a local copy of the file at a URI, of the same name, made anew at each call.
+
+    Args:
+        uri: address that the user typed, or that a file names.
+        asking: the file that is based on it, which anybody may have written; None if the user typed it.
+    """
+    from raysl.storage.addresses import cut
+    from raysl.storage.foreign import known, problem
+    from raysl.storage.whole import read_whole
+
+    if asking is not None and (reason := problem(uri)):
+        only = f"of a file only plain {known()} URIs are opened; copy it to a file"
+        raise ConfigError(f"{asking}: base: {uri!r} {reason}: {only}")
+    content = read_whole(uri)
+    folder = cache_folder() / "configs" / hashlib.sha256(bare_uri(uri).encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / cut(uri)[1]
+    # another process may be reading the file
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_bytes(content)
+    return unfinished.replace(path)
 
 
 def base_names(bases: Any, origin: str) -> list[str]:

@@ -64,7 +64,7 @@ def unpacked(name: str) -> str:
     """
     source = next((FOLDER / name).glob("checkpoint_*"))
     digest = hashlib.sha256((source / "meta.json").read_bytes()).hexdigest()[:12]  # it has the hashes of the others
-    target = _cache_folder() / "trained" / digest / name / source.name
+    target = cache_folder() / "trained" / digest / name / source.name
     if not _is_same(source, target):
         try:
             _copy(source, target)
@@ -103,7 +103,7 @@ def _is_same(source: Path, target: Path) -> bool:
         return False
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     """Return the folder for what raysl keeps on this machine."""
     if folder := os.environ.get(CACHE):
         return Path(folder).expanduser().absolute()

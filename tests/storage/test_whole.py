@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from raysl.cli.locate import find_config
+from raysl.config.load import load_config
 from raysl.data.source import Split
 from raysl.data.sources.coco import COCO
 from raysl.data.sources.file_list import FileList
@@ -188,6 +190,22 @@ def test_every_list_is_read_from_every_address_plain_and_compressed(upload: Uplo
 def test_a_subset_is_read_from_every_address(upload: Upload) -> None:
     base = upload({"s.txt.gz": gzip.compress(b"a\n\nb\n"), "s.npy.zst": COMPRESS[".zst"](npy(["a", "b"]))})
     assert read_list(join(base, "s.txt.gz")) == read_list(join(base, "s.npy.zst")) == ["a", "b"]
+
+
+@everywhere
+def test_a_configuration_is_read_from_every_address(upload: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = join(upload({"mine.yaml": b"base: simclr\ntrain:\n  epochs: 7\n"}), "mine.yaml")
+    config = load_config(uri, ["optim.lr=0.5"])
+    assert (config.name, config.method.name, config.train.epochs) == ("mine", "simclr", 7)
+    assert find_config(uri, [], "pretrain") == (uri, [])
+
+
+def test_a_base_at_an_address_that_does_more_than_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: reference://::file:///a.yaml\n")
+    with pytest.raises(
+        ConfigError, match=r"mine.yaml: base: 'reference://::file:///a.yaml' chains clients with ::: of"
+    ):
+        load_config(str(tmp_path / "mine.yaml"))
 
 
 @everywhere
