@@ -46,7 +46,7 @@ class ManyTrials:
 
     def sweep(self) -> SweepRun:
         """Build the sweep as `raysl sweep` does from its file."""
-        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_top1", "grace_epochs": 5, "space": SPACE}
+        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_k20_top1", "grace_epochs": 5, "space": SPACE}
         run_settings = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
         return SweepRun.of("quickstart", from_tree(tree, ""), settings=run_settings)
 
@@ -85,13 +85,13 @@ def _write_end(run: SweepRun, trial: Trial, place: int) -> None:
         done = number / LINES
         line = {"step": 22 * number, "epoch": round(done * base.train.epochs, 4)}
         line |= {name: round((1 + at) * (1 - done * skill), 9) for at, name in enumerate(NUMBERS)}
-        lines.append(line | {"knn_top1": 100 * skill * done})
+        lines.append(line | {"knn_k20_top1": 100 * skill * done})
     folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
     Note(
         status="finished",
         until=base.train.epochs,
         epoch=base.train.epochs,
-        metrics={"knn_top1": 100 * skill, "knn/top1": 100 * skill, "low_shot/top1": 80 * skill},
+        metrics={"knn_k20_top1": 100 * skill, "knn/k20/top1": 100 * skill, "low_shot/top1": 80 * skill},
         costs={"seconds": 60.0, "step_s": 0.05, "memory_gb": 1.2},
         measures=measures_of(base),
         checkpoint=folder.uri_of("checkpoint_1760"),

@@ -1,6 +1,7 @@
 """The errors of raysl and their exit codes. Messages hold no credentials."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from raysl.redact import redact
@@ -50,6 +51,16 @@ class Stopped(RunFailed, SystemExit):
     def __init__(self, message: str = "", code: int = 130) -> None:
         super().__init__(message)
         self.code = code
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a question with the nearest known names, and a blank behind it; empty where none is near.
+
+    >>> did_you_mean("knn/top1", ["knn/k20/top1", "knn/k200/top1", "loss"])
+    "did you mean 'knn/k20/top1' or 'knn/k200/top1'? "
+    """
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.75) or difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 class Problems:

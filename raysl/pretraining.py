@@ -17,7 +17,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.errors import Stopped as Stopped
 from raysl.redact import redact, redact_uri
-from raysl.report.contents import Score
+from raysl.report.contents import Score, online_names
 from raysl.report.summary import readable, score_table
 from raysl.report.verdict import remarks
 from raysl.runs.folder import RunFolder
@@ -57,7 +57,8 @@ class Result:
 
     def __repr__(self) -> str:
         """The step, the loss, the scores, and where the run is, in a few lines."""
-        numbers = [f"{name} {readable(self.metrics[name])}" for name in _SHOWN if name in self.metrics]
+        names = [name for name in ("loss", *online_names(self.metrics)) if name in self.metrics]
+        numbers = [f"{name} {readable(self.metrics[name])}" for name in names]
         lines = [f"step {self.metrics.get('step', 0):.0f}  {'  '.join(numbers)}".rstrip()]
         lines += [f"{score.benchmark}/{score.metric}  {score.trained:.4g} {score.unit}" for score in self._scores()]
         lines += [f"run  {redact_uri(self.path)}"]
@@ -69,9 +70,6 @@ class Result:
         return [
             score for turn, score in enumerate(scores) if score.benchmark not in {s.benchmark for s in scores[:turn]}
         ]
-
-
-_SHOWN = ("loss", "knn_top1")
 
 
 def pretrain(

@@ -25,16 +25,16 @@ def test_a_backbone_is_one_line() -> None:
 
 def test_a_run_is_its_step_its_loss_the_first_number_of_each_benchmark_and_its_folder() -> None:
     scores = [
-        Score(benchmark="knn", metric="top1", trained=93.24, untrained=89.86),
-        Score(benchmark="knn", metric="top5", trained=100.0),
+        Score(benchmark="knn", metric="k20/top1", trained=93.24, untrained=89.86),
+        Score(benchmark="knn", metric="k20/top5", trained=100.0),
         Score(benchmark="linear", metric="top1", trained=91.5),
     ]
-    metrics = {"step": 132.0, "loss": 3.41, "knn_top1": 90.7, "lr": 0.1, "knn/top1": 93.24}
+    metrics = {"step": 132.0, "loss": 3.41, "knn_k20_top1": 90.7, "lr": 0.1, "knn/k20/top1": 93.24}
     report = Report({}, "runs/a/report.html", scores)
     result = Result("runs/a/checkpoint_1", metrics, pd.DataFrame({"step": range(999)}), "runs/a", report)
     assert repr(result).splitlines() == [
-        "step 132  loss 3.41  knn_top1 90.7",
-        "knn/top1  93.24 %",
+        "step 132  loss 3.41  knn_k20_top1 90.7",
+        "knn/k20/top1  93.24 %",
         "linear/top1  91.5 %",
         "run  runs/a",
     ]

@@ -88,7 +88,7 @@ def in_process(
         if stop.is_set():
             raise Stopped("asked to")
     lines = parse_metrics(folder.read("metrics.jsonl"))
-    metrics = {**lines[-1], "knn/top1": 50.0}
+    metrics = {**lines[-1], "knn/k20/top1": 50.0}
     return Result(folder.uri_of(checkpoint_name(state.step)), metrics, frame(lines), folder.uri, None)
 
 
@@ -127,13 +127,13 @@ def test_a_trial_reports_each_checkpoint_and_in_the_end_what_was_measured(
     gate.release(EPOCHS)
     second, last = trial.train(), trial.train()
     assert (second["step"], second["epoch"]) == (2 * LENGTH, 2.0)
-    assert (last["step"], last["epoch"], last["done"], last["knn/top1"]) == (3 * LENGTH, 3.0, True, 50.0)
+    assert (last["step"], last["epoch"], last["done"], last["knn/k20/top1"]) == (3 * LENGTH, 3.0, True, 50.0)
     run = RunFolder(str(tmp_path / "mine" / trial_name({"optim.lr": 0.25})))
     losses = {line["step"]: line["loss"] for line in parse_metrics(run.read("metrics.jsonl"))}
     assert [found["loss"] for found in (first, second, last)] == [losses[LENGTH * epoch] for epoch in (1, 2, 3)]
     assert "lr: 0.25" in run.read("run.yaml").decode()
     assert {found["path"] for found in (first, second, last)} == {run.uri}
-    assert b"knn/top1" in run.read("hparams/events.out.tfevents.hparams"), "TensorBoard's tab has the last numbers"
+    assert b"knn/k20/top1" in run.read("hparams/events.out.tfevents.hparams"), "TensorBoard's tab has the last numbers"
 
 
 def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
@@ -277,7 +277,7 @@ def test_the_example_of_the_page_makes_a_tuner(base: type[RunTrainable], monkeyp
     made: list[Any] = []
 
     class Found:
-        metrics = {"path": "runs/population/trial_1", "knn_top1": 61.5}
+        metrics = {"path": "runs/population/trial_1", "knn_k20_top1": 61.5}
 
         def get_best_result(self) -> "Found":
             return self
@@ -368,7 +368,7 @@ def test_trials_that_tunes_own_asha_stops_give_back_their_runs_and_places(tmp_pa
         assert not results.errors
         reached = [found.metrics["epoch"] for found in results]
         assert max(reached) == 40.0 > min(reached) >= 10.0
-        measured = [found for found in results if "knn/top1" in found.metrics]
+        measured = [found for found in results if "knn/k20/top1" in found.metrics]
         assert [found.metrics["epoch"] for found in measured] == [40.0] * len(measured)
         end = time.monotonic() + 60
         while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:

@@ -262,6 +262,9 @@ class Benchmark(ABC):
     trains: ClassVar[bool] = False
     """Whether it starts workers of its own (Ray Train, actors): it then runs on the driver, not inside a task."""
 
+    in_names: ClassVar[tuple[str, ...]] = ()
+    """Settings that the names of the metrics carry, such as the k of `k20/top1`: numbers of other values of these have
+    other names, so that all other settings alone tell whether two numbers of one name can be compared."""
     streams_training: ClassVar[bool] = False
     """Whether `run` goes through training features in chunks, so that they may be on the CPU while the test features
     are on a GPU. Others get both on one device."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Annotated, Literal
 
@@ -13,10 +13,10 @@ from typing_extensions import override
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
 from raysl.benchmarks.classifiers.few_labels import few_label_metrics, fitting_labels
-from raysl.benchmarks.metric import Findings, mean_of
+from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within
-from raysl.config.schema import BenchmarkConfig
+from raysl.config.schema import MAY_CHANGE, BenchmarkConfig
 from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
@@ -27,9 +27,9 @@ Weights = Literal["exp", "uniform", "inverse"]
 class KNN(Benchmark):
     """Accuracy of the vote of the k nearest training images.
 
-    Metrics `top1` and, with more than five classes, `top5`, `mean_per_class` and `macro_f1`, for the first k;
-    `top1_k200` and so on for further ones. `top1_5_labels` is the mean, with its deviation, over draws of five labelled
-    images of each class, which vote alone.
+    The metrics of k = 20 are `k20/top1` and, with more than five classes, `k20/top5`, `k20/mean_per_class` and
+    `k20/macro_f1`; `k20/top1_5_labels` is the mean, with its deviation, over draws of five labelled images of each
+    class, which vote alone. Stored predictions are those of the smallest k.
     """
 
     protocol = (
@@ -37,6 +37,7 @@ class KNN(Benchmark):
     )
     cost = "seconds on features"
     streams_training = True
+    in_names = ("k", "labels")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -47,7 +48,7 @@ class KNN(Benchmark):
         """Neighbours that vote; several values are all measured, each once. The paper has 200, for ImageNet."""
         temperature: Temperature = 0.07
         """Of the weights; the paper's for cosines."""
-        chunk_rows: Count = 4096
+        chunk_rows: Count = field(default=4096, metadata=MAY_CHANGE)
         """Test rows that are compared at once with four times as many training rows, with faiss four times as many of
         both; bounds memory, changes no result."""
         similarity: Similarity = "cosine"
@@ -55,12 +56,12 @@ class KNN(Benchmark):
         weights: Weights = "exp"
         """A neighbour of similarity s votes with exp(s / temperature); with 1 (uniform); or with 1 / distance
         (inverse), of the Euclidean one."""
-        backend: Backend = "auto"
+        backend: Backend = field(default="auto", metadata=MAY_CHANGE)
         """The search: torch, or faiss, whose exact search is faster on CPUs (auto). Both give the same neighbours,
         but for the order of those that are equally near."""
         labels: tuple[Count, ...] = ()
-        """Measured besides: the vote, by the first k, of so many labelled images of each class alone, as low-label
-        tables have it (MSN, Assran et al. 2022, arXiv 2204.07141)."""
+        """Numbers of labelled images of each class that also vote alone, as low-label tables have it (MSN, Assran et
+        al. 2022, arXiv 2204.07141)."""
         draws: Annotated[int, Within(1, 100_000)] = 3
         """Random choices of those images; MSN has three."""
 
@@ -98,8 +99,8 @@ class KNN(Benchmark):
     @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
-        names = [f"{name}{suffix}" for suffix, name in product(_suffixes(config.k).values(), (*tops, *NAMES))]
-        return [*names, *(f"top1_{num}_labels" for num in dict.fromkeys(config.labels))]
+        few = (f"top1_{num}_labels" for num in dict.fromkeys(config.labels))
+        return [f"k{k}/{name}" for k, name in product(sorted(set(config.k)), (*tops, *NAMES, *few))]
 
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
@@ -110,24 +111,20 @@ class KNN(Benchmark):
         for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
-        ranked = self._ranked(train, test.features, num_classes, config.k)
-        metrics = []
-        for k, suffix in _suffixes(config.k).items():
-            is_hit = ranked[k] == test.labels[:, None]  # [N, min(5, K)]
-            title = f"kNN, top-1, k = {k}"
-            metrics.append(mean_of(f"top1{suffix}", is_hit[:, 0], title=title, is_headline=not suffix, seed=seed))
-            if num_classes > 5:
-                title = f"kNN, top-5, k = {k}"
-                metrics.append(mean_of(f"top5{suffix}", is_hit.any(dim=1), title=title, is_headline=False, seed=seed))
-            metrics += class_means(test.labels, ranked[k][:, 0], f"kNN, k = {k}", suffix, seed)
-        metrics = with_note(metrics, unseen(train.labels, test.labels, num_classes))
+        ks = sorted(set(config.k))
+        ranked = self._ranked(train, test.features, num_classes, ks)
+        note = unseen(train.labels, test.labels, num_classes)
+        metrics: list[Metric] = []
+        for k in ks:
+            title = f"kNN, k = {k}"
+            accuracies = with_note(_accuracies(ranked[k], test.labels, num_classes, k, seed), note)
 
-        def classify(rows: FeatureSet, queries: Tensor) -> Tensor:
-            return self._ranked(rows, queries, num_classes, config.k[:1])[config.k[0]][:, 0]
+            def classify(rows: FeatureSet, queries: Tensor, k: int = k) -> Tensor:
+                return self._ranked(rows, queries, num_classes, [k])[k][:, 0]
 
-        title = f"kNN, k = {config.k[0]}"
-        metrics += few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, title, classify)
-        return Findings(metrics, predicted=ranked[config.k[0]][:, 0])
+            few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, title, classify)
+            metrics += [replace(metric, name=f"k{k}/{metric.name}") for metric in (*accuracies, *few)]
+        return Findings(metrics, predicted=ranked[ks[0]][:, 0])
 
     def _ranked(self, train: FeatureSet, queries: Tensor, num_classes: int, ks: Sequence[int]) -> dict[int, Tensor]:
         """Call `knn_predict` with the settings."""
@@ -145,9 +142,14 @@ class KNN(Benchmark):
         )
 
 
-def _suffixes(ks: Sequence[int]) -> dict[int, str]:
-    """Return the suffix of the metrics of each k, each k once."""
-    return {k: "" if k == ks[0] else f"_k{k}" for k in ks}
+def _accuracies(ranked: Tensor, labels: Tensor, num_classes: int, k: int, seed: int) -> list[Metric]:
+    """Return the accuracies of ranked classes [N, min(5, K)] against labels [N]."""
+    is_hit = ranked == labels[:, None]  # [N, min(5, K)]
+    metrics = [mean_of("top1", is_hit[:, 0], title=f"kNN, top-1, k = {k}", seed=seed)]
+    if num_classes > 5:
+        title = f"kNN, top-5, k = {k}"
+        metrics.append(mean_of("top5", is_hit.any(dim=1), title=title, is_headline=False, seed=seed))
+    return [*metrics, *class_means(labels, ranked[:, 0], f"kNN, k = {k}", seed=seed)]
 
 
 @torch.no_grad()

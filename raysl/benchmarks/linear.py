@@ -34,6 +34,7 @@ class Linear(Benchmark):
         "the grid of DINOv2 (Oquab et al. 2023, arXiv 2304.07193, appendix B.3) without augmentation"
     )
     cost = "seconds to minutes on features; 10 epochs of 13 classifiers at once"
+    in_names = ("stages",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):

@@ -48,6 +48,7 @@ class Logistic(Benchmark):
         "(DINOv2, Oquab et al. 2023, arXiv 2304.07193; VISSL's low-shot logistic regression)"
     )
     cost = "seconds to minutes on features; up to 100 passes over them with all C at once"
+    in_names = ("stages", "labels")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):

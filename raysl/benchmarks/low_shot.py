@@ -38,6 +38,7 @@ class LowShot(Benchmark):
         "(SimpleShot, Wang et al. 2019, arXiv 1911.04623, CL2N)."
     )
     cost = "seconds on features"
+    in_names = ("shots",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):

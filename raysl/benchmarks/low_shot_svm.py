@@ -48,6 +48,7 @@ class LowShotSVM(Benchmark):
         "images; low-shot VOC07 of Goyal et al. 2019 (arXiv 1905.01235) as VISSL has it"
     )
     cost = "seconds to minutes of all CPUs on features, which must fit into memory; 440 small fits of each class"
+    in_names = ("shots",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):

@@ -6,14 +6,16 @@ import torch
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.benchmarks.benchmark import FeatureSet, by_name
+from raysl.benchmarks.benchmark import FeatureSet, Labelled, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.spectrum import Lidar, Spectrum, effective_rank
+from raysl.config.schema import RunConfig
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows, unit_share
 from raysl.data.sources.subset import Subset
 from raysl.data.stream.loader import Loader, LocalBatches, ReadBlocks
 from raysl.nn.backbones.backbone import Backbone
+from raysl.report.contents import online_knn
 from raysl.schedule import Duration, Step
 from raysl.train.batches import plain_blocks
 from raysl.train.callbacks.callback import Callback, Run
@@ -23,12 +25,29 @@ ROWS = 256
 """Images that the network gets at a time."""
 
 
-class OnlineKNN(Callback):
-    """Logs `knn_top1`, the accuracy of the `knn` benchmark with its default settings, every so often.
+def online_vote(config: RunConfig, images: Labelled) -> KNN.Config:
+    """Return the vote of the online kNN: that of the run's `knn` benchmark on its own images, or the default one.
 
-    At most 5,000 training and 1,000 held-out images are used: at even distances in dataset order, or those of a few
-    whole units of a dataset that is read in units. Ranks share the work. The first number, at step 0, is that of the
-    network before training.
+    Args:
+        config: settings of the run.
+        images: facts on its images.
+
+    Raises:
+        ConfigError: if every k is more than the training images that vote.
+    """
+    own = (one for one in config.benchmarks.values() if isinstance(one, KNN.Config) and one.data is None)
+    voters = replace(images, num_train=min(images.num_train, MOST_TRAIN))
+    vote, _ = KNN.fit_to(replace(next(own, KNN.Config()), labels=()), voters)
+    return vote
+
+
+class OnlineKNN(Callback):
+    """Logs `knn_k20_top1`, the accuracy of the `knn` benchmark for k = 20, and so on for every k, every so often.
+
+    The vote is that of the run's own `knn` benchmark: its k, temperature, similarity, weights and interpolation, or the
+    defaults where it has none. At most 5,000 training and 1,000 held-out images are used: at even distances in dataset
+    order, or those of a few whole units of a dataset that is read in units. Ranks share the work. The first number, at
+    step 0, is that of the network before training.
 
     On request logs two numbers that need no labels: `rankme`, the RankMe of the training images' features (Garrido et
     al. 2023, arXiv 2210.02885), and `lidar`, the LiDAR of the first group of the method's views of at most 1,000
@@ -42,6 +61,7 @@ class OnlineKNN(Callback):
         every: how often, rounded to whole epochs.
         read: makes a batch of each block of images. Default: this process does.
         has_ranks: whether RankMe and LiDAR are logged too.
+        vote: settings of the vote, see `online_vote`.
     """
 
     def __init__(
@@ -52,12 +72,15 @@ class OnlineKNN(Callback):
         every: Duration,
         read: ReadBlocks | None = None,
         has_ranks: bool = False,
+        vote: KNN.Config | None = None,
     ) -> None:
         self.loader = replace(loader, held_out=test)
         self.test = test
         self.num_classes = num_classes
         self.every = every
         self.has_ranks = has_ranks
+        # each rank searches on its own device, which faiss would not
+        self.vote = replace(vote or KNN.Config(), backend="torch", labels=())
         self.read = read or LocalBatches(self.loader).chosen
 
     @override
@@ -79,8 +102,8 @@ class OnlineKNN(Callback):
         test = self._features(backbone, MOST_TEST, run.state.device, is_held_out=True)
         ranks = self._ranks(backbone, train, run.state.device) if self.has_ranks else {}
         backbone.train(was_training)
-        metrics = by_name(KNN(KNN.Config(backend="torch")).run(train, test, self.num_classes, seed=0).metrics)
-        run.log({"knn_top1": metrics["top1"].value, **ranks})
+        metrics = by_name(KNN(self.vote).run(train, test, self.num_classes, seed=0).metrics)
+        run.log({online_knn(k): metrics[f"k{k}/top1"].value for k in self.vote.k} | ranks)
 
     @torch.no_grad()
     def _ranks(self, backbone: Backbone, train: FeatureSet, device: torch.device) -> dict[str, float]:
@@ -107,7 +130,7 @@ class OnlineKNN(Callback):
         features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
         split = self.test if is_held_out else self.loader.split
         labels = [torch.empty(0, dtype=torch.int64, device=device)]
-        for batch in self.read(plain_blocks(split, most, ROWS, is_held_out)):
+        for batch in self.read(plain_blocks(split, most, ROWS, is_held_out, self.vote.interpolation)):
             images = torch.split(batch.views["image"][:, 0], ROWS)
             features += [backbone(part.to(device)).float() for part in images]
             labels.append(batch.label.to(device))

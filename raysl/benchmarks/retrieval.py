@@ -62,6 +62,7 @@ class Retrieval(Benchmark):
         "Buildings, Paris, INSTRE, Copydays by R-MAC (Tolias et al. 2016, arXiv 1511.05879) or GeM (arXiv 1711.02512)"
     )
     cost = "seconds on features; a forward pass an image of 1,024 px and scale for instance retrieval"
+    in_names = ("k",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):

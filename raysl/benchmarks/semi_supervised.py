@@ -36,6 +36,7 @@ class SemiSupervised(TrainingBenchmark):
         "crops of all test images, last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, table 7; schedule of VISSL)."
     )
     cost = "trainings of 70 epochs on 1 % and on 10 % of the images, with and without pre-training"
+    in_names = ("fractions",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(FinetuneConfig):

@@ -52,6 +52,7 @@ class SVM(Benchmark):
         "VOC07 classification of Goyal et al. 2019 (arXiv 1905.01235) as VISSL has it"
     )
     cost = "minutes of all CPUs (svm.cores) on features, which must fit into memory; 34 fits of each class"
+    in_names = ("stages",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):

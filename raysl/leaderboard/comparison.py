@@ -4,12 +4,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from raysl.config.dump import leaves, write_inline
 from raysl.config.schema import DataConfig, RunConfig, TrainConfig, is_may_change
-from raysl.report.contents import RunReport, Score
+from raysl.report.contents import DEFAULTS, RunReport, Score
 from raysl.report.page import redacted
 from raysl.report.stored import plain
 from raysl.report.summary import number
@@ -19,7 +19,7 @@ from raysl.storage.addresses import cut
 FORMAT_VERSION = 1
 COMPARED = ("benchmarks",)
 """Settings that a run may change, and that still tell why two numbers differ."""
-TITLES = {"benchmark": "benchmark", "metric": "metric", "title": "heading", "unit": "unit"}
+TITLES = {"benchmark": "benchmark", "metric": "metric", "title": "heading", "unit": "unit", "protocol": "protocol"}
 """First columns of the CSV, with the fields of a score that they hold."""
 FACTS = ("checkpoint", "step", "method", "backbone", "dataset")
 """Fields of a report that the JSON has of each checkpoint."""
@@ -82,7 +82,7 @@ class Comparison:
     Args:
         reports: of the checkpoints, without credentials.
         names: of each, no two alike.
-        rows: their numbers, those of a benchmark together; two of one name and other titles are not compared.
+        rows: their numbers, those of a benchmark together; two of one name and other protocols are not compared.
         settings: what differs: dotted key -> the value of each as YAML, None where it has none.
     """
 
@@ -203,15 +203,31 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def _rows(reports: Sequence[RunReport]) -> list[Row]:
-    """Return rows by benchmark, in the order of their first appearance."""
-    by_key = [
-        {(score.benchmark, score.metric, score.heading, score.unit): score for score in report.scores}
-        for report in reports
-    ]
-    keys = list(dict.fromkeys(key for scores in by_key for key in scores))
+    """Return rows by benchmark, in the order of their first appearance.
+
+    Whether a number was measured by the settings of its run does not matter here: scores of the same protocol share a
+    row, and the titles of those that have several name it.
+    """
+    by_key = [{_key(score): score for score in reversed(report.scores)} for report in reports]
+    keys = list(dict.fromkeys(_key(score) for report in reports for score in report.scores))
     benchmarks = list(dict.fromkeys(key[0] for key in keys))
     keys.sort(key=lambda key: benchmarks.index(key[0]))
-    return [_row([scores.get(key) for scores in by_key]) for key in keys]
+    num_protocols = Counter((benchmark, metric) for benchmark, metric, _ in {key[:3] for key in keys})
+    return [
+        _row([_titled(scores[key], num_protocols[key[:2]] > 1) if key in scores else None for scores in by_key])
+        for key in keys
+    ]
+
+
+def _key(score: Score) -> tuple[str, str, str, str, str]:
+    """Return benchmark, metric, protocol, title and unit of a score."""
+    return score.benchmark.partition("@")[0], score.metric, score.protocol, score.title, score.unit
+
+
+def _titled(score: Score, has_protocol: bool) -> Score:
+    """Return a score under the name of its benchmark alone, with its protocol in its title where asked for."""
+    score = replace(score, benchmark=score.benchmark.partition("@")[0])
+    return replace(score, title=f"{score.heading} ({score.protocol or DEFAULTS})") if has_protocol else score
 
 
 def _row(scores: Sequence[Score | None]) -> Row:

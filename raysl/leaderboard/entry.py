@@ -13,7 +13,7 @@ class Objective:
     """A number that ranks, and which way.
 
     Args:
-        metric: name of a number that runs log or that a benchmark measures: knn_top1, loss, linear/top1, step_s.
+        metric: name of a number that runs log or that a benchmark measures: knn_k20_top1, loss, linear/top1, step_s.
         mode: "max" where more of it is better, "min" where less is.
     """
 
@@ -41,7 +41,7 @@ class Entry:
         epochs: that a whole run has.
         epoch: that it has come to; of a stopped one, that at which it was judged.
         metrics: newest number of each name, of a stopped one those of that epoch: logged while training (loss,
-            knn_top1) and measured (knn/top1, knn/top1/untrained, geometry/rank).
+            knn_k20_top1) and measured (knn/k20/top1, knn/k20/top1/untrained, geometry/rank).
         intervals: of measured numbers that have one, at 95 %.
         units: of measured numbers, "%" or empty.
         course: what was logged, by name: [epoch, value] in order. One called seconds is the time of training so far,

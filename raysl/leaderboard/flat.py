@@ -6,6 +6,7 @@ from typing import Any
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Objective
 from raysl.nn.collapse import COLLAPSE
+from raysl.report.contents import is_beside
 from raysl.report.summary import aligned
 from raysl.report.tables import Cell, Table, as_csv
 
@@ -22,11 +23,13 @@ PARTS = ("deviation", "low", "high")
 def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
     """Return the names of measured numbers beside the objectives, percentages first, without rivals."""
     units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
-    names = {name for row in rows for name in row.numbers if name.count("/") == 1}
+    names = {name for row in rows for name in row.numbers if "/" in name and not is_beside(name)}
 
-    def key(name: str) -> tuple[bool, str, bool, str]:
-        benchmark, _, metric = name.partition("/")
-        return units.get(name) != "%", benchmark, metric.startswith(OVER_CLASSES), metric
+    def key(name: str) -> tuple[bool, str, int, str, bool, str]:
+        group, _, metric = name.rpartition("/")
+        benchmark, _, protocol = group.partition("/")
+        is_over_classes = metric.startswith(OVER_CLASSES)
+        return units.get(name) != "%", benchmark, len(protocol), protocol, is_over_classes, metric
 
     return sorted(names - {objective.metric for objective in objectives}, key=key)
 

@@ -45,7 +45,7 @@ class RunsPage:
         storage: a local folder or a URI.
         where: conditions as `find_runs` takes them.
         show: settings that the table has a column for, such as `optim.lr`.
-        objective: the number that ranks; None: `knn_top1` where a run has it, else the least loss.
+        objective: the number that ranks; None: `knn_k20_top1` where a run has it, else the least loss.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RunsPage:
 
 def _objective(runs: Sequence[RunSummary]) -> Objective:
     """Return the number that ranks unless another is asked for."""
-    for name in ("knn_top1", "knn/top1"):
+    for name in ("knn_k20_top1", "knn/k20/top1"):
         if any(name in run.metrics for run in runs):
             return Objective(name)
     return Objective("loss", "min")

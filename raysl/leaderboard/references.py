@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.contents import ONLINE_KNN
 from raysl.report.verdict import RIVALS, Gain, sentence
-
-MEASURED_AS = {"knn_top1": "knn/top1"}
-"""A logged number -> the benchmark's number that is the same of more images, whose rivals it is held against."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,7 @@ class Reference:
 
     Args:
         rival: untrained or pixels.
-        metric: whose rival it is; of a logged number that of the benchmark, see `MEASURED_AS`.
+        metric: whose rival it is; of the online kNN that of the benchmark, which has the same vote.
         mean, low, high: over the rows, which only differ where the rival does: in seed, network or size of images.
     """
 
@@ -38,7 +36,7 @@ def references(rows: Sequence[Choice], metric: str) -> list[Reference]:
     """
     measured = []
     for rival in ("pixels", "untrained"):
-        for name in (metric, MEASURED_AS.get(metric, metric)):
+        for name in (metric, ONLINE_KNN.sub(r"knn/k\1/top1", metric)):
             values = [value for row in rows if (value := row.value(f"{name}/{rival}")) is not None]
             if values:
                 measured.append(Reference(rival, name, math.fsum(values) / len(values), min(values), max(values)))

@@ -1,6 +1,7 @@
 """What the report of a run is made of."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,12 @@ from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
 
+ONLINE_KNN = re.compile(r"knn_k(\d+)_top1")
+"""Names of the online kNN in what a run logs, by its k: `knn_k20_top1`."""
+DEFAULTS = "default settings"
+"""The protocol of a benchmark's defaults in words."""
+BESIDE = ("untrained", "pixels", "deviation")
+"""Ends of the names of numbers that stand beside one of the trained backbone."""
 SATURATED = 97.0
 """Percent from which raw pixels leave no room to tell backbones apart."""
 
@@ -45,6 +52,9 @@ class Score:
     """Whether a smaller value is the better one."""
     note: str = ""
     """What a reader should know about this number."""
+    protocol: str = ""
+    """Settings behind the number that depart from the benchmark's defaults, without those in its name: numbers of one
+    name and one protocol can be compared."""
 
     @property
     def is_saturated(self) -> bool:
@@ -61,9 +71,15 @@ class Score:
 
     @property
     def heading(self) -> str:
-        """The title, or one made of both names."""
+        """The title, or one made of both names; behind it the protocol where it is not that of the run."""
         words = f"{self.benchmark}, {self.metric}".replace("_", " ")
-        return self.title or words[:1].upper() + words[1:]
+        title = self.title or words[:1].upper() + words[1:]
+        return title if self.is_own else f"{title} ({self.protocol or DEFAULTS})"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it was measured by the settings that the run has for the benchmark."""
+        return "@" not in self.benchmark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +190,7 @@ class RunReport:
 
 
 def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
-    """Return scores by name: `knn/top1` of the trained backbone, `/untrained`, `/pixels` and `/deviation` beside it.
+    """Return scores by name: `knn/k20/top1` of the trained backbone; `/untrained`, `/pixels`, `/deviation` beside it.
 
     What was not measured has no key.
     """
@@ -182,8 +198,45 @@ def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
     for score in scores:
         name = f"{score.benchmark}/{score.metric}"
         flat[name] = float(score.trained)
-        for column in ("untrained", "pixels", "deviation"):
+        for column in BESIDE:
             value = getattr(score, column)
             if value is not None:
                 flat[f"{name}/{column}"] = float(value)
     return flat
+
+
+def online_knn(k: int) -> str:
+    """Return the name under which a run logs the online kNN of k neighbours.
+
+    >>> online_knn(20)
+    'knn_k20_top1'
+    """
+    return f"knn_k{k}_top1"
+
+
+def online_names(names: Iterable[str]) -> list[str]:
+    """Return those of some names that are the online kNN's, by ascending k.
+
+    >>> online_names(["loss", "knn_k200_top1", "knn_k20_top1"])
+    ['knn_k20_top1', 'knn_k200_top1']
+    """
+    ks = {int(match[1]) for name in names if (match := ONLINE_KNN.fullmatch(name))}
+    return [online_knn(k) for k in sorted(ks)]
+
+
+def describe_online(numbers: Mapping[str, float]) -> list[str]:
+    """Return the online kNN among some numbers for a line of progress, by ascending k.
+
+    >>> describe_online({"loss": 2.5, "knn_k20_top1": 61.32})
+    ['kNN (k = 20) 61.3 %']
+    """
+    return [f"kNN (k = {name[5:-5]}) {numbers[name]:.1f} %" for name in online_names(numbers)]
+
+
+def is_beside(name: str) -> bool:
+    """Return whether a number stands beside one of the trained backbone.
+
+    >>> is_beside("knn/k20/top1"), is_beside("knn/k20/top1/pixels")
+    (False, True)
+    """
+    return name.rpartition("/")[2] in BESIDE

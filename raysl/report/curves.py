@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysl.report.chart import Chart
+from raysl.report.contents import ONLINE_KNN
 
 MAX_POINTS = 400
 """Longer courses are drawn as means of so many stretches."""
@@ -34,7 +35,6 @@ class Quantity:
 KNOWN = {
     "loss": Quantity("Loss"),
     "lr": Quantity("Learning rate", is_smooth=True),
-    "knn_top1": Quantity("Online kNN top-1", "%", is_smooth=True),
     "probe_top1": Quantity("Online probe top-1", "%", is_smooth=True),
     "probe_train_top1": Quantity("Online probe top-1, training images", "%"),
     "probe_loss": Quantity("Loss of the online probe"),
@@ -47,7 +47,7 @@ KNOWN = {
     "step_s": Quantity("Step time", "s", from_zero=True),
     "memory_gb": Quantity("Memory", "GB", from_zero=True),
 }
-LEARNED, SPENT = ("loss", "knn_top1", "probe_top1"), ("lr", "images_per_s", "data_wait", "step_s", "memory_gb")
+LEARNED, SPENT = ("loss", "probe_top1"), ("lr", "images_per_s", "data_wait", "step_s", "memory_gb")
 """What is drawn first, and last."""
 SPENT_GROUPS = ("lr/", "weight_decay/", "timer/", "memory/")
 """Beginnings of the names of numbers that are drawn behind all others."""
@@ -76,7 +76,7 @@ def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
     lines = sorted((line for line in history if _is_number(line.get("step"))), key=lambda line: float(line["step"]))
     present = {key for line in lines for key, value in line.items() if _is_number(value)} - set(CLOCKS)
     for key in sorted(present, key=place):
-        quantity = KNOWN.get(key) or Quantity(_title(key))
+        quantity = _quantity(key)
         pairs = np.array([(line["step"], line[key]) for line in lines if _is_number(line.get(key))], dtype=np.float64)
         finite = np.isfinite(pairs[:, 1])
         if finite.any():
@@ -88,11 +88,13 @@ def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
 def place(name: str) -> tuple[int, int, str]:
     """Return what sorts logged numbers: loss and accuracy, what a method logs, then times and memory.
 
-    >>> sorted(["memory_gb", "heldout_top1", "entropy", "lr", "knn_top1", "loss"], key=place)
-    ['loss', 'knn_top1', 'heldout_top1', 'entropy', 'lr', 'memory_gb']
+    >>> sorted(["memory_gb", "heldout_top1", "entropy", "lr", "knn_k20_top1", "loss"], key=place)
+    ['loss', 'knn_k20_top1', 'heldout_top1', 'entropy', 'lr', 'memory_gb']
     """
     if name in LEARNED:
-        return 0, LEARNED.index(name), name
+        return 0, len(LEARNED) * LEARNED.index(name), name
+    if match := ONLINE_KNN.fullmatch(name):
+        return 0, 1, f"{match[1]:>9}"
     if is_spent(name):
         return 3, SPENT.index(name) if name in SPENT else len(SPENT), name
     return (1 if "top1" in name or "accuracy" in name else 2), 0, name
@@ -150,6 +152,13 @@ def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64
 def _is_number(value: object) -> bool:
     """Return whether a value of the history can be drawn."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _quantity(key: str) -> Quantity:
+    """Return how a key of the history is drawn."""
+    if match := ONLINE_KNN.fullmatch(key):
+        return Quantity(f"Online kNN top-1, k = {match[1]}", "%", is_smooth=True)
+    return KNOWN.get(key) or Quantity(_title(key))
 
 
 def _title(key: str) -> str:

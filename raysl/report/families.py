@@ -12,7 +12,7 @@ FEATURES = "features"
 SHOTS = "shot"
 """What the names of low-shot numbers have in common, which does not say what they are."""
 _PATTERNS = (
-    (r"(?P<base>.+)_k(?P<x>\d+)", "k"),
+    (r"k(?P<x>\d+)/(?P<base>.+)", "k"),
     (r"(?P<base>.+)_at_(?P<x>\d+)", "k"),
     (r"(?P<x>\d+)_(?P<base>shot)", "labelled images of each class"),
     (r"(?P<base>.+?)_(?P<x>\d+(_\d+)?)pct", "labelled images, %"),
@@ -54,19 +54,12 @@ _TITLES = {"map": "Mean average precision"}
 
 
 def families(scores: Sequence[Score]) -> list[Family]:
-    """Return the families of two and more among the scores of one benchmark, in the order of their first.
-
-    The first of several k has a name without it (`top1` beside `top1_k200`); its k is in its title (`k = 20`).
-    """
+    """Return the families of two and more among the scores of one benchmark, in the order of their first."""
     members_by_name: dict[tuple[str, str], dict[float, Score]] = {}
     for score in scores:
         for pattern, x in _PATTERNS:
             if match := re.fullmatch(pattern, score.metric):
                 members_by_name.setdefault((match["base"], x), {})[float(match["x"].replace("_", "."))] = score
-    for score in scores:
-        first = re.search(r"\bk = (\d+)", score.title)
-        if first and (score.metric, "k") in members_by_name:
-            members_by_name[score.metric, "k"].setdefault(float(first[1]), score)
     return [
         Family(scores[0].benchmark, base, x, dict(sorted(members.items())))
         for (base, x), members in members_by_name.items()

@@ -85,7 +85,7 @@ def gain(score: Score, rival: str) -> Gain | None:
 
 
 def verdict(score: Score) -> str:
-    """Return a sentence: knn/top1: better than the untrained network by ..., but no better than raw pixels.
+    """Return a sentence: knn/k20/top1: better than the untrained network by ..., but no better than raw pixels.
 
     Empty where it has no rival.
     """

@@ -19,6 +19,7 @@ from raysl.errors import StorageError
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import console, duration
 from raysl.process.waiting import Waiting
+from raysl.report.contents import describe_online
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, Version
 from raysl.train.callbacks.logs import parse_metrics
@@ -169,7 +170,8 @@ class ProgressView:
 
     def show(self, step: int, line: dict[str, float]) -> None:
         """Show a logged line."""
-        numbers = " ".join(text.format(line[name]) for name, text in _SHOWN.items() if name in line)
+        first, rest = ([text.format(line[name]) for name, text in shown.items() if name in line] for shown in _SHOWN)
+        numbers = " ".join([*first, *describe_online(line), *rest])
         left = self._left(step, line)
         if self.is_live:
             self.bar.update(self.task, completed=step, numbers=numbers, left=left)
@@ -196,10 +198,8 @@ class ProgressView:
         return f"left {duration((self.total - step) * sum(self.step_s) / len(self.step_s))}"
 
 
-_SHOWN = {
-    "epoch": "epoch {:.1f}",
-    "loss": "loss {:.4f}",
-    "knn_top1": "kNN {:.1f} %",
-    "images_per_s": "{:,.0f} images/s",
-    "data_wait": "data wait {:.0%}",
-}
+_SHOWN = (
+    {"epoch": "epoch {:.1f}", "loss": "loss {:.4f}"},
+    {"images_per_s": "{:,.0f} images/s", "data_wait": "data wait {:.0%}"},
+)
+"""Numbers of a line before and behind the online kNN."""

@@ -40,7 +40,8 @@ def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
     Args:
         storage: a local folder or a URI; runs are looked for up to three folders deep.
         where: conditions `key=value`, also with `!=`, `<`, `<=`, `>`, `>=`, that all have to hold. A key is `state`,
-            `name`, `step`, `epoch`, `method`, `backbone`, a setting such as `optim.lr`, or a number such as `knn/top1`.
+            `name`, `step`, `epoch`, `method`, `backbone`, a setting such as `optim.lr`, or a number such as
+            `knn/k20/top1`.
 
     Raises:
         ConfigError: if the storage is not there, or a condition is none.
@@ -62,7 +63,7 @@ def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
 def list_runs(storage: str | os.PathLike[str] = "runs", where: Sequence[str] = ()) -> "pd.DataFrame":
     """Return the runs under a storage as a table, those changed last first.
 
-    >>> list_runs("runs", where=["method=dino"])[["name", "state", "knn_top1"]]  # doctest: +SKIP
+    >>> list_runs("runs", where=["method=dino"])[["name", "state", "knn_k20_top1"]]  # doctest: +SKIP
 
     Args:
         storage: a local folder or a URI.

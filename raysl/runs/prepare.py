@@ -55,12 +55,14 @@ class Measurements:
     Args:
         names: of the numbers that its benchmarks will report.
         left_out: a line for each measurement that its images do not allow.
-        online_knn: makes the callback for the kNN accuracy; None where the images do not allow it.
+        online: names of the online kNN's numbers; none where it is not measured.
+        online_knn: makes the callback for them; None where they are not measured.
     """
 
     names: Collection[str]
     left_out: Sequence[str]
-    online_knn: OnlineKNN | None
+    online: Collection[str] = ()
+    online_knn: OnlineKNN | None = None
 
 
 Measure = Callable[[RunConfig, Split, Split | None], Measurements]
@@ -383,11 +385,10 @@ def _check_measures(
     if measure is None:
         return None, bool(evaluated)
     measured = measure(config, train, test)
-    online_knn = None if config.train.online_knn_every is None else measured.online_knn
-    check_expected_names(config, classes.method, measured.names, online_knn is not None, evaluated)
+    check_expected_names(config, classes.method, measured.names, measured.online, evaluated)
     for line in measured.left_out:
         log.warning(line)
-    return online_knn, bool(evaluated)
+    return measured.online_knn, bool(evaluated)
 
 
 def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class RunSummary:
         left_s: seconds left at its last speed; None unless it runs and has logged a speed.
         updated: last change of its files, in seconds since 1970; None where the storage does not tell.
         metrics: the last value of every number that it has logged in its last lines, and those of its report as
-            `knn/top1`.
+            `knn/k20/top1`.
         settings: its settings, a plain tree.
         has_report: whether it has a `report.html`.
     """

@@ -12,9 +12,10 @@ from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems
+from raysl.errors import ConfigError, Problems, did_you_mean
 from raysl.leaderboard.entry import Objective
 from raysl.process.screen import only_errors
+from raysl.report.contents import is_beside
 from raysl.runs.prepare import prepare
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.problems import ProblemsByName, with_names
@@ -181,8 +182,9 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
     """
     wanted = list(sweep.objectives) + ([sweep.early] if sweep.scheduler != "none" else [])
     has_own_data = any(key.split(".")[0] == "data" for key in space.distributions)
-    if any(objective.metric == "knn_top1" for objective in wanted) and not has_own_data:
-        _check_labels(base)
+    online = [objective.metric for objective in wanted if objective.metric.startswith("knn_")]
+    if online and not has_own_data:
+        _check_labels(base, online[0])
     if has_own_data or any(key in ("method", "method.name") for key in space.distributions):
         return
     names = [objective.metric for objective in wanted if objective.metric not in COSTS]
@@ -195,11 +197,11 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
         raise
 
 
-def _check_labels(base: RunConfig) -> None:
+def _check_labels(base: RunConfig, metric: str) -> None:
     """Refuse to rank by the online kNN if the images, the same in all trials, do not allow it."""
     if missing := MeasuredImages.of(base.data).lacks(Needs()):
         raise MetricMissing(
-            f"metric: knn_top1 cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
+            f"metric: {metric} cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
         )
 
 
@@ -209,9 +211,10 @@ def check_reported(objectives: Sequence[Objective], metrics: Mapping[str, float]
     Raises:
         ConfigError: with what it reported.
     """
-    known = {name for name in metrics if name.count("/") <= 1}
+    known = {name for name in metrics if not is_beside(name)}
     if missing := [objective.metric for objective in objectives if objective.metric not in known]:
+        hint = did_you_mean(missing[0], known)
         raise ConfigError(
-            f"metric: the first trial reported no {missing[0]!r}; it reported {', '.join(sorted(known))}; give one of "
-            "them, and the trials that have ended are kept"
+            f"metric: the first trial reported no {missing[0]!r}; {hint}it reported {', '.join(sorted(known))}; give "
+            "one of them, and the trials that have ended are kept"
         )

@@ -236,12 +236,12 @@ def _problems_of_how(sweep: SweepConfig) -> Iterator[str]:
     if sweep.scheduler != "none" and is_measured(early.metric):
         yield (
             f"{sweep.scheduler} compares trials while they train, and {early.metric} is known at their end alone; give "
-            "early_metric=knn_top1, or set scheduler=none"
+            "early_metric=knn_k20_top1, or set scheduler=none"
         )
     if sweep.checkpoints and (sweep.scheduler != "none" or not is_measured(first.metric)):
         yield (
             f"checkpoints are not trained: {sweep.scheduler} has nothing to compare, and {first.metric} is not logged; "
-            "set scheduler=none and metric=knn/top1"
+            "set scheduler=none and metric=knn/k20/top1"
         )
     if sweep.search == "optuna" and any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values()):
         yield "search=optuna draws every value; write choice in the place of grid, or search=random"

@@ -272,7 +272,7 @@ def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:
     if sweep.benchmarks is not None:
         start = apply_overrides(start, [f"benchmarks=[{', '.join(sweep.benchmarks)}]"])
     looks = {own.metric for own in sweep.objectives} | ({sweep.early.metric} if sweep.scheduler != "none" else set())
-    if "knn_top1" not in looks:
+    if not any(name.startswith("knn_") for name in looks):
         return start
     every = start.train.online_knn_every or start.train.checkpoint_every
     if sweep.scheduler != "none":

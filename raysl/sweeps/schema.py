@@ -1,15 +1,19 @@
 """The settings of a sweep."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from raysl.config.ranges import Count, Seed, Share, Within
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
+from raysl.report.contents import online_knn
 
 Mode = Literal["max", "min"]
 Scheduler = Literal["asha", "hyperband", "median", "population", "none"]
 Variant = Literal["stopping", "promotion"]
+ONLINE = online_knn(20)
+"""What ranks by default, and what a scheduler looks at where nothing else is known while training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class SweepConfig:
     trials: Annotated[int, Within(1, 100_000)] = 8
     """Choices to draw of what varies; every grid value and every one of `configs` is tried in each of them. Where
     nothing is drawn, one."""
-    metric: str | list[str] = "knn_top1"
+    metric: str | list[str] = ONLINE
     """Number that ranks the trials: one logged while training, of a benchmark (linear/top1) or a cost (step_s); several
     have a Pareto front, and the first one ranks."""
     mode: Mode | list[Mode] = "max"
@@ -50,8 +54,8 @@ class SweepConfig:
     median of the others' averages; population (Jaderberg et al. 2017, arXiv 1711.09846) trains all together and has
     the worst go on from the best ones' weights with changed settings."""
     early_metric: str | None = None
-    """Number that the scheduler looks at, logged while training; default: `metric`, or knn_top1 where that is
-    measured at the end alone."""
+    """Number that the scheduler looks at, logged while training; default: `metric`; or, where that is
+    measured at the end alone, knn_k20_top1, or knn_k200_top1 for knn/k200/top1."""
     early_mode: Mode | None = None
     """Whether more or less of `early_metric` is better; default: as of `metric`, or max."""
     grace_epochs: Count = 1
@@ -112,7 +116,8 @@ class SweepConfig:
             default = first.mode if self.early_metric == first.metric else "max"
             return Objective(self.early_metric, self.early_mode or default)
         if is_measured(first.metric):
-            return Objective("knn_top1", self.early_mode or "max")
+            match = re.fullmatch(r"knn/k(\d+)/top1", first.metric)
+            return Objective(online_knn(int(match[1])) if match else ONLINE, self.early_mode or "max")
         return Objective(first.metric, self.early_mode or first.mode)
 
 

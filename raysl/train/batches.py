@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl import distributed as dist
+from raysl.config.ranges import Interpolation
 from raysl.data.batch import Batch
 from raysl.data.order import Order
 from raysl.data.source import Split
@@ -43,7 +44,9 @@ class BatchStream(Protocol):
         Ranks may share the work of making them: all ranks call it and iterate to its end."""
 
 
-def plain_blocks(split: Split, most: int, rows: int, is_held_out: bool) -> Iterator[PlainRows]:
+def plain_blocks(
+    split: Split, most: int, rows: int, is_held_out: bool, interpolation: Interpolation | None = None
+) -> Iterator[PlainRows]:
     """Yield this rank's blocks of a sample of a split: at even distances, or of a few whole units of a dataset that is
     read in units.
 
@@ -52,11 +55,12 @@ def plain_blocks(split: Split, most: int, rows: int, is_held_out: bool) -> Itera
         most: number of images over all ranks.
         rows: images of a block, unless their storage has larger units.
         is_held_out: whether the split is the held-out one.
+        interpolation: how images are resized; default: as `data.eval_interpolation` has it.
     """
     chosen = sample_rows(split, most)
     images = Subset(split, chosen)
     for part in unit_parts(images, unit_share(images, dist.rank(), dist.world()), rows, MOST_READ):
-        yield PlainRows(chosen[part.start : part.stop].tolist(), is_held_out)
+        yield PlainRows(chosen[part.start : part.stop].tolist(), is_held_out, interpolation)
 
 
 class ListBatches(BatchStream):

@@ -7,11 +7,10 @@ import time
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import duration
+from raysl.report.contents import describe_online
 from raysl.schedule import Step
 
 log = logging.getLogger("raysl")
-
-_SHOWN = {"knn_top1": "kNN {:.1f} %", "images_per_s": "{:,.0f} images/s"}
 
 
 class EpochLines:
@@ -36,7 +35,8 @@ class EpochLines:
         parts = [
             f"epoch {step.index / step.epoch_len:g}/{step.total / step.epoch_len:g}",
             f"loss {float(out.loss.detach()):.4f}",
-            *(text.format(metrics[name]) for name, text in _SHOWN.items() if name in metrics),
+            *describe_online(metrics),
+            *([f"{metrics['images_per_s']:,.0f} images/s"] if "images_per_s" in metrics else []),
             f"{duration(left)} left" if left else f"done in {duration(seconds * (step.index - self.first))}",
         ]
         if log.level == logging.NOTSET:

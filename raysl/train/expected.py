@@ -1,13 +1,15 @@
 """Expected results of a run (`train.expect`): their names are checked before it starts, their values at its end."""
 
-import difflib
 from collections.abc import Collection
 
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import ConfigError, RunFailed, did_you_mean
 from raysl.methods.method import Method
 from raysl.plan.plan import TrainPlan
+from raysl.report.contents import is_beside
 from raysl.schedule import warmup
+from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
+from raysl.train.callbacks.early_stop import EarlyStop
 from raysl.train.callbacks.held_out import PREFIX
 from raysl.train.callbacks.online_probe import HELD_OUT, TRAINED
 
@@ -19,36 +21,44 @@ def check_expected_names(
     config: RunConfig,
     method_class: type[Method],
     measured: Collection[str],
-    has_online_knn: bool,
+    online: Collection[str],
     evaluated: tuple[str, ...] = (),
 ) -> None:
-    """Refuse an expectation of a number that will not be reported.
+    """Refuse to expect, to stop early by, or to keep checkpoints by a number that will not be reported.
 
     Args:
         config: the run's settings.
         method_class: class of its method. If it does not declare what it logs, any name without a slash is accepted; if
-            the run has callbacks, any name at all.
+            the run has callbacks, any name at all, but for one that begins like the online kNN's.
         measured: names of the numbers of its benchmarks.
-        has_online_knn: whether the kNN accuracy is measured during training.
+        online: names of the online kNN, as it is measured during training.
         evaluated: names of the method's own measurements on held-out images.
 
     Raises:
         ConfigError: with the names that will be reported.
     """
     by_method = method_class.logged_by(config.method)
-    logged = {*LOGGED, *(by_method or ()), *(["knn_top1"] if has_online_knn else [])}
+    logged = {*LOGGED, *(by_method or ()), *online}
     logged |= {PREFIX + name for name in evaluated}
-    logged |= {"rankme", "lidar"} if has_online_knn and config.train.online_rank else set()
+    logged |= {"rankme", "lidar"} if online and config.train.online_rank else set()
     logged |= {*TRAINED, HELD_OUT} if config.train.online_probe is not None else set()
-    known = logged.union(measured)
-    for name in config.train.expect:
-        is_open = by_method is None and not ("/" in name or name.startswith((PREFIX, "probe_")) or name == "knn_top1")
+
+    def check(setting: str, name: str, known: Collection[str]) -> None:
+        is_online = name.startswith("knn_")
+        is_open = by_method is None and not ("/" in name or name.startswith((PREFIX, "probe_")))
         is_open |= bool(config.callbacks)  # they do not declare what they log
-        if name not in known and not is_open:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            listed = [*sorted(logged), *sorted(other for other in measured if other.count("/") == 1)]
-            raise ConfigError(f"train.expect: nothing will report {name!r}; {hint}There will be: {', '.join(listed)}")
+        if name not in known and (is_online or not is_open):
+            listed = sorted(other for other in known if not is_beside(other))
+            raise ConfigError(
+                f"{setting}: nothing will report {name!r}; {did_you_mean(name, known)}There will be: "
+                f"{', '.join(listed)}"
+            )
+
+    for name in config.train.expect:
+        check("train.expect", name, logged.union(measured))
+    for key, callback in config.callbacks.items():
+        if isinstance(callback, EarlyStop.Config | CheckpointKeeper.Config) and callback.metric is not None:
+            check(f"callbacks.{key}.metric", callback.metric, logged)
 
 
 def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
@@ -59,7 +69,8 @@ def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
     """
     for name, (low, high) in config.train.expect.items():
         if name not in metrics:
-            raise RunFailed(f"train.expect: no metric {name!r}; there are: {', '.join(sorted(metrics))}")
+            hint = did_you_mean(name, metrics)
+            raise RunFailed(f"train.expect: no metric {name!r}; {hint}there are: {', '.join(sorted(metrics))}")
         if not low <= metrics[name] <= high:
             raise RunFailed(f"train.expect: {name} is {metrics[name]:g}, outside [{low:g}, {high:g}]")
 

@@ -74,6 +74,12 @@ class ViewRecipe:
         groups = {name: tuple(replace(view, box=True) for view in views) for name, views in self.groups.items()}
         return replace(self, groups=groups)
 
+    def resized(self, interpolation: Interpolation) -> "ViewRecipe":
+        """Return the same views for evaluation (see `evaluation_recipe`), resized with another interpolation."""
+        (view,) = self.groups["image"]
+        assert isinstance(view.crop, CenterCrop)
+        return replace(self, groups={"image": (replace(view, crop=replace(view.crop, interpolation=interpolation)),)})
+
     @property
     def num_views(self) -> int:
         """Number of views of one image, over all groups."""

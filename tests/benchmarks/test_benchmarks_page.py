@@ -67,7 +67,7 @@ def test_metrics_in_a_row_are_what_its_command_gives(name: str) -> None:
     _, _, metrics, command = columns(name)
     benchmarks, _ = given(command)
     assert set(benchmarks) == {name}
-    names = re.findall(r"`(\w+)`", metrics)
+    names = re.findall(r"`([\w/]+)`", metrics)
     assert names
     assert set(names) <= set(benchmark_class(benchmarks[name]).metrics(benchmarks[name], NUM_CLASSES))
 

@@ -96,7 +96,7 @@ def test_one_that_fails_costs_no_other_its_result_and_the_next_start_measures_wh
     text = (run / "report.html").read_text()
     assert '<h3>Time to read it</h3><div class="big">1.25<small> s ± 0.5</small></div>' in text
     assert "<h3>kNN, top-1, k = 20</h3>" in text
-    assert {"knn/top1", "low_shot/1_shot/untrained"} <= set(done.metrics)
+    assert {"knn/k20/top1", "low_shot/1_shot/untrained"} <= set(done.metrics)
     second = stamps(run)
     assert {name: second[name] for name in ("low_shot", "knn")} == {name: first[name] for name in ("low_shot", "knn")}
     assert names_in(run / "report.json") == {"low_shot", "knn", "fragile"}
@@ -108,10 +108,10 @@ def test_one_that_fails_costs_no_other_its_result_and_the_next_start_measures_wh
 def test_what_the_second_start_of_a_finished_run_asks_for_is_measured(config: RunConfig, tmp_path: Path) -> None:
     save(config, 2)
     knn = config.benchmarks["knn"]
-    assert "knn/top1" not in pretrain(replace(config, benchmarks={})).metrics
-    assert set(pretrain(replace(config, benchmarks={"knn": knn})).metrics) >= {"knn/top1", "knn/top5"}
+    assert "knn/k20/top1" not in pretrain(replace(config, benchmarks={})).metrics
+    assert set(pretrain(replace(config, benchmarks={"knn": knn})).metrics) >= {"knn/k20/top1", "knn/k20/top5"}
     more = pretrain(replace(config, benchmarks={"knn": replace(knn, k=(5, 1))})).metrics
-    assert {"knn/top1", "knn/top1_k1"} <= set(more)
+    assert {"knn/k20/top1", "knn/k1/top1"} <= set(more)
     assert json.loads(next((tmp_path / "run").rglob("knn.json")).read_text())["settings"]["k"] == [5, 1]
 
 

@@ -27,7 +27,7 @@ def test_knn_of_few_labels_is_scikit_learns_on_the_same_draws(num: int) -> None:
     for rows in draw_shots(train.labels, 4, 5, 4, seed=7)[:, :, :num].flatten(1):
         neighbours = KNeighborsClassifier(min(3, len(rows))).fit(train.features[rows], train.labels[rows])
         expected.append(100 * neighbours.score(test.features, test.labels))
-    metric = found[f"top1_{num}_labels"]
+    metric = found[f"k3/top1_{num}_labels"]
     if num == 5:  # of one label a class equal votes are common, and each has its own order of them
         assert metric.value == pytest.approx(np.mean(expected), abs=4)
     nearest = by_name(KNN(KNN.Config(k=(1,), labels=(num,), draws=4)).run(train, test, 4, seed=7).metrics)
@@ -36,7 +36,7 @@ def test_knn_of_few_labels_is_scikit_learns_on_the_same_draws(num: int) -> None:
     for rows in draw_shots(train.labels, 4, num, 4, seed=7).flatten(1):
         best = (unit[1] @ unit[0][rows].T).argmax(dim=1)
         slow.append(100 * (train.labels[rows][best] == test.labels).double().mean().item())
-    own = nearest[f"top1_{num}_labels"]
+    own = nearest[f"k1/top1_{num}_labels"]
     assert (own.value, own.deviation) == (pytest.approx(np.mean(slow)), pytest.approx(np.std(slow)))
 
 
@@ -59,7 +59,7 @@ def test_none_are_asked_for_by_default_and_a_single_draw_has_no_deviation() -> N
     train, test = random_set(80, seed=0), random_set(50, seed=1)
     assert not [name for name in KNN.metrics(KNN.Config(), 4) if "labels" in name]
     found = by_name(KNN(KNN.Config(labels=(3,), draws=1)).run(train, test, 4, seed=0).metrics)
-    assert found["top1_3_labels"].deviation is None
+    assert found["k20/top1_3_labels"].deviation is None
 
 
 @pytest.mark.parametrize("kind", [KNN, Logistic])
@@ -73,7 +73,7 @@ def test_labels_that_a_class_has_no_images_for_are_left_out(kind: type[KNN] | ty
 
 def test_draws_are_random() -> None:
     train, test = random_set(80, seed=0), random_set(50, seed=1)
-    metric = by_name(KNN(KNN.Config(labels=(1,), draws=20)).run(train, test, 4, seed=0).metrics)["top1_1_labels"]
+    metric = by_name(KNN(KNN.Config(labels=(1,), draws=20)).run(train, test, 4, seed=0).metrics)["k20/top1_1_labels"]
     assert metric.deviation is not None
     assert metric.deviation > 1
     assert torch.isfinite(torch.tensor(metric.value))

@@ -278,11 +278,15 @@ def test_no_benchmarks_in_a_file_means_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        ("train.expect={knn/top2: [0, 1]}", "did you mean 'knn/top[15]'"),
+        ("train.expect={knn/top1: [0, 1]}", "did you mean 'knn/k20/top1'"),
+        ("train.expect={knn_top1: [0, 1]}", "did you mean 'knn_k20_top1'"),
         ("train.expect={contrastive_top_1: [0, 1]}", "did you mean 'contrastive_top1'"),
         ("train.expect={los: [0, 1]}", "did you mean 'loss'"),
-        ("train.expect={low_shot/5_shot: [0, 1]} benchmarks=[knn]", "There will be: .*knn/top1, knn/top5$"),
-        ("train.expect={knn_top1: [0, 1]} train.online_knn_every=null", "There will be: "),
+        (
+            "train.expect={low_shot/5_shot: [0, 1]} benchmarks=[knn]",
+            "There will be: .*knn/k20/top5, knn_k20_top1, ",
+        ),
+        ("train.expect={knn_k20_top1: [0, 1]} train.online_knn_every=null", "There will be: "),
         ("train.expect={low_shot/5_shot: [0, 1]} benchmarks.low_shot.shots=[1]", "did you mean 'low_shot/1_shot'"),
     ],
 )
@@ -293,7 +297,14 @@ def test_an_expectation_of_what_nothing_will_report_is_refused(words: str, near:
 
 
 def test_expectations_of_what_is_measured_are_let_through() -> None:
-    names = ("loss", "contrastive_top1", "knn_top1", "knn/top1", "knn/top5/untrained", "low_shot/5_shot/deviation")
+    names = (
+        "loss",
+        "contrastive_top1",
+        "knn_k20_top1",
+        "knn/k20/top1",
+        "knn/k20/top5/untrained",
+        "low_shot/5_shot/deviation",
+    )
     prepare(
         load_config("quickstart", [f"train.expect={{{', '.join(f'{name}: [0, 100]' for name in names)}}}"]),
         check_benchmarks,

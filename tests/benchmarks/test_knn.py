@@ -55,9 +55,9 @@ def test_knn_equals_sklearn_on_digits() -> None:
     reference = KNeighborsClassifier(20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
     score = reference.fit(train.features.numpy(), train.labels).score(test.features.numpy(), test.labels)
     metrics = knn_of(train, test, 10, 20)
-    assert metrics["top1"] == pytest.approx(100 * score)
-    assert metrics["top1"] == pytest.approx(97.5, abs=0.3)
-    assert metrics["top1"] < metrics["top5"] <= 100
+    assert metrics["k20/top1"] == pytest.approx(100 * score)
+    assert metrics["k20/top1"] == pytest.approx(97.5, abs=0.3)
+    assert metrics["k20/top1"] < metrics["k20/top5"] <= 100
 
 
 def test_chunks_change_no_prediction() -> None:
@@ -90,7 +90,7 @@ def test_votes_may_be_uniform_or_inverse_distances_as_in_sklearn() -> None:
         score = KNeighborsClassifier(7, weights=reference).fit(train.features.numpy(), train.labels)
         expected = 100 * score.score(test.features.numpy(), test.labels)
         found = by_name(KNN(config).run(train, test, 10, seed=0).metrics)
-        assert found["top1"].value == pytest.approx(expected, abs=0.3), "but for draws between classes"
+        assert found["k7/top1"].value == pytest.approx(expected, abs=0.3), "but for draws between classes"
     with pytest.raises(ConfigError, match=r"inverse is of distances.*set knn\.similarity=euclidean"):
         KNN(KNN.Config(weights="inverse"))
 
@@ -107,22 +107,36 @@ def test_several_k_are_measured_each_as_if_alone() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
     both, alone = knn_of(train, test, 7, 20, 1), knn_of(train, test, 7, 1)
     names = ("top1", "top5", "mean_per_class", "macro_f1")
-    assert list(both) == [*names, *(f"{name}_k1" for name in names)]
-    assert [both[f"{name}_k1"] for name in names] == [alone[name] for name in names]
+    assert list(both) == [f"k{k}/{name}" for k in (1, 20) for name in names]
+    assert {name: both[name] for name in alone} == alone
+    assert list(knn_of(train, test, 7, 1, 20).items()) == list(both.items()), "in whatever order they are given"
 
 
-def test_titles_tell_the_numbers_apart_and_the_first_top1_leads() -> None:
+def test_few_labels_vote_for_every_k_under_its_name() -> None:
+    train, test = random_set(60, seed=0), random_set(40, seed=1)
+
+    def few(*ks: int) -> dict[str, float]:
+        config = KNN.Config(k=ks, labels=(3,))
+        metrics = KNN(config).run(train, test, 4, seed=0).metrics
+        assert [metric.name for metric in metrics] == KNN.metrics(config, 4)
+        return {metric.name: metric.value for metric in metrics if "labels" in metric.name}
+
+    assert few(9, 1) == few(1) | few(9)
+    assert set(few(9, 1)) == {"k1/top1_3_labels", "k9/top1_3_labels"}
+
+
+def test_titles_and_names_tell_the_k_and_every_top1_leads() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
     metrics = KNN(KNN.Config(k=(20, 1))).run(train, test, 7, seed=0).metrics
     assert [(metric.name, metric.title, metric.unit, metric.is_headline) for metric in metrics] == [
-        ("top1", "kNN, top-1, k = 20", "%", True),
-        ("top5", "kNN, top-5, k = 20", "%", False),
-        ("mean_per_class", "kNN, k = 20, mean of the classes' accuracies", "%", False),
-        ("macro_f1", "kNN, k = 20, macro-F1", "%", False),
-        ("top1_k1", "kNN, top-1, k = 1", "%", False),
-        ("top5_k1", "kNN, top-5, k = 1", "%", False),
-        ("mean_per_class_k1", "kNN, k = 1, mean of the classes' accuracies", "%", False),
-        ("macro_f1_k1", "kNN, k = 1, macro-F1", "%", False),
+        (f"k{k}/{name}", title, "%", is_headline)
+        for k in (1, 20)
+        for name, title, is_headline in (
+            ("top1", f"kNN, top-1, k = {k}", True),
+            ("top5", f"kNN, top-5, k = {k}", False),
+            ("mean_per_class", f"kNN, k = {k}, mean of the classes' accuracies", False),
+            ("macro_f1", f"kNN, k = {k}, macro-F1", False),
+        )
     ]
 
 
@@ -144,12 +158,12 @@ def test_a_class_without_a_vote_is_no_hit() -> None:
     ranked = knn_predict(train, test.features, 7, (1,))[1]
     assert torch.equal(ranked[:, 1:], torch.full((40, 4), -1))
     metrics = knn_of(train, test, 7, 1)
-    assert metrics["top5"] == metrics["top1"]
+    assert metrics["k1/top5"] == metrics["k1/top1"]
 
 
 def test_top5_needs_more_than_five_classes() -> None:
     train, test = random_set(40, seed=0), random_set(20, seed=1)
-    assert set(knn_of(train, test, 4, 20)) == {"top1", "mean_per_class", "macro_f1"}
+    assert set(knn_of(train, test, 4, 20)) == {"k20/top1", "k20/mean_per_class", "k20/macro_f1"}
 
 
 def test_more_neighbours_than_images_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +171,7 @@ def test_more_neighbours_than_images_is_said(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         metrics = knn_of(train, test, 4, 20)
     assert "k=20 is more than the 8 training images" in caplog.text
-    assert metrics == knn_of(train, test, 4, 8)
+    assert list(metrics.values()) == list(knn_of(train, test, 4, 8).values())
 
 
 @pytest.mark.parametrize("fields", [{"k": ()}, {"k": (0,)}, {"temperature": 0.0}])

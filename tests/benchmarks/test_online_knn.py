@@ -1,16 +1,25 @@
 """The kNN that is measured while training goes on."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
+from raysl.benchmarks.benchmark import FeatureSet, by_name
+from raysl.benchmarks.features.embedding import embed
+from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.online_knn import OnlineKNN
+from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.source import make_source
 from raysl.data.sources.digits import Digits
-from raysl.data.stream.loader import Loader
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
+from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.state import TrainState
@@ -39,6 +48,37 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     return untrained
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["benchmarks={knn: {k: [7, 3], temperature: 0.5, interpolation: bilinear}}"],
+        ["benchmarks={knn: {k: [3], weights: inverse, similarity: euclidean}}"],
+        ["benchmarks=[]"],
+    ],
+)
+def test_the_online_knn_is_the_vote_of_the_runs_benchmark_on_the_same_images(words: list[str]) -> None:
+    config = load_config(
+        "quickstart", [*SETTINGS, "train.batch_size=8", "data.num_train=60", "data.num_test=40", *words]
+    )
+    run = prepare(config, check_benchmarks)
+    state = TrainState.create(run.setup, classes=run.classes)
+    assert run.online_knn is not None
+    assert run.test is not None
+    seen = Run(state, run.setup.plan)
+    reader = LocalBatches(replace(run.loader, held_out=run.test)).chosen
+    run.online_knn(run.loader, run.test, 10, Duration.parse("1ep"), reader, False).on_train_start(seen)
+    benchmark = config.benchmarks.get("knn", KNN.Config())
+    assert isinstance(benchmark, KNN.Config)
+    images = MeasuredImages(config.data, run.loader.split, run.test).resized(benchmark.interpolation)
+    backbone, cpu = state.exported().eval(), torch.device("cpu")
+    sets = []
+    for split in (images.train, run.test):
+        embedded = embed({"": backbone}, split, np.arange(split.num_samples), images.data, cpu)
+        sets.append(FeatureSet(torch.from_numpy(np.asarray(embedded.features[""])), torch.from_numpy(embedded.labels)))
+    offline = by_name(KNN(replace(benchmark, backend="torch")).run(*sets, 10, seed=0).metrics)
+    assert seen.line == {f"knn_k{k}_top1": offline[f"k{k}/top1"].value for k in benchmark.k}
+
+
 def ranks_of(num: int) -> dict[str, float]:
     """What the callback logs of SimCLR's untrained network on so many digits."""
     run = small("simclr", f"data.limit={num}", "train.batch_size=6", "data.lanes=3", "data.drop_last=true")
@@ -54,7 +94,8 @@ def test_ranks_are_those_of_all_features_and_of_two_views_of_each_image() -> Non
     backbone = TrainState.create(run.setup, classes=run.classes).method.export().eval()
     cpu = torch.device("cpu")
     with torch.no_grad():
-        (plain,) = run.loader.plain_batches(run.loader.split, 0, 40, cpu)
+        loaded = run.loader.load_plain(run.loader.split, np.arange(40), interpolation="bicubic")
+        plain = run.loader.finish_plain(loaded, cpu)
         h = backbone(plain.views["image"][:, 0]).double()
         (seen,) = run.loader.seen_batches(run.loader.split, 0, 40, cpu)
         z = torch.stack([backbone(seen.views["global"][:, view]) for view in (0, 1)], dim=1).double()  # [B, 2, D]
@@ -74,13 +115,13 @@ def test_ranks_are_those_of_all_features_and_of_two_views_of_each_image() -> Non
 
 def test_ranks_are_the_same_on_any_number_of_workers(run_ranks: RunRanks) -> None:
     expected = ranks_of(9)
-    assert set(expected) == {"knn_top1", "rankme", "lidar"}
+    assert set(expected) == {"knn_k20_top1", "rankme", "lidar"}
     for found in run_ranks(3, ranks_of, 9):
         assert found == pytest.approx(expected, rel=1e-4)
 
 
 def measured_each(*sizes: tuple[int, int]) -> list[float]:
-    return [measured(num_train, num_test)["knn_top1"] for num_train, num_test in sizes]
+    return [measured(num_train, num_test)["knn_k20_top1"] for num_train, num_test in sizes]
 
 
 def test_ranks_without_images_change_nothing(run_ranks: RunRanks) -> None:

@@ -30,7 +30,7 @@ def test_checkpoints_of_a_run_are_compared_on_one_page_beside_their_own(config: 
     assert [report.checkpoint for report in found.reports] == [str(old), str(new)]
     table = (Path(found.path).parent / "comparison.csv").read_text()
     for report in found.reports:
-        assert f"{report.metrics['knn/top1']:.2f}" in table or str(report.metrics["knn/top1"]) in table
+        assert f"{report.metrics['knn/k20/top1']:.2f}" in table or str(report.metrics["knn/k20/top1"]) in table
         assert Path(report.path).exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("knn.json")}
     again = compare([str(old), str(new)], ["knn"], out=str(tmp_path / "page"))

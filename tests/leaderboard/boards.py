@@ -9,7 +9,7 @@ from raysl.leaderboard.entry import Entry, Objective, State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 
 START = 1_700_000_000.0
-KNN, LOSS = Objective("knn_top1"), Objective("loss", "min")
+KNN, LOSS = Objective("knn_k20_top1"), Objective("loss", "min")
 
 
 def entry(index: int, value: float | None = None, **changes: object) -> Entry:
@@ -17,7 +17,7 @@ def entry(index: int, value: float | None = None, **changes: object) -> Entry:
     fields: dict[str, object] = {"trial": f"trial_{index:08x}", "index": index, "settings": {"optim.lr": 0.1 + index}}
     fields |= {"path": f"/runs/s/trial_{index:08x}", "epochs": 4}
     if value is not None:
-        fields |= {"status": "finished", "epoch": 4.0, "metrics": {"knn_top1": value}}
+        fields |= {"status": "finished", "epoch": 4.0, "metrics": {"knn_k20_top1": value}}
     return Entry(**fields | changes)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def course(
     loss = [(at, 4.5 * math.exp(-at / 25) + 1.2 - last / 120 + draws.gauss(0, 0.05)) for at in places]
     knn = [(at, 12 + (last - 12) * (1 - math.exp(-at / rise)) + draws.gauss(0, 0.5)) for at in places if at % 2 == 0]
     rank = [(at, 4 + last / 8 * (1 - math.exp(-at / 20)) + draws.gauss(0, 0.3)) for at in places]
-    return {"loss": loss, "knn_top1": knn, "effective_rank": rank, "seconds": [(at, 3.1 * at) for at in places]}
+    return {"loss": loss, "knn_k20_top1": knn, "effective_rank": rank, "seconds": [(at, 3.1 * at) for at in places]}
 
 
 def asha(num: int = 12, state: State = "done") -> Leaderboard:
@@ -61,7 +61,7 @@ def asha(num: int = 12, state: State = "done") -> Leaderboard:
         logged = course(draws, last, epoch)
         metrics = {name: line[-1][1] for name, line in logged.items() if name != "seconds"}
         if status == "finished":
-            metrics |= {"knn/top1": metrics["knn_top1"] - 0.4, "knn/top1/untrained": 41.0}
+            metrics |= {"knn/k20/top1": metrics["knn_k20_top1"] - 0.4, "knn/k20/top1/untrained": 41.0}
         entries.append(
             Entry(
                 trial=f"trial_{draws.getrandbits(32):08x}",
@@ -111,7 +111,7 @@ def zoo(methods: Sequence[str] = METHODS, seeds: int = 2) -> Leaderboard:
         for seed in range(seeds):
             last = level + draws.gauss(0, 0.6)
             rank = 4 + 40 * (level - 40) / 60 + draws.gauss(0, 4)
-            metrics = {"low_shot/5_shot": last - 6, "low_shot/5_shot/untrained": 41.0, "knn/top1": last}
+            metrics = {"low_shot/5_shot": last - 6, "low_shot/5_shot/untrained": 41.0, "knn/k20/top1": last}
             metrics |= {"geometry/rankme": rank, "geometry/alpha_req": 2.4 - rank / 30 + draws.gauss(0, 0.1)}
             logged = course(draws, last, 60)
             metrics |= {key: line[-1][1] for key, line in logged.items() if key != "seconds"}
@@ -127,8 +127,13 @@ def zoo(methods: Sequence[str] = METHODS, seeds: int = 2) -> Leaderboard:
                     epochs=60,
                     epoch=60.0,
                     metrics={} if is_failed else metrics,
-                    intervals={"low_shot/5_shot": (last - 7.2, last - 4.9), "knn/top1": (last - 1.4, last + 1.3)},
-                    units={"low_shot/5_shot": "%", "knn/top1": "%", "geometry/rankme": "", "geometry/alpha_req": ""},
+                    intervals={"low_shot/5_shot": (last - 7.2, last - 4.9), "knn/k20/top1": (last - 1.4, last + 1.3)},
+                    units={
+                        "low_shot/5_shot": "%",
+                        "knn/k20/top1": "%",
+                        "geometry/rankme": "",
+                        "geometry/alpha_req": "",
+                    },
                     course={} if is_failed else logged,
                     costs={
                         "seconds": 3600 * hours,
@@ -156,13 +161,13 @@ def population(members: int = 6, generations: int = 5) -> Leaderboard:
         told: list[Entry] = []
         for member in range(members):
             before = alive[member] if alive else None
-            ordered = sorted(alive, key=lambda one: -one.metrics["knn_top1"])
+            ordered = sorted(alive, key=lambda one: -one.metrics["knn_k20_top1"])
             donor = ordered[draws.randrange(2)] if before in ordered[-2:] else before
             lr = donor.settings["optim.lr"] * draws.choice([0.8, 1.25]) if donor else 10 ** draws.uniform(-2.5, 0)
-            level = donor.metrics["knn_top1"] if donor else 30.0
+            level = donor.metrics["knn_k20_top1"] if donor else 30.0
             last = level + 14 * math.exp(-(((math.log10(lr) + 0.8) / 0.8) ** 2)) + draws.gauss(0, 1)
             line = [(generation * every + 2, (level + last) / 2), ((generation + 1) * every, last)]
-            past = donor.course["knn_top1"] if donor else []
+            past = donor.course["knn_k20_top1"] if donor else []
             told.append(
                 Entry(
                     trial=f"trial_{draws.getrandbits(32):08x}",
@@ -171,8 +176,11 @@ def population(members: int = 6, generations: int = 5) -> Leaderboard:
                     settings={"optim.lr": lr, "optim.weight_decay": 10 ** draws.uniform(-5, -3)},
                     epochs=int(generations * every),
                     epoch=(generation + 1) * every,
-                    metrics={"knn_top1": last, "loss": 5 - last / 25},
-                    course={"knn_top1": [*past, *line], "loss": [(at, 5 - value / 25) for at, value in [*past, *line]]},
+                    metrics={"knn_k20_top1": last, "loss": 5 - last / 25},
+                    course={
+                        "knn_k20_top1": [*past, *line],
+                        "loss": [(at, 5 - value / 25) for at, value in [*past, *line]],
+                    },
                     costs={"seconds": 40.0 * (generation + 1)},
                     parents=[(donor.trial, generation * every), *donor.parents] if donor else [],
                     member=member,

@@ -50,7 +50,7 @@ def test_the_best_configurations_load_beside_the_sweep_with_the_settings_of_thei
         assert config.name == f"s-{rank - 1:08x}"
     text, html = path.read_text(), (path.parent / "leaderboard.html").read_text()
     assert f"<pre>raysl pretrain {path.parent}/best_1.yaml</pre>" in html
-    assert text.startswith(f"# Rank 3 of s: knn_top1 88; run trial_00000002, seed 0.\n# raysl pretrain {path}\n")
+    assert text.startswith(f"# Rank 3 of s: knn_k20_top1 88; run trial_00000002, seed 0.\n# raysl pretrain {path}\n")
 
 
 def test_runs_that_have_left_nothing_yet_have_no_configuration(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_is_written_again_and_again_is_that_of_now(tmp_path: Path) -> None:
     sweep = tmp_path / "runs" / "s"
     first = (sweep / "best_1.yaml").read_text()
     later = board(
-        [*now.entries, replace(now.entries[4], trial="trial_9", index=9, metrics={"knn_top1": 99.0})],
+        [*now.entries, replace(now.entries[4], trial="trial_9", index=9, metrics={"knn_k20_top1": 99.0})],
         path=now.facts.path,
     )
     files.write(later)
@@ -91,7 +91,7 @@ def test_the_table_for_papers_has_its_best_in_bold_and_deviations_small(tmp_path
     found = zoo(["simclr", "moco", "sinkhorn"])
     write(found, Folder(str(tmp_path)))
     lines = (tmp_path / "leaderboard.tex").read_text().splitlines()
-    assert lines[3].startswith(r"config & seeds & low\_shot/5\_shot & step\_s & knn/top1 & geometry/alpha\_req")
+    assert lines[3].startswith(r"config & seeds & low\_shot/5\_shot & step\_s & knn/k20/top1 & geometry/alpha\_req")
     body = lines[5:-2]
     assert len(body) == 3
     assert body[0].count(r"\textbf") >= 1

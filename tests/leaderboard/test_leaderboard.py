@@ -21,17 +21,17 @@ def test_seeds_of_a_choice_are_one_row_with_mean_deviation_and_students_interval
     (row,) = board(runs).rows
     deviation = statistics.stdev((90.0, 92.0, 97.0))
     reach = 4.302652729911275 * deviation / math.sqrt(3)  # of two degrees of freedom, from tables
-    assert row["knn_top1"] == pytest.approx(93.0)
-    assert row["knn_top1: deviation"] == pytest.approx(deviation)
-    assert (row["knn_top1: low"], row["knn_top1: high"]) == pytest.approx((93 - reach, 93 + reach))
+    assert row["knn_k20_top1"] == pytest.approx(93.0)
+    assert row["knn_k20_top1: deviation"] == pytest.approx(deviation)
+    assert (row["knn_k20_top1: low"], row["knn_k20_top1: high"]) == pytest.approx((93 - reach, 93 + reach))
     assert (row["n"], row["status"], row["trial"]) == (3, "finished", " ".join(run.trial for run in runs))
 
 
 def test_one_seed_has_the_interval_that_was_measured_and_several_have_not() -> None:
-    measured = {"intervals": {"knn_top1": (88.0, 93.0)}}
+    measured = {"intervals": {"knn_k20_top1": (88.0, 93.0)}}
     (alone,) = board([entry(0, 90.0, **measured)]).rows
-    assert (alone["knn_top1: low"], alone["knn_top1: high"]) == (88.0, 93.0)
-    assert "knn_top1: deviation" not in alone
+    assert (alone["knn_k20_top1: low"], alone["knn_k20_top1: high"]) == (88.0, 93.0)
+    assert "knn_k20_top1: deviation" not in alone
     assert number_of([1.0, 1.0], (0.0, 9.0)).interval == (1.0, 1.0)
     assert number_of([99.0, 99.8], None, (0.0, 100.0)).interval == (pytest.approx(94.3, abs=0.1), 100.0)
 
@@ -45,10 +45,10 @@ def test_a_seed_that_is_half_done_is_not_averaged_with_whole_ones() -> None:
         entry(3, 94.0, **alike),
     ]
     (row,) = board(runs).rows
-    assert (row["knn_top1"], row["n"], row["epoch"]) == (92.0, 2, 4.0)
+    assert (row["knn_k20_top1"], row["n"], row["epoch"]) == (92.0, 2, 4.0)
     assert row["status"] == "1 failed, 2 finished, 1 running"
     (row,) = board(runs[1:3]).rows
-    assert row["knn_top1"] == 20.0, "while none has ended, those that go on are what is known"
+    assert row["knn_k20_top1"] == 20.0, "while none has ended, those that go on are what is known"
 
 
 def test_the_best_leads_those_without_the_number_come_last_and_equals_as_they_were_drawn() -> None:
@@ -56,7 +56,7 @@ def test_the_best_leads_those_without_the_number_come_last_and_equals_as_they_we
     assert [row["trial"][-1] for row in board(runs).rows] == ["3", "1", "4", "0", "2"]
     assert [row["trial"][-1] for row in board(runs[::-1]).rows] == ["3", "1", "4", "0", "2"], "in any order"
     assert [row["rank"] for row in board(runs).rows] == [1, 2, 3, 4, 5]
-    worst = board(runs, Objective("knn_top1", "min"))
+    worst = board(runs, Objective("knn_k20_top1", "min"))
     assert [row["trial"][-1] for row in worst.rows] == ["1", "4", "3", "0", "2"]
 
 
@@ -65,7 +65,7 @@ def test_the_best_run_is_the_best_seed_of_the_best_row() -> None:
     lucky = [entry(2, 99.0), entry(3, 70.0, settings={"optim.lr": 2.1})]
     best = board([*pair, *lucky]).best
     assert best is not None
-    assert best.metrics["knn_top1"] == 93.0, "one lucky seed does not make a row the best"
+    assert best.metrics["knn_k20_top1"] == 93.0, "one lucky seed does not make a row the best"
     assert board([entry(0)]).best is None
     assert board([]).best is None
 
@@ -84,11 +84,11 @@ def test_whole_runs_lead_those_that_were_stopped_whatever_their_numbers() -> Non
 
 def test_the_pareto_front_is_what_nobody_beats_in_all() -> None:
     points = [(90.0, 3.0), (80.0, 1.0), (85.0, 2.0), (84.0, 2.5), (90.0, 3.5), (85.0, 2.0)]
-    runs = [entry(place, a, metrics={"knn_top1": a, "loss": b}) for place, (a, b) in enumerate(points)]
-    found = board([*runs, entry(9, 99.0)], Objective("knn_top1"), LOSS)
+    runs = [entry(place, a, metrics={"knn_k20_top1": a, "loss": b}) for place, (a, b) in enumerate(points)]
+    found = board([*runs, entry(9, 99.0)], Objective("knn_k20_top1"), LOSS)
     assert [row["trial"][-1] for row in found.pareto] == ["0", "2", "5", "1"], "of equals none beats the other"
     assert [row["trial"][-1] for row in found.rows if row["pareto"]] == ["0", "2", "5", "1"]
-    assert [row["knn_top1"] for row in board(runs).pareto] == [90.0, 90.0]
+    assert [row["knn_k20_top1"] for row in board(runs).pareto] == [90.0, 90.0]
     assert "pareto" not in board(runs).rows[0]
 
 
@@ -108,8 +108,8 @@ def test_rows_have_what_untrained_networks_reach_the_measurements_and_the_costs(
         "low_shot/5_shot",
         *(f"low_shot/5_shot: {part}" for part in ("deviation", "low", "high")),
     ]
-    assert keys.index("config") < keys.index("knn/top1") < keys.index("geometry/rankme") < keys.index("seconds")
-    assert "knn/top1/untrained" not in keys
+    assert keys.index("config") < keys.index("knn/k20/top1") < keys.index("geometry/rankme") < keys.index("seconds")
+    assert "knn/k20/top1/untrained" not in keys
     assert keys[-3:] == ["memory_gb", "effective_rank", "path"]
     assert all(list(row) == keys for row in found.rows)
 
@@ -126,11 +126,11 @@ def test_the_frame_and_the_csv_hold_the_rows() -> None:
 def test_the_text_has_deviations_beside_numbers_and_no_column_that_says_nothing() -> None:
     alike = {"settings": {"optim.lr": 0.5}}
     lines = board([entry(0, 91.0, **alike), entry(1, 92.0, **alike), entry(2, 70.0)]).table().splitlines()
-    assert lines[0].split() == ["rank", "trial", "status", "draws", "epoch", "n", "knn_top1", "optim.lr"]
+    assert lines[0].split() == ["rank", "trial", "status", "draws", "epoch", "n", "knn_k20_top1", "optim.lr"]
     assert "91.5 ± 0.71" in lines[1]
     assert "trial_00000000 +1" in lines[1]
     alone = board([entry(0, 91.0)]).table().splitlines()
-    assert alone[0].split() == ["rank", "trial", "status", "epoch", "knn_top1", "optim.lr"]
+    assert alone[0].split() == ["rank", "trial", "status", "epoch", "knn_k20_top1", "optim.lr"]
     assert board([]).table() == "no trial yet"
 
 
@@ -149,7 +149,7 @@ def test_numbers_that_are_not_finite_are_null_and_read_back_as_nan() -> None:
     assert "NaN" not in text
     assert "Infinity" not in text
     ((again,), _) = parse(text, "x.json")
-    assert math.isnan(again.metrics["knn_top1"])
+    assert math.isnan(again.metrics["knn_k20_top1"])
     assert math.isnan(again.course["loss"][0][1])
 
 
@@ -183,11 +183,11 @@ def test_a_notebook_shows_the_first_rows_and_a_link_and_escapes_what_it_shows() 
 def test_a_shell_shows_the_first_rows_with_what_varies_and_the_objective() -> None:
     numbers = {"low_shot/5_shot": 40.0, "effective_rank": 3.0}
     runs = [
-        entry(index, 90.0 - index, metrics={"knn_top1": 90.0 - index, **numbers}, costs={"seconds": 9.0})
+        entry(index, 90.0 - index, metrics={"knn_k20_top1": 90.0 - index, **numbers}, costs={"seconds": 9.0})
         for index in range(12)
     ]
     lines = repr(board(runs)).splitlines()
-    assert lines[0].split() == ["rank", "trial", "status", "epoch", "knn_top1", "optim.lr"]
+    assert lines[0].split() == ["rank", "trial", "status", "epoch", "knn_k20_top1", "optim.lr"]
     assert (len(lines), lines[-1]) == (12, "and 2 more")
     assert "seconds" in board(runs).table()
 
@@ -239,18 +239,27 @@ def test_a_row_that_failed_does_not_lead_whatever_it_had() -> None:
 
 def test_intervals_of_shares_end_where_shares_do() -> None:
     runs = [
-        entry(index, value, settings={}, seed=index, units={"knn_top1": "%"})
+        entry(index, value, settings={}, seed=index, units={"knn_k20_top1": "%"})
         for index, value in enumerate((90.0, 99.0))
     ]
     (row,) = board(runs).choices
-    low, high = row.numbers["knn_top1"].interval or (0.0, 0.0)
+    low, high = row.numbers["knn_k20_top1"].interval or (0.0, 0.0)
     assert (round(low, 1), high) == (37.3, 100.0)
 
 
 def test_accuracies_over_all_images_stand_before_means_over_classes_and_those_before_other_numbers() -> None:
-    names = ["knn/macro_f1", "knn/mean_per_class", "knn/top1", "linear/macro_f1", "linear/top1", "geometry/rankme"]
+    names = [
+        "knn/k20/macro_f1",
+        "knn/k20/mean_per_class",
+        "knn/k20/top1",
+        "knn/k200/top1",
+        "linear/macro_f1",
+        "linear/top1",
+        "geometry/rankme",
+    ]
     metrics, units = dict.fromkeys(names, 50.0), {name: "%" for name in names if name != "geometry/rankme"}
-    row = board([entry(0, 80.0, metrics={"knn_top1": 80.0, **metrics}, units=units)]).rows[0]
+    row = board([entry(0, 80.0, metrics={"knn_k20_top1": 80.0, **metrics}, units=units)]).rows[0]
     assert [name for name in row if name in names] == [
-        "knn/top1", "knn/macro_f1", "knn/mean_per_class", "linear/top1", "linear/macro_f1", "geometry/rankme"
+        "knn/k20/top1", "knn/k20/macro_f1", "knn/k20/mean_per_class", "knn/k200/top1", "linear/top1", "linear/macro_f1",
+        "geometry/rankme",
     ]  # fmt: skip

@@ -30,9 +30,9 @@ def with_seed(run: Path, seed: int) -> Path:
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
     """Two seeds of one run, another method, one that failed, one that was cut off and one that has not begun."""
-    make_run(tmp_path / "a", 4.0, end="finished", knn_top1=80.0)
-    with_seed(make_run(tmp_path / "b", 4.0, end="finished", knn_top1=84.0), 1)
-    make_run(tmp_path / "deep" / "c", 4.0, "byol", end="finished", knn_top1=90.0)
+    make_run(tmp_path / "a", 4.0, end="finished", knn_k20_top1=80.0)
+    with_seed(make_run(tmp_path / "b", 4.0, end="finished", knn_k20_top1=84.0), 1)
+    make_run(tmp_path / "deep" / "c", 4.0, "byol", end="finished", knn_k20_top1=90.0)
     (tmp_path / "deep" / "c" / "report.html").write_text("<p>a page</p>")
     with_seed(make_run(tmp_path / "failed", 1.0, end="failed"), 2)
     with_seed(make_run(tmp_path / "cut", 2.5), 3)
@@ -43,8 +43,12 @@ def storage(tmp_path: Path) -> Path:
 def test_runs_that_differ_in_their_seed_share_a_row_and_the_best_is_first(storage: Path) -> None:
     board = RunsPage(str(storage)).board()
     first, second = board.choices[:2]
-    assert (first.config, first.value("knn_top1"), first.settings["method"]) == ("deep/c", 90.0, "byol")
-    assert (second.config, second.value("knn_top1"), [run.trial for run in second.counted]) == ("a", 82.0, ["a", "b"])
+    assert (first.config, first.value("knn_k20_top1"), first.settings["method"]) == ("deep/c", 90.0, "byol")
+    assert (second.config, second.value("knn_k20_top1"), [run.trial for run in second.counted]) == (
+        "a",
+        82.0,
+        ["a", "b"],
+    )
     statuses = {entry.trial: (entry.status, entry.reason) for entry in board.entries}
     assert statuses["failed"] == ("failed", "failed because")
     assert statuses["cut"][0] == "stopped"
@@ -63,11 +67,11 @@ def test_another_number_ranks_and_settings_have_columns_where_they_are_asked_for
 def test_curves_have_all_lines_and_a_changed_run_is_read_again(storage: Path) -> None:
     pages = RunsPage(str(storage), ["name=a"])
     (entry,) = pages.board().entries
-    assert entry.course["knn_top1"] == [(4.0, 80.0)]
+    assert entry.course["knn_k20_top1"] == [(4.0, 80.0)]
     with (storage / "a" / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 50, "epoch": 5.0, "knn_top1": 81.0}) + "\n")
+        file.write(json.dumps({"step": 50, "epoch": 5.0, "knn_k20_top1": 81.0}) + "\n")
     (entry,) = pages.board().entries
-    assert entry.course["knn_top1"] == [(4.0, 80.0), (5.0, 81.0)]
+    assert entry.course["knn_k20_top1"] == [(4.0, 80.0), (5.0, 81.0)]
     assert entry.costs["seconds"] == 40 * 0.5
 
 
@@ -80,7 +84,7 @@ def test_the_page_links_to_pages_that_are_there(storage: Path) -> None:
 
 
 def test_the_command_writes_the_page_beside_the_runs(storage: Path) -> None:
-    result = CliRunner().invoke(app, ["runs", str(storage), "--page", "--best", "knn_top1"])
+    result = CliRunner().invoke(app, ["runs", str(storage), "--page", "--best", "knn_k20_top1"])
     assert (result.exit_code, result.output) == (0, f"page        {storage}/runs.html\n")
     assert (storage / "runs.html").read_text().startswith("<!DOCTYPE html>")
 

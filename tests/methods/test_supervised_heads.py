@@ -145,11 +145,11 @@ def test_heads_are_settings_like_others() -> None:
     assert config.method.heads[1].pool == Pool(kind="max", size=2)
     assert from_dict(to_dict(config)) == config
     check_expected_names(
-        load_config("digits/supervised", [HEADS, "train.expect={head2_top1: [0, 100]}"]), Supervised, set(), False
+        load_config("digits/supervised", [HEADS, "train.expect={head2_top1: [0, 100]}"]), Supervised, set(), ()
     )
     with pytest.raises(ConfigError, match="nothing will report 'head3_top1'; did you mean 'head"):
         check_expected_names(
-            load_config("digits/supervised", [HEADS, "train.expect={head3_top1: [0, 1]}"]), Supervised, set(), False
+            load_config("digits/supervised", [HEADS, "train.expect={head3_top1: [0, 1]}"]), Supervised, set(), ()
         )
 
 

@@ -29,23 +29,23 @@ def test_metrics_are_flat_and_hold_only_what_was_measured() -> None:
         "low_shot/5_shot/untrained": 70.4,
         "low_shot/5_shot/pixels": 77.5,
         "low_shot/5_shot/deviation": 0.8,
-        "knn/top1": 97.4,
-        "knn/top1/untrained": 93.0,
-        "knn/top1/pixels": 98.1,
+        "knn/k20/top1": 97.4,
+        "knn/k20/top1/untrained": 93.0,
+        "knn/k20/top1/pixels": 98.1,
         "linear/top1": 96.0,
     }
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     report = example(
-        scores=[Score(benchmark="knn", metric="top1", trained=math.nan)],
+        scores=[Score(benchmark="knn", metric="k20/top1", trained=math.nan)],
         history=[{"step": 1, "loss": math.inf}],
         times={"training": np.float64("nan")},
     )
     path = tmp_path / "report.json"
     path.write_text(report_json(report))
     content = json.loads(path.read_text())
-    assert content["metrics"] == {"knn/top1": None}
+    assert content["metrics"] == {"knn/k20/top1": None}
     assert content["history"] == [{"step": 1, "loss": None}]
     assert content["times"] == {"training": None}
     assert math.isnan(load_report(path).scores[0].trained)

@@ -150,7 +150,7 @@ def ticks(svg: str) -> list[float]:
 
 def test_a_curve_of_one_point_has_the_axes_of_the_others() -> None:
     history = [{"step": step, "loss": 3.0 - step / 100} for step in range(10, 101, 10)]
-    history[4] |= {"knn_top1": 73.5, "delta": -2.0}
+    history[4] |= {"knn_k20_top1": 73.5, "delta": -2.0}
     loss, knn, delta = courses(history)
     for course, low, high in ((knn, 0, 73.5), (delta, -2.0, 0)):
         numbers = ticks(curve(course, last_step=100))

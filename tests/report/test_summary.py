@@ -13,11 +13,11 @@ from tests.report.run import SCORES
 def test_columns_are_aligned_and_gaps_stay_empty() -> None:
     assert score_table(SCORES) == "\n".join(
         [
-            "benchmark  metric  trained     ±  untrained  pixels",
-            "---------  ------  -------  ----  ---------  ------",
-            "low_shot   5_shot    90.10  0.80      70.40   77.50",
-            "knn        top1      97.40            93.00   98.10",
-            "linear     top1      96.00",
+            "benchmark  metric    trained     ±  untrained  pixels",
+            "---------  --------  -------  ----  ---------  ------",
+            "low_shot   5_shot      90.10  0.80      70.40   77.50",
+            "knn        k20/top1    97.40            93.00   98.10",
+            "linear     top1        96.00",
         ]
     )
 
@@ -44,10 +44,10 @@ def test_intervals_have_a_column_and_give_way_to_deviations() -> None:
     sure = replace(SCORES[1], interval=(96.125, 98.375))
     assert score_table([replace(SCORES[0], interval=(89.0, 91.0)), sure]) == "\n".join(
         [
-            "benchmark  metric  trained     ±            95 %  untrained  pixels",
-            "---------  ------  -------  ----  --------------  ---------  ------",
-            "low_shot   5_shot    90.10  0.80                      70.40   77.50",
-            "knn        top1      97.40        96.12 to 98.38      93.00   98.10",
+            "benchmark  metric    trained     ±            95 %  untrained  pixels",
+            "---------  --------  -------  ----  --------------  ---------  ------",
+            "low_shot   5_shot      90.10  0.80                      70.40   77.50",
+            "knn        k20/top1    97.40        96.12 to 98.38      93.00   98.10",
         ]
     )
 

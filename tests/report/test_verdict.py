@@ -15,7 +15,7 @@ from tests.report.test_page import Outline
 
 KNN = Score(
     benchmark="knn",
-    metric="top1",
+    metric="k20/top1",
     trained=87.6,
     untrained=75.3,
     pixels=88.0,
@@ -27,8 +27,8 @@ KNN = Score(
 
 def test_a_verdict_says_by_how_much_and_beyond_which_interval() -> None:
     assert verdict(KNN) == (
-        "knn/top1: better than the untrained network by 12.30 (95 %: +10.10 to +14.50), but no better than raw pixels "
-        "(−0.40, 95 %: −2.00 to +1.20)."
+        "knn/k20/top1: better than the untrained network by 12.30 (95 %: +10.10 to +14.50), but no better than raw "
+        "pixels (−0.40, 95 %: −2.00 to +1.20)."
     )
     lost = replace(KNN, pixels=96.06, over_pixels=(-9.9, -7.0))
     assert verdict(lost).endswith(", but worse than raw pixels by 8.46 (95 %: −9.90 to −7.00).")
@@ -75,7 +75,7 @@ def test_each_benchmark_has_one_sentence_on_the_page_in_the_json_and_in_the_term
     ]
     told = verdicts(scores)
     assert list(told) == ["knn", "knn@1f3a2c"]
-    assert told["knn"].startswith("knn/top1: ")
+    assert told["knn"].startswith("knn/k20/top1: ")
     report = example(scores=scores)
     text = report_json(report)
     assert json.loads(text)["verdicts"] == told

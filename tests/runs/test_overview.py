@@ -105,8 +105,8 @@ def test_converted_weights_are_no_runs(tmp_path: Path) -> None:
     [
         (["method=byol"], {"b"}),
         (["method!=byol"], {"a"}),
-        (["knn_top1>80"], {"b"}),
-        (["knn_top1<=80"], {"a"}),
+        (["knn_k20_top1>80"], {"b"}),
+        (["knn_k20_top1<=80"], {"a"}),
         (["optim.lr>=0"], {"a", "b"}),
         (["epoch=3.0", "method=byol"], {"b"}),
         (["nothing=null"], {"a", "b"}),
@@ -114,8 +114,8 @@ def test_converted_weights_are_no_runs(tmp_path: Path) -> None:
     ],
 )
 def test_conditions_choose_runs(where: list[str], names: set[str], tmp_path: Path) -> None:
-    make_run(tmp_path / "a", 1.0, knn_top1=70.0)
-    make_run(tmp_path / "b", 3.0, method="byol", knn_top1=90.0)
+    make_run(tmp_path / "a", 1.0, knn_k20_top1=70.0)
+    make_run(tmp_path / "b", 3.0, method="byol", knn_k20_top1=90.0)
     assert set(states(tmp_path, *where)) == names
 
 
@@ -159,13 +159,13 @@ def test_a_damaged_line_of_metrics_is_told_beside_the_numbers_of_the_others(tmp_
 def test_the_table_has_a_row_for_each_run_and_a_column_for_each_number(tmp_path: Path) -> None:
     assert list(list_runs(tmp_path).columns)[:3] == ["name", "uri", "state"]
     make_run(tmp_path / "a", 1.0)
-    run = make_run(tmp_path / "b", 1.0, knn_top1=50.0)
-    (run / "report.json").write_text(json.dumps({"metrics": {"knn/top1": 60.0}}))
+    run = make_run(tmp_path / "b", 1.0, knn_k20_top1=50.0)
+    (run / "report.json").write_text(json.dumps({"metrics": {"knn/k20/top1": 60.0}}))
     os.utime(run / "metrics.jsonl", (time.time() + 60, time.time() + 60))
     table = raysl.list_runs(tmp_path)
     assert table["name"].tolist() == ["b", "a"]  # changed last first
-    assert table["knn/top1"].tolist()[0] == 60.0
-    assert table["knn_top1"].isna().tolist() == [False, True]
+    assert table["knn/k20/top1"].tolist()[0] == 60.0
+    assert table["knn_k20_top1"].isna().tolist() == [False, True]
 
 
 def cli(*words: str) -> Any:
@@ -173,13 +173,13 @@ def cli(*words: str) -> Any:
 
 
 def test_the_command_sorts_and_prints_json(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", 1.0, knn_top1=70.0)
-    make_run(tmp_path / "b", 1.0, knn_top1=90.0)
+    make_run(tmp_path / "a", 1.0, knn_k20_top1=70.0)
+    make_run(tmp_path / "b", 1.0, knn_k20_top1=90.0)
     make_run(tmp_path / "c", 1.0)
-    found = json.loads(cli(str(tmp_path), "--best", "knn_top1", "--json").stdout)
+    found = json.loads(cli(str(tmp_path), "--best", "knn_k20_top1", "--json").stdout)
     assert [run["name"] for run in found] == ["b", "a"]
-    lines = cli(str(tmp_path), "--least", "knn_top1", "--show", "optim.lr").stdout.splitlines()
-    assert lines[0].split()[-2:] == ["knn_top1", "optim.lr"]
+    lines = cli(str(tmp_path), "--least", "knn_k20_top1", "--show", "optim.lr").stdout.splitlines()
+    assert lines[0].split()[-2:] == ["knn_k20_top1", "optim.lr"]
     assert [line.split()[0] for line in lines[1:]] == ["a", "b"]
     assert "no runs in" in cli(str(tmp_path), "--where", "method=dino").stdout
 

@@ -109,9 +109,9 @@ def test_a_run_paused_at_2_of_4_epochs_ends_with_the_bits_of_one_that_was_not(tm
     assert half.report is None
     assert (logged_step(run), Path(half.checkpoint).name) == (16, checkpoint_name(16))
     whole = pretrain(config_of(tmp_path, *words), until=9, show_progress=False)
-    assert "knn/top1" in whole.metrics
+    assert "knn/k20/top1" in whole.metrics
     calm = pretrain(config_of(tmp_path, *words, "name=calm"), show_progress=False)
     assert_same(tensors(tmp_path / "calm"), tensors(run))
     assert list(whole.history["loss"]) == list(calm.history["loss"])
-    assert whole.metrics["knn/top1"] == calm.metrics["knn/top1"]
+    assert whole.metrics["knn/k20/top1"] == calm.metrics["knn/k20/top1"]
     ray.shutdown()

@@ -301,7 +301,7 @@ def test_a_finished_run_is_measured_as_its_second_start_says(tmp_path: Path) -> 
     changes = ["train.epochs=1", "benchmarks={knn: {}}"]
     finish(start(tmp_path, "one", *changes))
     report = tmp_path / "one" / "report.json"
-    assert set(json.loads(report.read_text())["metrics"]) >= {"knn/top1"}
+    assert set(json.loads(report.read_text())["metrics"]) >= {"knn/k20/top1"}
     command = [sys.executable, "-m", "raysl", "pretrain", "quickstart", *SMALL, *changes]
     command += [f"storage={tmp_path}", "name=one", "benchmarks={low_shot: {shots: [1]}}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150)
@@ -323,7 +323,7 @@ def test_a_run_goes_on_as_its_second_start_says(tmp_path: Path) -> None:
     run = Path(folder.path)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(14, 41, 2))
-    assert [line["step"] for line in lines if "knn_top1" in line] == [16, 24, 32, 40]
+    assert [line["step"] for line in lines if "knn_k20_top1" in line] == [16, 24, 32, 40]
     assert sorted(path.name for path in run.glob("checkpoint_*")) == [checkpoint_name(n) for n in (33, 36, 39, 40)]
     assert set(json.loads((run / "report.json").read_text())["config"]["benchmarks"]) == {"knn"}
 

@@ -25,9 +25,9 @@ from raysl.sweeps.trial import ALONE, Trial
 LOSS = Objective("loss", "min")
 LINES = [
     {"step": 4, "epoch": 0.5, "loss": 3.0},
-    {"step": 8, "epoch": 1.0, "loss": 2.0, "step_s": 0.5, "knn_top1": 40.0},
+    {"step": 8, "epoch": 1.0, "loss": 2.0, "step_s": 0.5, "knn_k20_top1": 40.0},
     {"step": 12, "epoch": 1.5, "loss": math.nan, "step_s": 0.25},
-    {"step": 16, "epoch": 2.0, "loss": 1.0, "step_s": 0.25, "knn_top1": 60.0},
+    {"step": 16, "epoch": 2.0, "loss": 1.0, "step_s": 0.25, "knn_k20_top1": 60.0},
 ]
 
 
@@ -43,11 +43,11 @@ def _record(folder: Path, epochs: int = 2, lines: list[dict[str, float]] = LINES
 def test_logged_numbers_have_the_epochs_at_which_they_were_logged() -> None:
     logged = Logged(LINES)
     assert logged.reached == 2.0
-    assert logged.newest() == {"loss": 1.0, "step_s": 0.25, "knn_top1": 60.0}
-    assert logged.newest(1.4) == {"loss": 2.0, "step_s": 0.5, "knn_top1": 40.0}
+    assert logged.newest() == {"loss": 1.0, "step_s": 0.25, "knn_k20_top1": 60.0}
+    assert logged.newest(1.4) == {"loss": 2.0, "step_s": 0.5, "knn_k20_top1": 40.0}
     assert logged.newest(0.4) == {}
     assert logged.curve("loss") == [(0.5, 3.0), (1.0, 2.0), (2.0, 1.0)], "what is not finite is no point"
-    assert logged.curve("knn_top1", 1.0) == [(1.0, 40.0)]
+    assert logged.curve("knn_k20_top1", 1.0) == [(1.0, 40.0)]
     assert logged.curve("nothing") == []
     assert logged.seconds() == [(1.0, 4.0), (1.5, 5.0), (2.0, 6.0)]
     assert (Logged().reached, Logged().newest(), Logged().seconds()) == (0.0, {}, [])
@@ -56,9 +56,9 @@ def test_logged_numbers_have_the_epochs_at_which_they_were_logged() -> None:
 def test_a_run_that_goes_on_has_its_newest_numbers_and_no_note(tmp_path: Path) -> None:
     record = _record(tmp_path)
     entry = make_entry(record, 3, Folder(str(tmp_path)))
-    assert (entry.status, entry.epoch, entry.index, entry.metrics["knn_top1"]) == ("waiting", 2.0, 3, 60.0)
+    assert (entry.status, entry.epoch, entry.index, entry.metrics["knn_k20_top1"]) == ("waiting", 2.0, 3, 60.0)
     assert record.course.epochs == [0.5, 1.0, 1.5, 2.0]
-    assert set(entry.course) == {"loss", "knn_top1", "seconds"}
+    assert set(entry.course) == {"loss", "knn_k20_top1", "seconds"}
 
 
 def test_of_a_run_that_was_stopped_nothing_is_told_that_came_later(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_of_a_run_that_was_stopped_nothing_is_told_that_came_later(tmp_path: Pat
     record.verdict = Verdict(1.0, "behind the others at epoch 1")
     entry = make_entry(record, 0, Folder(str(tmp_path)))
     assert (entry.status, entry.epoch, entry.reason) == ("stopped", 1.0, "behind the others at epoch 1")
-    assert entry.metrics == {"loss": 2.0, "step_s": 0.5, "knn_top1": 40.0}
+    assert entry.metrics == {"loss": 2.0, "step_s": 0.5, "knn_k20_top1": 40.0}
     assert entry.course["seconds"] == [(1.0, 4.0)]
 
 
@@ -85,7 +85,7 @@ def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost
     record.note = record.last = failed_note(config, "it is out of memory", time.time() - 100, earlier)
     record.failure = record.note.reason
     entry = make_entry(record, 0, Folder(str(tmp_path)))
-    assert (entry.status, entry.epoch, entry.metrics["knn_top1"]) == ("failed", 2.0, 60.0)
+    assert (entry.status, entry.epoch, entry.metrics["knn_k20_top1"]) == ("failed", 2.0, 60.0)
     assert entry.costs["seconds"] == pytest.approx(150, abs=5)
     assert entry.started == 1.0
     record.note.write(Folder(entry.path))
@@ -146,9 +146,9 @@ def test_a_part_of_a_run_knows_nothing_of_what_its_run_logged_behind_it(tmp_path
 
 def test_measured_numbers_come_before_logged_ones_of_the_same_name(tmp_path: Path) -> None:
     record = _record(tmp_path)
-    record.note = Note("finished", 2, 2.0, {"knn_top1": 61.0, "knn/top1": 70.0})
+    record.note = Note("finished", 2, 2.0, {"knn_k20_top1": 61.0, "knn/k20/top1": 70.0})
     entry = make_entry(record, 0, Folder(str(tmp_path)))
-    assert (entry.status, entry.metrics["knn_top1"], entry.metrics["knn/top1"]) == ("finished", 61.0, 70.0)
+    assert (entry.status, entry.metrics["knn_k20_top1"], entry.metrics["knn/k20/top1"]) == ("finished", 61.0, 70.0)
 
 
 def test_long_curves_keep_their_ends(tmp_path: Path) -> None:

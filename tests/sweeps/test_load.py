@@ -26,7 +26,7 @@ from tests.data.samples import png
 SPACE = """
 config: quickstart
 trials: 4
-metric: knn_top1
+metric: knn_k20_top1
 scheduler: none
 space:
   optim.lr: {loguniform: [0.05, 1.0]}
@@ -65,7 +65,7 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("configs: [nowhere/*]", r"configs: no configuration 'nowhere/\*'; `raysl list configs`"),
         ("configs: [moco, '!moco']", "leaves no configuration"),
         ("settings: [train.epochs=2]\ncheckpoints: [a, b]", "settings are laid over what is trained"),
-        ("metric: step_s\nearly_metric: knn/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while"),
+        ("metric: step_s\nearly_metric: knn/k20/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while"),
         ("metric: [a, b]\nmode: [max]\nspace: {optim.lr: {choice: [1]}}", "do not go together"),
         ("seeds: 2\nspace: {seed: {choice: [1, 2]}}", "seed is in the space"),
         ("search: optuna\nspace: {optim.lr: {grid: [1, 2]}}", "write choice in the place of grid"),
@@ -156,7 +156,9 @@ def test_settings_are_laid_over_a_single_config(tmp_path: Path) -> None:
 def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:
     (tmp_path / "flat.png").write_bytes(png(0))
     base = load_config("quickstart", ["data=image_folder", f"data.path={tmp_path}", f"storage={tmp_path}/runs"])
-    with pytest.raises(ConfigError, match="knn_top1 cannot be measured, the images of 'image_folder' have no labels"):
+    with pytest.raises(
+        ConfigError, match="knn_k20_top1 cannot be measured, the images of 'image_folder' have no labels"
+    ):
         sweep(base, SweepConfig(trials=1, space={"optim.lr": {"choice": [0.1]}}))
     assert not (tmp_path / "runs").exists()
 
@@ -241,10 +243,10 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.epochs: \d+ -> 77"):
         _claimed(tmp_path, "train.epochs=77")
     with pytest.raises(
-        ConfigError, match=r"what asha looks at: knn_top1 \(max\) -> loss \(min\); early_metric= keeps it"
+        ConfigError, match=r"what asha looks at: knn_k20_top1 \(max\) -> loss \(min\); early_metric= keeps it"
     ):
         _claimed(tmp_path, metric="loss", mode="min")
-    kept = {"early_metric": "knn_top1", "early_mode": "max"}
+    kept = {"early_metric": "knn_k20_top1", "early_mode": "max"}
     assert len(_claimed(tmp_path, metric="loss", mode="min", **kept)) == 4, (
         "trials and seeds are those of the first one"
     )
@@ -310,14 +312,14 @@ def test_no_credentials_of_checkpoints_are_kept_and_others_make_no_other_trial(t
     base = _base(tmp_path)
     run = RunFolder.of(base)
     run.make()
-    sweep = SweepConfig(checkpoints=names[:1], scheduler="none", metric="knn/top1")
+    sweep = SweepConfig(checkpoints=names[:1], scheduler="none", metric="knn/k20/top1")
     claim(run, "s", {names[0]: base}, sweep)
     assert "SECRET" not in (tmp_path / "runs" / "s" / "sweep.yaml").read_text()
     assert claim(run, "s", {names[1]: base}, replace(sweep, checkpoints=names[1:])) == []
     with pytest.raises(ConfigError, match=r"s3://\*\*\*@bucket\S*: optim.weight_decay"):
         claim(run, "s", {names[1]: _base(tmp_path, "optim.weight_decay=0.25")}, replace(sweep, checkpoints=names[1:]))
     assert trial_name({}, 0, names[0]) == trial_name({}, 0, names[1])
-    board = Leaderboard([Entry("trial_1", config=names[0])], SweepFacts("s", (Objective("knn/top1"),)))
+    board = Leaderboard([Entry("trial_1", config=names[0])], SweepFacts("s", (Objective("knn/k20/top1"),)))
     assert "SECRET" not in str(board.entries)
     Note("finished", 1, checkpoint=names[0]).write(run)
     assert "SECRET" not in (tmp_path / "runs" / "s" / "trial.json").read_text()

@@ -180,7 +180,9 @@ def test_optuna_is_told_the_number_that_a_stopped_trial_had_then_however_far_it_
     search = OptunaSearch(sweep, BASES, 0)
     trial = search.next([], lambda index: None)
     assert isinstance(trial, Trial)
-    record = Record(trial, EPOCHS, Course([1.0, 9.0], [50.0, 80.0]), note=Note("finished", 9, 9.0, {"knn_top1": 80.0}))
+    record = Record(
+        trial, EPOCHS, Course([1.0, 9.0], [50.0, 80.0]), note=Note("finished", 9, 9.0, {"knn_k20_top1": 80.0})
+    )
     assert search._frozen(record).values == [80.0]
     record.verdict = Verdict(1.0, "behind the others")
     assert search._frozen(record).values == [50.0]

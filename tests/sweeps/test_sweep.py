@@ -132,24 +132,24 @@ def test_seeds_configs_and_benchmarks_grow_and_only_what_is_missing_runs(tmp_pat
     text = (
         "configs: [digits/simclr, digits/rotnet]\n"
         "settings: [train.epochs=2, data.limit=256, backbone.width=8, train.threads=1]\n"
-        "benchmarks: [knn]\nmetric: knn/top1\nscheduler: none\nconcurrent: 1\n"
+        "benchmarks: [knn]\nmetric: knn/k20/top1\nscheduler: none\nconcurrent: 1\n"
     )
     (tmp_path / "zoo.yaml").write_text(text)
     command = [sys.executable, "-m", "raysl", "sweep", str(tmp_path / "zoo.yaml"), f"storage={tmp_path}", "name=s"]
     _done(command)
     first = {run.trial: run for run in _entries(tmp_path)}
     assert {run.config for run in first.values()} == {"digits/simclr", "digits/rotnet"}
-    assert all(run.status == "finished" and run.intervals["knn/top1"] for run in first.values())
+    assert all(run.status == "finished" and run.intervals["knn/k20/top1"] for run in first.values())
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("trial_*/metrics.jsonl")}
     _done([*command, "benchmarks=[knn, low_shot]", "seeds=2"])
     second = {run.trial: run for run in _entries(tmp_path)}
     assert len(second) == 4
     assert all("low_shot/5_shot" in run.metrics for run in second.values())
     for name, run in first.items():
-        assert second[name].metrics["knn/top1"] == run.metrics["knn/top1"]
+        assert second[name].metrics["knn/k20/top1"] == run.metrics["knn/k20/top1"]
     assert {path: path.stat().st_mtime_ns for path in trained} == trained, "no run was trained again"
     (best, *_) = csv.DictReader((tmp_path / "s" / "leaderboard.csv").open())
-    assert float(best["knn/top1: deviation"]) >= 0
+    assert float(best["knn/k20/top1: deviation"]) >= 0
 
 
 @pytest.mark.slow

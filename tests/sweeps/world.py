@@ -11,7 +11,7 @@ from raysl.sweeps.replay import Replay
 from raysl.sweeps.search import Search
 from raysl.sweeps.trial import Trial
 
-KNN = Objective("knn_top1", "max")
+KNN = Objective("knn_k20_top1", "max")
 Value = Callable[[Trial, int], float]
 
 

@@ -23,8 +23,8 @@ them may be used for your purpose is for you to judge.""",
 }
 """By the first part of a name: title, what the images are, what is known of their licence."""
 SCORES = {
-    "knn/top1": "kNN, k = {knn.k[0]}, temperature {knn.temperature}",
-    "knn/top1_k20": "kNN, k = 20, temperature {knn.temperature}",
+    "knn/k200/top1": "kNN, k = 200, temperature {knn.temperature}",
+    "knn/k20/top1": "kNN, k = 20, temperature {knn.temperature}",
     "linear/top1": "linear classifier on features, {linear.epochs} epochs",
     "low_shot/1_shot": "1 labelled image of each class",
     "low_shot/5_shot": "5 labelled images of each class",
@@ -72,7 +72,7 @@ With seed {loaded.config.seed}, about {hours:.1f} hours on one core of a CPU:
 Accuracy in % on the test images, of one run.
 
 {scores(loaded)}
-The kNN during training, with k = 20, 5,000 training and 1,000 test images:
+The kNN during training, with {trained["vote"]}, 5,000 training and 1,000 test images:
 
 {curve([name])}
 `raysl benchmark {name} /path/to/{dataset}` measures the first table again.
@@ -89,6 +89,10 @@ weights (`raysl convert`, `backbone.pretrained`) for photographs, other subjects
 """
 
 
+KEYS = ("knn/k200/top1", "linear/top1", "low_shot/1_shot", "low_shot/5_shot")
+"""Numbers of the table of all backbones."""
+
+
 def table() -> str:
     """Return the tables of all backbones, in Markdown."""
     rows = ["| name | network | weights | trained with | kNN | linear | 1 label a class | 5 labels a class |"]
@@ -97,7 +101,7 @@ def table() -> str:
         loaded, metrics = checkpoint_of(name), checkpoint_of(name).meta["metrics"]
         cells = [f"`{name}`", network_of(loaded), f"{num_weights(loaded):.2f} M"]
         cells.append(f"{method_of(loaded)}, {loaded.meta['epochs']} epochs")
-        cells += [f"{metrics[key]:.1f}" for key in ("knn/top1", "linear/top1", "low_shot/1_shot", "low_shot/5_shot")]
+        cells += [f"{metrics[key]:.1f}" for key in KEYS]
         rows.append(f"| {' | '.join(cells)} |")
     commands = "\n".join(checkpoint_of(name).meta["trained"]["command"] for name in trained_names())
     text = "\n".join(rows)

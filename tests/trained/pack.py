@@ -17,6 +17,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.data.sources.photos import Photos
 from raysl.errors import ConfigError
+from raysl.report.contents import online_knn
 from raysl.trained import FOLDER
 
 PARTS = ("seed", "method", "backbone", "data", "optim", "train")
@@ -43,7 +44,7 @@ def pack(run: str, name: str, recipe: str, folder: Path = FOLDER) -> None:
     meta = {key: checkpoint.meta[key] for key in ("raysl", "method", "step", "epochs")}
     meta["data"] = {**checkpoint.meta["data"], "fingerprint": ""}
     meta["metrics"] = checkpoint.meta["metrics"] | _measured(source.parent)
-    meta["trained"] = {"command": command, **_history(source.parent)}
+    meta["trained"] = {"command": command, **_history(source.parent, checkpoint.config)}
     shutil.rmtree(folder / name, ignore_errors=True)
     target = folder / name / source.name
     target.mkdir(parents=True)
@@ -106,8 +107,16 @@ def _measured(run: Path) -> dict[str, float]:
     return metrics
 
 
-def _history(run: Path) -> dict[str, Any]:
-    """Return the epochs of the online kNN with its numbers, and the images a second, the median of all steps."""
+def _history(run: Path, config: RunConfig) -> dict[str, Any]:
+    """Return the epochs of the online kNN of the smallest k with its numbers, its settings in words, and the images a
+    second, the median of all steps."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    curve = [[line["epoch"], line["knn_top1"]] for line in lines if "knn_top1" in line]
-    return {"online_knn": curve, "images_per_s": round(median(line["images_per_s"] for line in lines[1:]))}
+    knn: Any = config.benchmarks["knn"]
+    name = online_knn(min(knn.k))
+    curve = [[line["epoch"], line[name]] for line in lines if name in line]
+    vote = f"k = {min(knn.k)} and temperature {knn.temperature:g}"
+    return {
+        "online_knn": curve,
+        "vote": vote,
+        "images_per_s": round(median(line["images_per_s"] for line in lines[1:])),
+    }

@@ -145,7 +145,7 @@ def test_a_name_stays_a_name_in_settings() -> None:
         assert [one.teacher for one in distill.all_teachers.values()] == [NAME]
     dino_v3: Any = load_config("dino_v3", ["data.path=/gone", f"method.gram_teacher={NAME}"]).method
     assert dino_v3.gram_teacher == NAME
-    words = [f"checkpoints=[{NAME}]", "space={}", "scheduler=none", "metric=knn/top1"]
+    words = [f"checkpoints=[{NAME}]", "space={}", "scheduler=none", "metric=knn/k20/top1"]
     assert load_sweep("sweep/quickstart", words)[0].checkpoints == [NAME]
 
 
@@ -219,7 +219,7 @@ def test_several_processes_read_it_at_once(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("shared_ray")
 def test_it_is_measured_and_its_features_are_extracted_by_its_name(tmp_path: Path) -> None:
     report = raysl.benchmark(NAME, ["knn"], ["data=digits"])
-    assert 0 < report.metrics["knn/top1"] <= 100
+    assert 0 < report.metrics["knn/k20/top1"] <= 100
     assert Path(report.path).is_relative_to(tmp_path / "cache")
     features = raysl.extract(NAME, overrides=["data=digits"])
     assert features.width == raysl.load_backbone(NAME).feature_dim

@@ -76,7 +76,7 @@ def test_the_command_in_the_card_gives_the_settings_of_the_run(name: str) -> Non
 def test_the_card_has_the_numbers_that_were_measured(name: str) -> None:
     assert (FOLDER / name / "README.md").read_text() == card(name), "write it by `python -m tests.trained`"
     metrics = checkpoint_of(name).meta["metrics"]
-    for key in ("knn/top1", "linear/top1", "low_shot/5_shot"):
+    for key in ("knn/k20/top1", "knn/k200/top1", "linear/top1", "low_shot/5_shot"):
         assert f"| {metrics[key]:.1f}" in card(name)
         assert metrics[f"{key}/untrained"] < metrics[key] <= 100, "it has learned"
 
@@ -91,7 +91,7 @@ def test_the_page_has_a_row_and_a_command_for_each() -> None:
 def test_the_knn_of_training_comes_out_again(name: str, cifar10: Path) -> None:
     loaded = checkpoint_of(name)
     config = KNN.Config()
-    top1 = knn_top1(loaded, cifar10, config, MOST_TRAIN, MOST_TEST)
+    top1 = knn_k20_top1(loaded, cifar10, config, MOST_TRAIN, MOST_TEST)
     assert top1 == pytest.approx(loaded.meta["trained"]["online_knn"][-1][1], abs=1.0), "training was in bf16"
 
 
@@ -101,11 +101,11 @@ def test_the_knn_of_the_card_comes_out_again(name: str, cifar10: Path) -> None:
     loaded = checkpoint_of(name)
     config = loaded.config.benchmarks["knn"]
     assert isinstance(config, KNN.Config)
-    top1 = knn_top1(loaded, cifar10, config, 50_000, 10_000)
-    assert top1 == pytest.approx(loaded.meta["metrics"]["knn/top1"], abs=0.1)
+    top1 = knn_k20_top1(loaded, cifar10, config, 50_000, 10_000)
+    assert top1 == pytest.approx(loaded.meta["metrics"]["knn/k20/top1"], abs=0.1)
 
 
-def knn_top1(loaded: Checkpoint, path: Path, config: KNN.Config, most_train: int, most_test: int) -> float:
+def knn_k20_top1(loaded: Checkpoint, path: Path, config: KNN.Config, most_train: int, most_test: int) -> float:
     """The accuracy of the kNN on some of CIFAR-10's images."""
     data = load_data(loaded.config, ["data=parquet", f"data.path={path}"])
     sets = []
@@ -115,7 +115,7 @@ def knn_top1(loaded: Checkpoint, path: Path, config: KNN.Config, most_train: int
         embedded = [embed({"": loaded.backbone}, split, some, data, torch.device("cpu")) for some in rows]
         labels = torch.from_numpy(np.concatenate([one.labels for one in embedded]))
         sets.append(FeatureSet(torch.cat([one.features[""] for one in embedded]), labels))
-    return by_name(KNN(config).run(*sets, 10, seed=0).metrics)["top1"].value
+    return by_name(KNN(config).run(*sets, 10, seed=0).metrics)["k20/top1"].value
 
 
 @pytest.fixture
@@ -129,11 +129,11 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         config = load_config("simclr_cifar10", [*given, f"storage={tmp_path}/runs", "name=mine", MEASURES])
         state = TrainState.create(Setup.of(config, 600, 10))
         state.step = 3
-        state.save(folder / checkpoint_name(3), {"epoch": 3.0, "knn_top1": 20.0})
-        lines = [{"step": 0, "epoch": 0.0, "knn_top1": 10.0}, {"step": 3, "epoch": 3.0, "knn_top1": 20.0}]
+        state.save(folder / checkpoint_name(3), {"epoch": 3.0, "knn_k20_top1": 20.0})
+        lines = [{"step": 0, "epoch": 0.0, "knn_k20_top1": 10.0}, {"step": 3, "epoch": 3.0, "knn_k20_top1": 20.0}]
         text = "".join(json.dumps(line | {"images_per_s": 50.0}) + "\n" for line in lines)
         (folder / "metrics.jsonl").write_text(text)
-        (folder / "report.json").write_text('{"metrics": {"knn/top1": 21.0}}')
+        (folder / "report.json").write_text('{"metrics": {"knn/k20/top1": 21.0}}')
         return folder
 
     return make
@@ -150,11 +150,12 @@ def test_packing_keeps_the_backbone_and_leaves_places_and_training_behind(
     assert (target / "backbone.safetensors").read_bytes() == (source / "backbone.safetensors").read_bytes()
     assert set(meta["files"]) == {"backbone.safetensors", "run.yaml"}
     assert str(tmp_path) not in "".join((target / name).read_text() for name in ("run.yaml", "meta.json"))
-    assert meta["metrics"] == {"epoch": 3.0, "knn_top1": 20.0, "knn/top1": 21.0}
+    assert meta["metrics"] == {"epoch": 3.0, "knn_k20_top1": 20.0, "knn/k20/top1": 21.0}
     assert meta["trained"] == {
         "command": "raysl pretrain simclr_cifar10 /path/to/cifar10 backbone.depth=10 backbone.width=4 data.limit=600 "
         "train.epochs=3 'benchmarks={knn: {k: [200, 20], temperature: 0.1}, low_shot: {}}'",
         "online_knn": [[0.0, 10.0], [3.0, 20.0]],
+        "vote": "k = 20 and temperature 0.1",
         "images_per_s": 50,
     }
 

@@ -19,7 +19,7 @@ from raysl.sweeps.load import load_sweep
 from raysl.train.state import TrainState
 from tests.leaderboard.boards import asha
 
-LOG = '{"step": 11, "epoch": 0.5, "loss": 4.5}\n{"step": 22, "epoch": 1.0, "loss": 4.2, "knn_top1": 30.0}\n'
+LOG = '{"step": 11, "epoch": 0.5, "loss": 4.5}\n{"step": 22, "epoch": 1.0, "loss": 4.2, "knn_k20_top1": 30.0}\n'
 
 
 @dataclass(frozen=True)

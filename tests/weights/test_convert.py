@@ -365,7 +365,7 @@ def test_imported_weights_are_not_trained_in_place(imported: Path) -> None:
 @pytest.mark.slow
 def test_benchmarks_measure_converted_weights(imported: Path) -> None:
     report = raysl.benchmark(str(imported), ["knn"], ["data=digits", "data.limit=40"])
-    assert "knn/top1" in report.metrics
+    assert "knn/k20/top1" in report.metrics
     kept = json.loads(next(imported.rglob("knn.json")).read_text())
     assert (kept["image"]["mean"], kept["image"]["image_size"]) == ([0.485, 0.456, 0.406], 32)
     assert Path(report.path).is_relative_to(imported), "results lie with the weights"

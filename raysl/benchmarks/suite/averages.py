@@ -59,6 +59,8 @@ class HasScores(Protocol):
 def scores_of(results: Sequence[HasScores]) -> list[Score]:
     """Return all scores of results: of a part of a suite the one that counts, and before them the suite's average.
 
+    A number that several results have, such as one k of `k=[20]` and `k=[20, 200]`, is that of the first.
+
     Where a dataset has several results, of other settings, the average takes the first.
     """
     scores: list[Score] = []
@@ -70,7 +72,8 @@ def scores_of(results: Sequence[HasScores]) -> list[Score]:
         if result.member.suite not in seen:
             seen.add(result.member.suite)
             scores += _with_average(result.member, results)
-    return scores
+    first = {(score.benchmark, score.metric): score for score in reversed(scores)}
+    return list(reversed(first.values()))
 
 
 def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
@@ -88,9 +91,8 @@ def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
 
 
 def _row(score: Score, member: Member) -> Score:
-    is_special = "@" in score.benchmark
-    words = score.heading if is_special else WORDS.get(score.metric, score.metric.replace("_", " "))
-    return replace(score, title=f"{member.title}, {words}", is_headline=not is_special)
+    words = WORDS.get(score.metric, score.metric.replace("_", " "))
+    return replace(score, title=f"{member.title}, {words}", is_headline=score.is_own)
 
 
 def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
@@ -114,7 +116,7 @@ def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
     if num < member.size:
         names = ", ".join(name.removeprefix(f"{member.suite}_") for name in parts)
         notes.append(f"over {num} of {member.size} datasets: {names}")
-    if special := [name for name, score in parts.items() if "@" in score.benchmark]:
+    if special := [name for name, score in parts.items() if not score.is_own]:
         notes.append(f"with settings of one's own on {len(special)} of them")
     title = f"{member.suite_title}: mean of {num}" + (f" of {member.size}" if num < member.size else "")
     return [

@@ -47,7 +47,7 @@ def benchmark(
     measured before of the same weights, images, settings and code is not measured again.
 
     >>> report = benchmark("runs/mine", ["knn"])
-    >>> 0 <= report.metrics["knn/top1"] <= 100
+    >>> 0 <= report.metrics["knn/k20/top1"] <= 100
     True
 
     Args:

@@ -36,7 +36,7 @@ class Fitting:
     asked: Mapping[str, BenchmarkConfig]
 
     def metrics(self) -> set[str]:
-        """Return the names of the numbers in the report: `knn/top1`, `knn/top1/untrained` and so on."""
+        """Return the names of the numbers in the report: `knn/k20/top1`, `knn/k20/top1/untrained` and so on."""
         names = {f"{key}/{metric}" for key, metric in self._metrics()}
         sides = ("", "/untrained", "/pixels", "/deviation")
         return {f"{name}{side}" for name, side in product(names, sides)}

@@ -12,7 +12,7 @@ from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.report.page import Page
 from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, label_of
+from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, names_of, protocol_of
 from raysl.benchmarks.suite.side_by_side import (
     Measured,
     Task,
@@ -30,7 +30,7 @@ from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.process.screen import duration
 from raysl.process.waiting import enter, narrow
 from raysl.redact import redact_uri
-from raysl.report.contents import Score, flat_metrics
+from raysl.report.contents import DEFAULTS, Score, flat_metrics
 from raysl.report.summary import score_html, score_table
 from raysl.report.verdict import remarks
 from raysl.storage.folder import Folder, outlast
@@ -46,7 +46,7 @@ class Report:
     """The results of a measurement.
 
     Args:
-        metrics: `knn/top1` is the trained backbone's; `knn/top1/untrained`, `/pixels` and `/deviation` stand beside it.
+        metrics: `knn/k20/top1` is the trained backbone's; `/untrained`, `/pixels` and `/deviation` stand beside it.
         path: of `report.html`.
         scores: the same as a table.
         failures: why benchmarks failed, by name.
@@ -133,10 +133,12 @@ class Measurement:
             check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
             _check_channels(key, kind, config, loaded)
             kind.check(config, loaded)
-        self.labels = {
-            key: label_of(key, fitting.asked[key], (usual or {}).get(key) or _own(loaded.config, key, config))
+        names = {
+            key: names_of(key, fitting.asked[key], (usual or {}).get(key) or _own(loaded.config, key, config))
             for key, config in fitting.settings.items()
         }
+        self.names = {key: name for key, (name, _) in names.items()}
+        self.titles = {key: name for key, (_, name) in names.items()}
         self.bases = {key: Basis.of(loaded, config, fitting.images[key]) for key, config in fitting.settings.items()}
         self.kept = outlast(self.results.load)
 
@@ -162,8 +164,7 @@ class Measurement:
             with workplace(self.results.folder) as work:
                 if again:
                     work.begin_anew()
-                names = {key: name for key, (name, _) in self.labels.items()}
-                made = Tasks(self.loaded, self.fitting, self.images, names, work)
+                made = Tasks(self.loaded, self.fitting, self.images, self.names, work)
                 tasks = list(made.of(lacking))
                 with sharing_features(tasks):
                     self._measure(tasks, failures)
@@ -184,13 +185,13 @@ class Measurement:
             self.kept.pop(name, None)
 
     def _has(self, key: str) -> bool:
-        name, _ = self.labels[key]
+        name = self.names[key]
         return name in self.kept and self.kept[name].basis == self.bases[key]
 
     def _tell(self, lacking: list[str]) -> None:
         """Log which results are reused, and why others are measured again."""
         for key, basis in self.bases.items():
-            name, _ = self.labels[key]
+            name = self.names[key]
             if key not in lacking:
                 log.info("%s was measured before; --again measures it anew", name)
             elif name in self.kept and (changes := basis.changes_from(self.kept[name].basis)):
@@ -203,7 +204,7 @@ class Measurement:
             open_sides[task.key] += 1
         by_key: dict[str, dict[Side, tuple[Task, Measured]]] = {}
         for task, outcome in self._outcomes(tasks):
-            name, _ = self.labels[task.key]
+            name = self.names[task.key]
             if isinstance(outcome, Exception):
                 if name not in failures:  # its other networks say the same
                     failures[name] = _describe_failure(name, outcome)
@@ -241,16 +242,17 @@ class Measurement:
                     yield task, error
 
     def _keep(self, key: str, by_side: Mapping[Side, tuple[Task, Measured]]) -> None:
-        name, special = self.labels[key]
+        name = self.names[key]
         sides = {side: measured for side, (_, measured) in by_side.items()}
         trained = sides["trained"]
         rivals = {side: sides[side].metrics if side in sides else {} for side in ("untrained", PIXELS)}
-        scores = [_score(key, metric, rivals) for metric in trained.metrics.values()]
+        protocol = protocol_of(self.fitting.settings[key])
+        scores = [_score(self.titles[key], metric, rivals, protocol) for metric in trained.metrics.values()]
         seconds = sum(measured.seconds for measured in sides.values())
         result = Result(
             name,
             self.bases[key],
-            [_named(score, name, special) for score in scores],
+            scores,
             trained.figures,
             seconds,
             self.members.get(key),
@@ -269,8 +271,8 @@ class Measurement:
         """
         if not self.bases:
             return []
-        asked = {self.labels[key][0]: basis for key, basis in self.bases.items()}
-        members = {name: self.members[key] for key, (name, _) in self.labels.items() if key in self.members}
+        asked = {self.names[key]: basis for key, basis in self.bases.items()}
+        members = {name: self.members[key] for key, name in self.names.items() if key in self.members}
         names = [*asked, *(name for name in sorted(self.kept) if name not in asked)]
         results = []
         for name in names:
@@ -326,20 +328,21 @@ def _describe_failure(name: str, error: Exception) -> str:
     return str(error) if is_reason else f"{type(error).__name__}: {error}"
 
 
-def _score(key: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]]) -> Score:
+def _score(benchmark: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]], protocol: str) -> Score:
     """Make a score of the trained network beside those of its rivals.
 
     Args:
-        key: of the benchmark.
+        benchmark: name of the benchmark.
         metric: of the trained network.
         rivals: the metrics of `untrained` and `pixels`, by name.
+        protocol: see `Score.protocol`.
     """
     beside: dict[str, Any] = {}
     for name, metrics in rivals.items():
         if (other := metrics.get(metric.name)) is not None:
             beside |= {name: other.value, f"over_{name}": interval_of_difference(metric, other)}
-    return Score(
-        benchmark=key,
+    score = Score(
+        benchmark=benchmark,
         metric=metric.name,
         trained=metric.value,
         **beside,
@@ -350,19 +353,15 @@ def _score(key: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]])
         is_headline=metric.is_headline,
         is_lower_better=metric.is_lower_better,
         note=metric.note,
+        protocol=protocol,
     )
+    notes = [] if score.is_own else [protocol or DEFAULTS]
+    notes += [metric.note] if metric.note else []
+    if score.is_saturated:
+        notes.append("raw pixels nearly solve this one already")
+    return replace(score, note="; ".join(notes))
 
 
 def _of_other_code(score: Score) -> Score:
     """Return a score with a note that it was measured by other code."""
     return replace(score, note="; ".join(filter(None, (score.note, "measured by other code than this raysl's"))))
-
-
-def _named(score: Score, name: str, special: str) -> Score:
-    """Return a score under the name of its result, with notes; those with special settings are not headlines."""
-    notes = [note for note in (special, score.note) if note]
-    if score.is_saturated:
-        notes.append("raw pixels nearly solve this one already")
-    if special:
-        score = replace(score, title=f"{score.heading} ({special})", is_headline=False)
-    return replace(score, benchmark=name, note="; ".join(notes))

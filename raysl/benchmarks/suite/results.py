@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +22,7 @@ from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig, DataConfig, is_may_change
+from raysl.redact import redact
 from raysl.report.contents import Score
 from raysl.report.stored import parse_score, plain
 from raysl.storage.folder import Folder, outlast
@@ -34,7 +35,6 @@ MOST_SHOWN = 40
 """Characters of a setting in the title of a number; its result has all of it."""
 RESULTS_FOLDER = "benchmarks"
 OTHER_CODE = "other code"
-_NO_SETTINGS_OF_THE_MEASURE = ("name", "required")
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ class Basis:
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
         """Return the basis of a new measurement."""
-        settings = plain_settings(config)
-        for name in ["required", *(free.name for free in fields(config) if is_may_change(free.metadata))]:
-            del settings[name]
+        settings = {"name": config.name, **_settings_of_result(config)}
         kind = benchmark_class(config)
         measured = None if kind.needs(config).own_images else images
         return cls(
@@ -258,27 +256,51 @@ _KINDS = {
 }
 
 
-def label_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -> tuple[str, str]:
-    """Return the name of a benchmark's result, and its special settings.
+def names_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -> tuple[str, str]:
+    """Return the name of a benchmark's result, and that of the benchmark in its scores.
+
+    Both are the key where the settings are the run's, else they have a mark made of the settings themselves: that of
+    the result of all of them, that of the scores of those which the names of the metrics do not carry. Equal settings
+    have equal marks, whatever those of the run are.
 
     Args:
         key: of the benchmark.
         config: its settings as they were given.
-        usual: those that the run has for it, or the default ones.
-
-    Returns:
-        The key, with a mark where the settings are not the run's, and those that differ: ("knn@1f3a2c", "k=[5]").
+        usual: those that the run has for it, or the default ones; None where there are none.
     """
-    before = {} if usual is None else plain_settings(usual)
-    changes = {
-        name: value
-        for name, value in plain_settings(config).items()
-        if name not in _NO_SETTINGS_OF_THE_MEASURE and usual is not None and before.get(name) != value
-    }
-    if not changes:
-        return key, ""
-    words = [word for name, value in changes.items() for word in _words(name, value, before.get(name))]
-    return f"{key}@{digest_of(changes)}", ", ".join(words)
+
+    def marked(settings: Callable[[BenchmarkConfig], dict[str, Any]]) -> str:
+        values = settings(config)
+        return key if usual is None or values == settings(usual) else f"{key}@{digest_of(values)}"
+
+    return marked(_settings_of_result), marked(_protocol)
+
+
+def _settings_of_result(config: BenchmarkConfig) -> dict[str, Any]:
+    """Return the settings that a result depends on."""
+    free = {"name", "required", *(one.name for one in fields(config) if is_may_change(one.metadata))}
+    return {name: value for name, value in plain_settings(config).items() if name not in free}
+
+
+def _protocol(config: BenchmarkConfig) -> dict[str, Any]:
+    """Return the settings that a number depends on and that its name does not carry."""
+    carried = {"rivals", *benchmark_class(config).in_names}
+    return {name: value for name, value in _settings_of_result(config).items() if name not in carried}
+
+
+def protocol_of(config: BenchmarkConfig) -> str:
+    """Return the protocol of a benchmark for people: the settings of it that are not the defaults, without those that
+    the names of its metrics carry.
+
+    Args:
+        config: its settings.
+    """
+    try:
+        usual = _protocol(type(config)(name=config.name))
+    except TypeError:  # a setting without a default
+        usual = {}
+    changed = {name: value for name, value in _protocol(config).items() if usual.get(name) != value}
+    return redact(", ".join(word for name, value in changed.items() for word in _words(name, value, usual.get(name))))
 
 
 def _words(name: str, value: Any, before: Any) -> Iterator[str]:
@@ -289,7 +311,8 @@ def _words(name: str, value: Any, before: Any) -> Iterator[str]:
                 yield from _words(f"{name}.{inner}", value[inner], before.get(inner))
     else:
         text = str(value)
-        yield f"{name}={text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + '…'}"
+        # what is cut off still tells two values apart
+        yield f"{name}={text if len(text) <= MOST_SHOWN else f'{text[:MOST_SHOWN]}… ({digest_of(value)})'}"
 
 
 def digest_of(tree: Any) -> str:

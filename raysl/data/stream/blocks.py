@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from raysl.config.ranges import Interpolation
 from raysl.data.order import Order, rank_share
 from raysl.hashing import Int64s
 
@@ -73,10 +74,17 @@ class WindowRows:
 
 @dataclass(frozen=True)
 class PlainRows:
-    """Images of the dataset, or of its held-out images, without augmentation."""
+    """Images of the dataset, or of its held-out images, without augmentation.
+
+    Args:
+        rows: their numbers.
+        is_held_out: whether they are held-out images.
+        interpolation: how they are resized; None: as `data.eval_interpolation` has it.
+    """
 
     rows: Sequence[int]
     is_held_out: bool = False
+    interpolation: Interpolation | None = None
 
     step = 0
     lane = ALL_LANES

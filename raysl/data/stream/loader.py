@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import Interpolation
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog, Known
 from raysl.data.decode.decode import can_reduce, image_size
@@ -157,15 +158,19 @@ class Loader:
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             yield self.finish_plain(self.load_plain(split, index, known), device)
 
-    def load_plain(self, split: Split, index: Int64s, known: Known | None = None) -> Loaded:
+    def load_plain(
+        self, split: Split, index: Int64s, known: Known | None = None, interpolation: Interpolation | None = None
+    ) -> Loaded:
         """Load images of a split as the group "image", on the CPU and before normalisation.
 
         Args:
             split: any images, not only those of the loader.
             index: int64 [B], row numbers in the split.
             known: corrupt images of the split, as in `cut_images`.
+            interpolation: how images are resized; default: as in `plain_recipe`.
         """
-        cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
+        recipe = self.plain_recipe if interpolation is None else self.plain_recipe.resized(interpolation)
+        cut = self._cut(split, recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:

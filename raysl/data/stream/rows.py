@@ -68,7 +68,7 @@ def load_block(loader: "Loader", block: Block, known: Known | None = None) -> Bl
     if isinstance(block, PlainRows):
         split = loader.held_out if block.is_held_out else loader.split
         assert split is not None
-        return to_rows(loader.load_plain(split, np.asarray(block.rows), known))
+        return to_rows(loader.load_plain(split, np.asarray(block.rows), known, block.interpolation))
     parts = [to_rows(loader.load_samples(index, epoch, known)) for epoch, index in block.samples(loader.order)]
     return BlockRows(_join([part.columns for part in parts]), tuple(name for part in parts for name in part.corrupt))
 

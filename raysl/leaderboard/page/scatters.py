@@ -15,6 +15,7 @@ from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.rows import chart_section, clock, draw_rivals, number_of_best, rank_class, rivals, row_name
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.chart import LETTER, Chart, spelled
+from raysl.report.contents import is_beside
 from raysl.report.record_sections import duration
 
 WIDTH, HEIGHT, MAX_WIDTH = 440, 340, 640
@@ -70,7 +71,7 @@ def scatters(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Sc
     counts = Counter(name for row in ranked for name in row.numbers)
     known = {name for name, num in counts.items() if num >= MIN_DOTS}
     ranks = [one.metric for one in objectives]
-    geometry = sorted(name for name in known if name.startswith("geometry/") and name.count("/") == 1)
+    geometry = sorted(name for name in known if name.startswith("geometry/") and not is_beside(name))
     joined = "Joined: finished rows that no other beats in both."
     cheaper = "Joined: finished rows for which none is both cheaper and better."
     kinds = [

@@ -33,7 +33,7 @@ class CheckpointKeeper(Callback):
         """What to keep."""
 
         metric: str | None = None
-        """The logged number, such as `knn_top1`, that decides which checkpoint is the best. Default: none is."""
+        """The logged number, such as `knn_k20_top1`, that decides which checkpoint is the best. Default: none is."""
         mode: Literal["min", "max"] | None = None
         """Whether smaller or larger values are better; required with `metric`."""
         every: Every | None = None

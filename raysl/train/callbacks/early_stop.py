@@ -30,7 +30,7 @@ class EarlyStop(Callback):
         """What to wait for, and how long."""
 
         metric: str
-        """A logged number, such as `knn_top1`."""
+        """A logged number, such as `knn_k20_top1`."""
         mode: Literal["min", "max"]
         """Whether smaller or larger values are better."""
         patience: Every = field(default=Duration.parse("10ep"))

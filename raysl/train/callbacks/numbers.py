@@ -162,7 +162,7 @@ class Windows(Callback):
     """Logs `NAME_median` and `NAME_mean` of numbers over the newest logged lines that have them.
 
     It sees what the loop, the method and the callbacks before it have logged, but no measurements made at the end of
-    an epoch, such as `knn_top1`. The lines survive a restart. With `train.log_every=1st` each step is a line.
+    an epoch, such as `knn_k20_top1`. The lines survive a restart. With `train.log_every=1st` each step is a line.
 
     Source: EventStorage and HistoryBuffer of Detectron2 (`latest_with_smoothing_hint`, a median over 20).
     """

@@ -127,8 +127,8 @@ def test_the_keyboard_sorts_too_and_rows_without_the_number_stay_last(show: Show
     runs = [entry(0, 80.0), entry(1), entry(2, 90.0), entry(3, 70.0)]
     browser = show(board(runs))
     for turn in range(2):
-        heading(browser, "knn_top1").send_keys("\ue007")  # enter
-        told = column(browser, "knn_top1")
+        heading(browser, "knn_k20_top1").send_keys("\ue007")  # enter
+        told = column(browser, "knn_k20_top1")
         assert told[-1] == ""
         assert [float(value) for value in told[:3]] == sorted((90.0, 80.0, 70.0), reverse=turn == 0)
 
@@ -172,7 +172,7 @@ def test_pointing_at_a_line_names_it_and_lights_its_row(show: Show) -> None:
     name = found.choices[0].runs[0].trial.removeprefix("trial_")
     told = point_at(browser, "#curves circle.best1")
     assert told.splitlines()[0] == name
-    assert "knn_top1 92." in told
+    assert "knn_k20_top1 92." in told
     assert "at epoch 60" in told
     assert browser.execute_script("return document.querySelector('.board tr.lit').dataset.row") == "0"
     assert "optim.lr" in told
@@ -194,14 +194,14 @@ def test_pointing_at_a_row_lights_its_line_in_all_drawings(show: Show) -> None:
 def test_every_drawing_names_what_is_pointed_at(show: Show, name: str) -> None:
     browser = show(asha())
     mark = ".dot.best1" if name != "parallel" else ".thread"
-    assert "knn_top1" in point_at(browser, f"#{name} {mark}")
+    assert "knn_k20_top1" in point_at(browser, f"#{name} {mark}")
 
 
 def test_the_front_joins_finished_rows_that_nothing_beats(show: Show) -> None:
     points = [(90.0, 3.0), (80.0, 1.0), (85.0, 2.0), (84.0, 2.5), (95.0, 0.5)]
-    runs = [entry(place, a, metrics={"knn_top1": a, "loss": b}) for place, (a, b) in enumerate(points)]
+    runs = [entry(place, a, metrics={"knn_k20_top1": a, "loss": b}) for place, (a, b) in enumerate(points)]
     runs[4] = replace(runs[4], status="stopped")
-    browser = show(board(runs, Objective("knn_top1"), LOSS))
+    browser = show(board(runs, Objective("knn_k20_top1"), LOSS))
     path = browser.find_element("css selector", "#front .front").get_attribute("d")
     corners = {tuple(corner.split()) for corner in path[1:].split("L")}
     dots = browser.execute_script(
@@ -235,7 +235,7 @@ def test_another_metric_and_the_clock_draw_other_curves(show: Show) -> None:
 
     browser = show(asha())
     first = drawn()
-    assert set(first[1]) == {"epochs", "knn_top1"}
+    assert set(first[1]) == {"epochs", "knn_k20_top1"}
     Select(browser.find_element("id", "curves-0")).select_by_visible_text("loss")
     second = drawn()
     assert set(second[1]) == {"epochs", "loss"}
@@ -333,7 +333,7 @@ def test_configurations_unfold_and_are_copied_or_chosen(show: Show) -> None:
 @pytest.mark.parametrize("num", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_runs_are_drawn_and_sorted_in_a_moment(show: Show, num: int) -> None:
     line = [(float(step), 90 - 80 / (1 + step)) for step in range(60)]
-    runs = [entry(index, 50 + index * 7 % 40, course={"knn_top1": line, "loss": line}) for index in range(num)]
+    runs = [entry(index, 50 + index * 7 % 40, course={"knn_k20_top1": line, "loss": line}) for index in range(num)]
     browser = show(board(runs))
     script = """
     const begun = performance.now();
@@ -347,7 +347,7 @@ def test_many_runs_are_drawn_and_sorted_in_a_moment(show: Show, num: int) -> Non
 
 
 def test_raw_pixels_and_untrained_networks_are_lines_across_the_charts_and_stay_below_the_rows(show: Show) -> None:
-    measured = {"knn/top1/pixels": 96.06, "knn/top1/untrained": 41.0}
+    measured = {"knn/k20/top1/pixels": 96.06, "knn/k20/top1/untrained": 41.0}
     found = asha()
     runs = [replace(run, metrics=run.metrics | measured) for run in found.entries]
     browser = show(replace(found, entries=runs))
@@ -357,7 +357,7 @@ def test_raw_pixels_and_untrained_networks_are_lines_across_the_charts_and_stay_
         ]
         assert {"raw pixels 96.06", "untrained 41"} <= set(told), name
         assert shown(browser, f"#{name} .reference") == 2, name
-    heading(browser, "knn_top1").click()
+    heading(browser, "knn_k20_top1").click()
     browser.find_element("id", "filter").send_keys("nothing has this")
     assert column(browser, "run") == []
     assert browser.find_element("css selector", ".board tfoot").text.split() == [

@@ -77,7 +77,7 @@ def test_the_head_counts_the_trials_and_tells_the_time_and_the_command() -> None
     for words in ("12 trials", "8 stopped", "1 running", "1 failed", "search random", "scheduler asha"):
         assert words in text, words
     assert "raysl sweep sweep/quickstart trials=12" in text
-    assert "knn_top1 (more is better)" in text
+    assert "knn_k20_top1 (more is better)" in text
     waiting = board([entry(0, 80.0)], trials=5, state="running")
     assert "4 waiting" in Outline(page(waiting)).text
 
@@ -139,7 +139,7 @@ def test_ids_are_unique_and_colours_have_a_light_and_a_dark_value(searched: str)
 def test_a_thousand_runs_make_a_page_of_few_megabytes() -> None:
     line = [(step / 10, 1 / (1 + step)) for step in range(1000)]
     runs = [
-        entry(index, 50 + index % 37, course=dict.fromkeys(("loss", "knn_top1", "lr", "a", "b", "c", "d"), line))
+        entry(index, 50 + index % 37, course=dict.fromkeys(("loss", "knn_k20_top1", "lr", "a", "b", "c", "d"), line))
         for index in range(1000)
     ]
     found = board(runs)
@@ -160,9 +160,9 @@ def test_thin_lines_keep_both_ends_and_drop_what_is_not_finite() -> None:
 
 def test_curves_begin_with_the_objective_and_end_with_what_is_no_line() -> None:
     lines = {name: [(1.0, 1.0), (2.0, 2.0)] for name in ("zeta", "loss", "seconds")}
-    runs = [entry(0, 1.0, course={**lines, "knn_top1": [(2.0, 1.0)]}), entry(1, 1.0, course={"loss": [(1.0, 1.0)]})]
-    assert curve_names(runs, [Objective("knn_top1")]) == ["loss", "zeta", "knn_top1"]
-    assert curve_names(runs, [Objective("zeta", "min")]) == ["zeta", "loss", "knn_top1"]
+    runs = [entry(0, 1.0, course={**lines, "knn_k20_top1": [(2.0, 1.0)]}), entry(1, 1.0, course={"loss": [(1.0, 1.0)]})]
+    assert curve_names(runs, [Objective("knn_k20_top1")]) == ["loss", "zeta", "knn_k20_top1"]
+    assert curve_names(runs, [Objective("zeta", "min")]) == ["zeta", "loss", "knn_k20_top1"]
 
 
 def test_each_row_has_its_mark_in_every_drawing_with_what_a_pointer_is_told(searched: str) -> None:
@@ -172,9 +172,9 @@ def test_each_row_has_its_mark_in_every_drawing_with_what_a_pointer_is_told(sear
         drawing = section[: section.index("</svg>", section.index('class="chart"'))]
         assert set(re.findall(r'data-row="(\d+)"', drawing)) == rows, name
     first = asha().choices[0]
-    value = spelled(first.numbers["knn_top1"].mean)
+    value = spelled(first.numbers["knn_k20_top1"].mean)
     name = first.runs[0].trial.removeprefix("trial_")
-    assert f"<title>{name}\nknn_top1 {value} at epoch 60\nfinished, rank 1</title>" in searched
+    assert f"<title>{name}\nknn_k20_top1 {value} at epoch 60\nfinished, rank 1</title>" in searched
     assert 'data-told="optim.lr ' in searched
 
 
@@ -211,29 +211,30 @@ def made(num: int, noise: bool = False) -> Leaderboard:
 
 def test_the_setting_that_decides_has_the_importance() -> None:
     rows = made(40).choices
-    found = importance(rows, axes(rows), "knn_top1")
+    found = importance(rows, axes(rows), "knn_k20_top1")
     assert found is not None
     assert found.num == 40
     assert found.fit > 0.9
     assert found.settings[0][0] == "lr"
     assert found.settings[0][1] > 10 * max(mean for name, mean, _ in found.settings if name != "lr")
-    assert importance(rows, axes(rows), "knn_top1") == found, "the same each time"
+    assert importance(rows, axes(rows), "knn_k20_top1") == found, "the same each time"
 
 
 def test_importance_is_not_told_of_few_rows_nor_of_what_the_settings_do_not_decide() -> None:
     rows = made(9).choices
-    assert importance(rows, axes(rows), "knn_top1") is None
-    assert "It takes 10 rows with different numbers of knn_top1 to tell; there are 9" in Outline(page(made(9))).text
+    assert importance(rows, axes(rows), "knn_k20_top1") is None
+    assert "It takes 10 rows with different numbers of knn_k20_top1 to tell; there are 9" in Outline(page(made(9))).text
     values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6, 5.0, 3.5, 8.9, 7.9, 3.2, 3.8]
     aimless = board(
         [entry(i, value, settings={"a": i % 2, "b": i % 3, "c": i * 7 % 12}) for i, value in enumerate(values)]
     )
-    found = importance(aimless.choices, axes(aimless.choices), "knn_top1")
+    found = importance(aimless.choices, axes(aimless.choices), "knn_k20_top1")
     assert found is not None
     assert found.fit <= 0
     assert found.settings == ()
     assert (
-        "does not predict knn_top1 from the settings better than the mean does (n = 12" in Outline(page(aimless)).text
+        "does not predict knn_k20_top1 from the settings better than the mean does (n = 12"
+        in Outline(page(aimless)).text
     )
 
 
@@ -288,7 +289,7 @@ def test_costs_are_columns_that_the_script_hides_until_they_are_asked_for() -> N
 
 
 def test_a_number_that_one_row_alone_has_gets_no_drawing_of_its_own() -> None:
-    first = {"knn_top1": 50.0, "geometry/rankme": 4.0}
+    first = {"knn_k20_top1": 50.0, "geometry/rankme": 4.0}
     found = board([entry(0, 50.0, metrics=first), entry(1, 40.0)])
     assert "Geometry beside accuracy" not in Outline(page(found)).headings
     assert "Course of training" not in Outline(page(two_rows(course={"loss": [(1.0, math.nan)]}))).headings

@@ -106,7 +106,7 @@ def _settings(folder: Path) -> Seeds:
     stored = [dump(load_config(name)).encode() for name in ("quickstart", "dino_v2", "digits/moco")]
     own = b"base: quickstart\noptim: {lr: 0.1, name: lars}\ndata: {name: image_folder, path: /x}\nbenchmarks: [knn]\n"
     sweep = (
-        b"config: quickstart\ntrials: 4\nseeds: 2\nmetric: knn/top1\nmode: max\nbenchmarks: [knn]\nspace:\n"
+        b"config: quickstart\ntrials: 4\nseeds: 2\nmetric: knn/k20/top1\nmode: max\nbenchmarks: [knn]\nspace:\n"
         b"  optim.lr: {loguniform: [0.02, 0.5]}\n  method: {choice: [simclr, moco]}\n"
         b"  method.queue_size: {choice: [512], when: {method.name: moco}}\n"
     )

@@ -44,18 +44,18 @@ def columns(runs: Path) -> tuple[set[str], set[str]]:
 
 def test_tensorboard_reads_settings_and_final_numbers_back(tmp_path: Path) -> None:
     settings = {"optim.lr": 0.25, "method.name": "moco", "optim.nesterov": True, "seed": 3, "data.mean": [0.5, 0.25, 0]}
-    numbers = {"knn/top1": 61.5, "loss": 2.5, "broken": math.nan}
+    numbers = {"knn/k20/top1": 61.5, "loss": 2.5, "broken": math.nan}
     write_hparams(Folder(str(tmp_path)), settings, numbers, step=40)
     found, scalars = read(tmp_path / HPARAMS_FOLDER)
     assert found == settings | {"seed": 3.0, "data.mean": "[0.5, 0.25, 0]"}
-    assert scalars == {"knn/top1": [(40, 61.5)], "loss": [(40, 2.5)]}
+    assert scalars == {"knn/k20/top1": [(40, 61.5)], "loss": [(40, 2.5)]}
 
 
 def test_written_again_they_replace_what_was_there(tmp_path: Path) -> None:
     write_hparams(Folder(str(tmp_path)), {"optim.lr": 0.25}, {"loss": 2.5}, step=40)
-    write_hparams(Folder(str(tmp_path)), {"optim.lr": 0.5}, {"knn/top1": 61.5}, step=80)
+    write_hparams(Folder(str(tmp_path)), {"optim.lr": 0.5}, {"knn/k20/top1": 61.5}, step=80)
     assert len(list((tmp_path / HPARAMS_FOLDER).iterdir())) == 1
-    assert read(tmp_path / HPARAMS_FOLDER) == ({"optim.lr": 0.5}, {"knn/top1": [(80, 61.5)]})
+    assert read(tmp_path / HPARAMS_FOLDER) == ({"optim.lr": 0.5}, {"knn/k20/top1": [(80, 61.5)]})
 
 
 def test_credentials_are_not_written(tmp_path: Path) -> None:
@@ -68,5 +68,5 @@ def test_runs_with_different_settings_share_a_table_and_keep_their_curves_out_of
 
     for name, settings in (("a", {"optim.lr": 0.25}), ("b", {"optim.lr": 0.5, "method.queue_size": 64})):
         EventFile(tmp_path / name, 0).add(1, scalar("train/loss", 3.0))
-        write_hparams(Folder(str(tmp_path / name)), settings, {"knn/top1": 61.5, "loss": 2.5})
-    assert columns(tmp_path) == ({"optim.lr", "method.queue_size"}, {"knn/top1", "loss"})
+        write_hparams(Folder(str(tmp_path / name)), settings, {"knn/k20/top1": 61.5, "loss": 2.5})
+    assert columns(tmp_path) == ({"optim.lr", "method.queue_size"}, {"knn/k20/top1", "loss"})

@@ -78,17 +78,17 @@ def _twice(folder: Path, make: Any, *overrides: str) -> list[Any]:
     train(folder, first, StopAt(5), overrides=overrides)
     state, _ = problem("train.log_every=1st", *overrides)
     state.load(folder / checkpoint_name(5))
-    train(folder, second, Logs("knn_top1", {8: 50.0}), overrides=overrides, state=state)
+    train(folder, second, Logs("knn_k20_top1", {8: 50.0}), overrides=overrides, state=state)
     return [first, second]
 
 
 def test_a_tracker_gets_the_numbers_of_tensorboard_with_their_names_and_steps(tmp_path: Path) -> None:
     tracker = _Kept()
-    train(tmp_path, Logs("knn_top1", {4: 50.0}), tracker, TensorBoard(tmp_path))
+    train(tmp_path, Logs("knn_k20_top1", {4: 50.0}), tracker, TensorBoard(tmp_path))
     seen = {(step, name): value for step, numbers in tracker.lines for name, value in numbers.items()}
     written = {at: value.simple_value for at, value in summaries(tmp_path).items()}
     assert len(seen) > 20
-    assert seen[4, "train/knn_top1"] == 50
+    assert seen[4, "train/knn_k20_top1"] == 50
     assert written == {at: pytest.approx(value, nan_ok=True) for at, value in seen.items()}
     assert tracker.closed == ["finished"]
 
