@@ -1,5 +1,6 @@
 """The kNN accuracy on held-out images, measured during training."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,7 @@ from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, Labelled, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.spectrum import Lidar, Spectrum, effective_rank
-from raysl.config.schema import RunConfig
+from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows, unit_share
 from raysl.data.sources.subset import Subset
@@ -35,10 +36,18 @@ def online_vote(config: RunConfig, images: Labelled) -> KNN.Config:
     Raises:
         ConfigError: if every k is more than the training images that vote.
     """
-    own = (one for one in config.benchmarks.values() if isinstance(one, KNN.Config) and one.data is None)
     voters = replace(images, num_train=min(images.num_train, MOST_TRAIN))
-    vote, _ = KNN.fit_to(replace(next(own, KNN.Config()), labels=()), voters)
+    vote, _ = KNN.fit_to(replace(own_vote(config.benchmarks.values()), labels=()), voters)
     return vote
+
+
+def own_vote(benchmarks: Iterable[BenchmarkConfig]) -> KNN.Config:
+    """Return the settings of a run's `knn` benchmark on its own images, or the default ones.
+
+    Args:
+        benchmarks: settings of all benchmarks of the run.
+    """
+    return next((one for one in benchmarks if isinstance(one, KNN.Config) and one.data is None), KNN.Config())
 
 
 class OnlineKNN(Callback):

@@ -13,9 +13,6 @@ from raysl.process.screen import duration
 if TYPE_CHECKING:
     from raysl.runs.summary import RunSummary
 
-SHOWN = ("loss", "knn_top1")
-"""Numbers that are shown unless others are asked for."""
-
 
 def run_runs(
     storage: Annotated[str, typer.Argument(metavar="[STORAGE]", help="A folder or a URI with runs.")] = DEFAULT_STORAGE,
@@ -28,8 +25,13 @@ def run_runs(
         ),
     ] = None,
     show: Annotated[
-        str, typer.Option(metavar="KEY,...", help="Numbers and settings to show, such as knn/top1,optim.lr.")
-    ] = ",".join(SHOWN),
+        str | None,
+        typer.Option(
+            metavar="KEY,...",
+            help="Numbers and settings to show, such as knn/k20/top1,optim.lr; default: the loss and the online kNN.",
+            show_default=False,
+        ),
+    ] = None,
     best: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Sort by this number or setting, the largest first.", show_default=False),
@@ -53,17 +55,21 @@ def run_runs(
     """
     set_up(False)
     from raysl.errors import ConfigError
-    from raysl.runs.overview import as_row, find_runs, value_of
+    from raysl.report.contents import online_names
+    from raysl.runs.overview import as_row, check_keys, find_runs, value_of
 
     if best is not None and least is not None:
         raise ConfigError("--best and --least exclude each other; give one")
     if as_json + as_page + serve > 1:
         raise ConfigError("--json, --page and --serve exclude each other; give one")
-    columns = [key.strip() for key in show.split(",") if key.strip()]
+    columns = [key.strip() for key in (show or "").split(",") if key.strip()]
     if as_page or serve:
         _page(storage, where or [], columns, best, least, port if serve else None)
         return
     runs = find_runs(storage, where or [])
+    check_keys(runs, [*columns, *filter(None, (best, least))])
+    if show is None:
+        columns = ["loss", *online_names(name for run in runs for name in run.metrics)]
     if key := best or least:
         columns = [key, *(column for column in columns if column != key)]
         runs = [*_sorted([run for run in runs if _is_number(value_of(run, key))], key, best is not None)]
@@ -80,12 +86,14 @@ def _page(
     storage: str, where: list[str], show: list[str], best: str | None, least: str | None, port: int | None
 ) -> None:
     """Write the page, or serve it on a port."""
+    from raysl.benchmarks.suite.protocols import stored_protocols
     from raysl.leaderboard.entry import Objective
     from raysl.leaderboard.of_runs import RunsPage
     from raysl.leaderboard.serve import RunsServer
 
     key = best or least
-    pages = RunsPage(storage, where, show, Objective(key, "max" if best else "min") if key else None)
+    objective = Objective(key, "max" if best else "min") if key else None
+    pages = RunsPage(storage, where, show, objective, stored_protocols)
     if port is None:
         typer.echo(f"page        {pages.write()}")
         return
@@ -111,12 +119,14 @@ def _table(runs: list["RunSummary"], columns: list[str]) -> list[str]:
     from raysl.report.summary import aligned
     from raysl.runs.overview import value_of
 
-    head = ["run", "state", "method", "step", "epoch", "left", "changed", *columns]
+    has_datasets = len({run.dataset for run in runs}) > 1
+    head = ["run", "state", "method", *(["dataset"] * has_datasets), "step", "epoch", "left", "changed", *columns]
     rows = [
         [
             run.name,
             run.state,
             run.method,
+            *([run.dataset] * has_datasets),
             str(run.step),
             f"{run.epoch:.4g}/{run.epochs}",
             "" if run.left_s is None else duration(run.left_s),
@@ -125,7 +135,7 @@ def _table(runs: list["RunSummary"], columns: list[str]) -> list[str]:
         ]
         for run in runs
     ]
-    first, *others = aligned([head, *rows], num_names=3)
+    first, *others = aligned([head, *rows], num_names=3 + has_datasets)
     lines = [first]
     for run, line in zip(runs, others, strict=True):
         lines += [line, f"    {_first_line(run.reason)}"] if run.reason else [line]

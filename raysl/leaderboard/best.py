@@ -44,9 +44,10 @@ class BestRun:
 
 
 def best_runs(board: Leaderboard) -> list[BestRun]:
-    """Return the first rows that have the first objective and did not fail, each with its best run."""
-    first = board.facts.objectives[0]
-    rows = [row for row in board.choices[:NUM_BEST] if row.value(first.metric) is not None and not row.is_failed]
+    """Return the first rows of the first section that have the first objective and did not fail, each with its best
+    run."""
+    first, rows = board.facts.objectives[0], board.sections[0].choices[:NUM_BEST]
+    rows = [row for row in rows if row.value(first.metric) is not None and not row.is_failed]
     return [BestRun(rank, row, row.best(first)) for rank, row in enumerate(rows, 1)]
 
 

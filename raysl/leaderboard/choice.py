@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import Any, get_args
 
 from raysl.leaderboard.entry import Entry, Objective, Status
+from raysl.report.contents import DEFAULTS
 
 CONFIDENCE = 0.95
 """Of intervals."""
@@ -174,6 +175,37 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
         groups.setdefault(key, []).append(entry)
     shared = _shared([runs[0].settings for runs in groups.values()])
     return [Choice(runs[0].config, runs[0].settings, tuple(runs), shared) for runs in groups.values()]
+
+
+def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
+    """Return the runs whose numbers can be compared, by the title of each group: those of the same images, and of the
+    same protocol of a metric. Groups with most runs come first.
+
+    Args:
+        entries: the runs; one without the number is in the largest group of its images.
+        metric: the number that ranks.
+    """
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    without: list[Entry] = []
+    for entry in entries:
+        if metric in entry.metrics or metric in entry.costs:
+            groups.setdefault((entry.dataset, entry.protocol(metric)), []).append(entry)
+        else:
+            without.append(entry)
+    largest = sorted(groups, key=lambda group: (-len(groups[group]), group))
+    for entry in without:
+        home = next((group for group in largest if group[0] == entry.dataset), (entry.dataset, ""))
+        groups.setdefault(home, []).append(entry)
+    order = sorted(groups, key=lambda group: (-len(groups[group]), group))
+    protocols = {protocol for _, protocol in order}
+    datasets = {dataset for dataset, _ in order}
+
+    def title(dataset: str, protocol: str) -> str:
+        words = [dataset] if len(datasets) > 1 else []
+        words += [f"{metric}: {protocol or DEFAULTS}"] if len(protocols) > 1 else []
+        return ", ".join(filter(None, words))
+
+    return {title(*group): groups[group] for group in order}
 
 
 def _shared(rows: Sequence[dict[str, Any]]) -> frozenset[str]:

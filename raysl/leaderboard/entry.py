@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from raysl.report.contents import ONLINE_KNN
+
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
 State = Literal["running", "stopped", "done"]
 Kind = Literal["sweep", "runs"]
@@ -44,6 +46,10 @@ class Entry:
             knn_k20_top1) and measured (knn/k20/top1, knn/k20/top1/untrained, geometry/rank).
         intervals: of measured numbers that have one, at 95 %.
         units: of measured numbers, "%" or empty.
+        dataset: images that it was trained on, a name that no others of the leaderboard have; empty where all have the
+            same.
+        protocols: protocol of each benchmark, and of the online kNN as `online_knn`, where it is not that of the
+            defaults, see `raysl.report.contents.Score.protocol`.
         course: what was logged, by name: [epoch, value] in order. One called seconds is the time of training so far,
             which the page may draw all others against.
         costs: seconds (wall clock, in all), step_s (median of a step), memory_gb, gpu_hours: those that are known.
@@ -68,6 +74,8 @@ class Entry:
     metrics: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
+    dataset: str = ""
+    protocols: dict[str, str] = field(default_factory=dict)
     course: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
     draws: int = 1
@@ -78,6 +86,15 @@ class Entry:
     checkpoint: str | None = None
     started: float | None = None
     ended: float | None = None
+
+    def protocol(self, metric: str) -> str:
+        """Return the protocol that a number was measured by; empty for that of the defaults, and for what is no
+        measurement.
+
+        >>> Entry("a", protocols={"knn": "temperature=0.1"}).protocol("knn/k20/top1")
+        'temperature=0.1'
+        """
+        return self.protocols.get("online_knn" if ONLINE_KNN.fullmatch(metric) else metric.partition("/")[0], "")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class LeaderboardFiles:
         """Return what `importance` returns, computed again only when a number has changed."""
         key = hash(tuple((row.value(metric), *(axis.position(row) for axis in scales)) for row in rows))
         if key not in self._learned:
-            self._learned = {key: importance(rows, scales, metric)}
+            self._learned[key] = importance(rows, scales, metric)
         return self._learned[key]
 
     def _put(self, name: str, text: str) -> None:

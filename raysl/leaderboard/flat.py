@@ -39,21 +39,28 @@ def varied(rows: Sequence[Choice]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.settings))
 
 
-def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Sequence[Choice]) -> list[dict[str, Any]]:
-    """Return the rows, best first, as objects with the same keys; None marks what a row lacks.
+def flat_rows(
+    sections: Sequence[tuple[str, Sequence[Choice]]], objectives: Sequence[Objective], front: Sequence[Choice]
+) -> list[dict[str, Any]]:
+    """Return the rows of sections, each with its title, best first, as objects with the same keys; None marks what a
+    row lacks.
 
-    Rank, trial (names of the runs, one a seed), status, draws, epoch, n (seeds behind the numbers), pareto (of several
-    objectives), each objective with its parts and those of the untrained network and of raw pixels, config, settings,
-    measurements with their parts, costs, measures of collapse, path (of the first run).
+    Section (of several, in each of which ranks begin at 1), rank, trial (names of the runs, one a seed), status, draws,
+    epoch, n (seeds behind the numbers), pareto (of several objectives), each objective with its parts and those of the
+    untrained network and of raw pixels, config, settings, measurements with their parts, costs, measures of collapse,
+    path (of the first run).
     """
+    rows = [row for _, section in sections for row in section]
     ranks = [objective.metric for objective in objectives]
     numbers = [*ranks, *measured(rows, objectives)]
     parts = {(name, part) for row in rows for name in numbers for part, value in _parts(row, name) if value is not None}
     known = {name for row in rows for name in row.numbers}
     settings, has_config, fronts = varied(rows), any(row.config for row in rows), {id(row) for row in front}
     flat = []
-    for rank, row in enumerate(rows, 1):
-        line: dict[str, Any] = {
+    places = [(title, rank, row) for title, section in sections for rank, row in enumerate(section, 1)]
+    for title, rank, row in places:
+        line: dict[str, Any] = {"section": title} if len(sections) > 1 else {}
+        line |= {
             "rank": rank,
             "trial": " ".join(run.trial for run in row.runs),
             "status": row.status,
@@ -130,33 +137,32 @@ def _cell(row: Choice, name: str, value: Any) -> str:
     return shown(value)
 
 
-def latex(rows: Sequence[Choice], objectives: Sequence[Objective]) -> str:
+def latex(sections: Sequence[tuple[str, Sequence[Choice]]], objectives: Sequence[Objective]) -> str:
     """Return a `tabular` of booktabs, the best row first: what varies, then objectives and measurements.
 
-    The best number of each objective is bold. Beside a number stands small its deviation over seeds, or of one seed
-    alone its 95 % interval.
+    The best number of each objective in a section is bold, and sections are set apart. Beside a number stands small its
+    deviation over seeds, or of one seed alone its 95 % interval.
     """
+    rows = [row for _, section in sections for row in section]
     settings = varied(rows)
     numbers = [*(objective.metric for objective in objectives), *measured(rows, objectives)]
     units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
     has_config = any(row.config for row in rows)
     has_seeds = any(len(row.counted) > 1 for row in rows)
-    best = {
-        objective.metric: min((objective.key(row.value(objective.metric)) for row in rows), default=(True, 0.0))
-        for objective in objectives
-    }
     keys = {objective.metric: objective.key for objective in objectives}
-    body: list[list[str | Cell]] = []
-    for row in rows:
-        cells: list[str | Cell] = [row.config] if has_config else []
-        cells += [shown(row.settings.get(name)) for name in settings]
-        cells += [str(len(row.counted))] if has_seeds else []
-        for name in numbers:
-            is_best = name in keys and keys[name](row.value(name)) == best[name]
-            cells.append(_latex_cell(row, name, units, is_best))
-        body.append(cells or [row.runs[0].trial])
+    groups: dict[str, list[list[str | Cell]]] = {}
+    for title, section in sections:
+        best = {name: min((key(row.value(name)) for row in section), default=(True, 0.0)) for name, key in keys.items()}
+        for row in section:
+            cells: list[str | Cell] = [row.config] if has_config else []
+            cells += [shown(row.settings.get(name)) for name in settings]
+            cells += [str(len(row.counted))] if has_seeds else []
+            for name in numbers:
+                is_best = name in keys and keys[name](row.value(name)) == best[name]
+                cells.append(_latex_cell(row, name, units, is_best))
+            groups.setdefault(title, []).append(cells or [row.runs[0].trial])
     head = ["config"] if has_config else []
-    return Table([*head, *settings, *(["seeds"] if has_seeds else []), *numbers], {"": body}).latex()
+    return Table([*head, *settings, *(["seeds"] if has_seeds else []), *numbers], groups).latex()
 
 
 def _latex_cell(row: Choice, name: str, units: Mapping[str, str], is_best: bool) -> Cell:

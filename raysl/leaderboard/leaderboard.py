@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysl.leaderboard.choice import Choice, choices, pareto, ranked
+from raysl.leaderboard.choice import Choice, choices, comparable, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
 from raysl.leaderboard.flat import brief, csv_text, flat_rows, latex, readable_cells, text_table
 from raysl.leaderboard.stored import json_text, parse
@@ -37,10 +37,14 @@ class Leaderboard:
     Args:
         entries: the runs, in any order.
         facts: of the sweep; its first objective orders the rows.
+        title: of a section, what all its rows have in common; else empty.
+        first: of a section, index of its first row among those of all sections.
     """
 
     entries: Sequence[Entry]
     facts: SweepFacts
+    title: str = ""
+    first: int = 0
 
     def __post_init__(self) -> None:
         ordered = sorted(self.entries, key=lambda entry: entry.index)
@@ -52,19 +56,35 @@ class Leaderboard:
         object.__setattr__(self, "facts", facts)
 
     @cached_property
+    def sections(self) -> list["Leaderboard"]:
+        """The rows that can be compared: leaderboards of the same images and the same protocol of the first objective,
+        those with most runs first; this one alone where all can be."""
+        parts = comparable(self.entries, self.facts.objectives[0].metric)
+        if len(parts) < 2:
+            return [self]
+        sections: list[Leaderboard] = []
+        for title, entries in parts.items():
+            first = sum(len(section.choices) for section in sections)
+            sections.append(replace(self, entries=entries, title=title, first=first))
+        return sections
+
+    @cached_property
     def choices(self) -> list[Choice]:
-        """The rows, the best first; those without the first objective last."""
+        """The rows of each section, the best first; those without the first objective last."""
+        if len(self.sections) > 1:
+            return [row for section in self.sections for row in section.choices]
         return ranked(choices(self.entries), self.facts.objectives[0])
 
     @cached_property
     def front(self) -> list[Choice]:
-        """Rows that no other beats in all objectives, the best of the first one first."""
-        return pareto(self.choices, self.facts.objectives)
+        """Rows that no other of their section beats in all objectives, the best of the first one first."""
+        return [row for section in self.sections for row in pareto(section.choices, self.facts.objectives)]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows as flat objects of the same keys, see `raysl.leaderboard.flat.flat_rows`."""
-        return flat_rows(self.choices, self.facts.objectives, self.front)
+        sections = [(section.title, section.choices) for section in self.sections]
+        return flat_rows(sections, self.facts.objectives, self.front)
 
     @property
     def pareto(self) -> list[dict[str, Any]]:
@@ -92,6 +112,14 @@ class Leaderboard:
 
         return pd.DataFrame(self.rows)
 
+    def anchor(self, name: str) -> str:
+        """Return the id of a part of the page: the name, with a number in a section of several."""
+        return f"{name}-{self.first}" if self.title else name
+
+    def headed(self, heading: str) -> str:
+        """Return the heading of a part of the page, as HTML, with the title of the section."""
+        return f"{heading}: {escape(self.title)}" if self.title else heading
+
     def table(self) -> str:
         """Return the rows as aligned text: deviations over seeds beside their numbers, without the paths."""
         return text_table(self.choices, self.rows)
@@ -102,7 +130,7 @@ class Leaderboard:
 
     def latex(self) -> str:
         """Return the rows as a `tabular` of booktabs."""
-        return latex(self.choices, self.facts.objectives)
+        return latex([(section.title, section.choices) for section in self.sections], self.facts.objectives)
 
     def json(self) -> str:
         """Return the text of `leaderboard.json`, which `load` reads back."""

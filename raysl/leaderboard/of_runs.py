@@ -3,16 +3,18 @@
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from raysl.leaderboard.entry import Entry, Objective, Status, SweepFacts
 from raysl.leaderboard.leaderboard import MOST_POINTS, Leaderboard, thinned
 from raysl.leaderboard.page.page import page
+from raysl.report.contents import online_names
 from raysl.runs.folder import RunFolder
 from raysl.runs.logged import Logged
-from raysl.runs.overview import find_runs, value_of
+from raysl.runs.overview import check_keys, find_runs, value_of
 from raysl.runs.summary import RunSummary, State
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import Folder
@@ -34,6 +36,10 @@ INTERRUPTED = "it ended without a word, as by a lost machine; the command that s
 OWN = ("name", "storage", "seed")
 """Settings in which runs that are seeds of one another differ."""
 COSTS = ("step_s", "memory_gb")
+COSTS_OF_ALL = ("seconds", *COSTS)
+HELD_OUT = ("test", "test_split", "num_test")
+"""Settings of the data that choose the held-out images."""
+BENCHMARK_KNN = re.compile(r"knn/k\d+/top1")
 PERCENT = re.compile(r"top\d+\b")
 """Is in the names of accuracies."""
 
@@ -45,13 +51,20 @@ class RunsPage:
         storage: a local folder or a URI.
         where: conditions as `find_runs` takes them.
         show: settings that the table has a column for, such as `optim.lr`.
-        objective: the number that ranks; None: `knn_k20_top1` where a run has it, else the least loss.
+        objective: the number that ranks; None: the kNN that most runs have, else the least loss.
+        protocols: returns the protocols of a run's measurements from its settings, see `Entry.protocols`.
     """
 
     def __init__(
-        self, storage: str, where: Sequence[str] = (), show: Sequence[str] = (), objective: Objective | None = None
+        self,
+        storage: str,
+        where: Sequence[str] = (),
+        show: Sequence[str] = (),
+        objective: Objective | None = None,
+        protocols: Callable[[dict[str, Any]], dict[str, str]] = lambda settings: {},
     ) -> None:
         self.storage, self.where, self.show, self.objective = storage, where, show, objective
+        self.protocols = protocols
         self._logged: dict[str, tuple[RunSummary, Logged]] = {}
 
     def board(self, is_served: bool = False) -> Leaderboard:
@@ -64,6 +77,9 @@ class RunsPage:
             ConfigError: if the storage cannot be read, or a condition is none.
         """
         runs = find_runs(self.storage, self.where)
+        asked = [*self.show, *([self.objective.metric] if self.objective else [])]
+        check_keys(runs, [key for key in asked if key not in COSTS_OF_ALL])
+        datasets = _datasets(runs)
         root = Folder(absolute(self.storage))
         with ThreadPoolExecutor(4 if root.is_local else REMOTE_READS) as pool:
             logged = dict(zip((run.uri for run in runs), pool.map(self._read, runs), strict=True))
@@ -72,7 +88,7 @@ class RunsPage:
         entries = []
         for index, run in enumerate(sorted(runs, key=lambda run: run.name)):
             group = names.setdefault(_without_seed(run.settings) or run.name, run.name)
-            entries.append(self._entry(run, logged[run.uri], index, group))
+            entries.append(self._entry(run, logged[run.uri], index, group, datasets))
         is_running = is_served and any(run.state == "running" for run in runs)
         facts = SweepFacts(
             name=root.path.rstrip("/").rpartition("/")[2] or root.uri,
@@ -105,7 +121,7 @@ class RunsPage:
         lines, _ = split_metrics(RunFolder(run.uri).read_if_there(METRICS_FILE))
         return Logged([line for line in lines if "epoch" in line and "step" in line])
 
-    def _entry(self, run: RunSummary, logged: Logged, index: int, group: str) -> Entry:
+    def _entry(self, run: RunSummary, logged: Logged, index: int, group: str, datasets: Mapping[str, str]) -> Entry:
         numbers = logged.newest() | run.metrics
         seconds = logged.seconds()
         shown = {
@@ -116,7 +132,11 @@ class RunsPage:
             index=index,
             status=STATUSES[run.state],
             config=group,
-            settings={"method": run.method, "backbone": run.backbone, **shown},
+            settings={"method": run.method, "backbone": run.backbone}
+            | ({"dataset": datasets[run.uri]} if len(set(datasets.values())) > 1 else {})
+            | shown,
+            dataset=datasets[run.uri],
+            protocols=self.protocols(run.settings),
             seed=_seed(run.settings),
             epochs=run.epochs,
             epoch=run.epoch,
@@ -131,17 +151,48 @@ class RunsPage:
 
 
 def _objective(runs: Sequence[RunSummary]) -> Objective:
-    """Return the number that ranks unless another is asked for."""
-    for name in ("knn_k20_top1", "knn/k20/top1"):
-        if any(name in run.metrics for run in runs):
-            return Objective(name)
-    return Objective("loss", "min")
+    """Return the number that ranks unless another is asked for: the kNN that most runs have, of equally many the
+    logged one, of the smallest k; else the loss."""
+    counts = Counter(name for run in runs for name in run.metrics)
+    names = online_names(counts)
+    names += sorted(
+        (name for name in counts if BENCHMARK_KNN.fullmatch(name)), key=lambda name: int(name.split("/")[1][1:])
+    )
+    return Objective(max(names, key=lambda name: counts[name])) if names else Objective("loss", "min")
+
+
+def _datasets(runs: Sequence[RunSummary]) -> dict[str, str]:
+    """Return a name for the images of each run, by its URI; other images have another name.
+
+    Images are the same where the training images have the same fingerprint and the settings of the held-out ones are
+    equal. A run that has not noted its images yet has those of a run with the same settings of the data.
+    """
+    noted = {_text(run.settings.get("data")): run.images for run in runs if run.images is not None}
+    images = {run.uri: run.images or noted.get(_text(run.settings.get("data"))) for run in runs}
+
+    def key(run: RunSummary) -> tuple[str, str, str]:
+        data, note = run.settings.get("data"), images[run.uri]
+        node = data if isinstance(data, dict) else {}
+        return run.dataset, "" if note is None else note.fingerprint, _text([node.get(name) for name in HELD_OUT])
+
+    names: dict[tuple[str, str, str], str] = {}
+    for run in sorted(runs, key=lambda run: run.name):
+        note = images[run.uri]
+        title = run.dataset if note is None else f"{run.dataset}, {note.num_samples:,} images"
+        if key(run) not in names:
+            num = sum(name == title or name.startswith(f"{title} (") for name in names.values())
+            names[key(run)] = f"{title} ({num + 1})" if num else title
+    return {run.uri: names[key(run)] for run in runs}
+
+
+def _text(tree: Any) -> str:
+    return json.dumps(tree, sort_keys=True, default=str)
 
 
 def _without_seed(settings: dict[str, Any]) -> str:
     """Return what is the same for runs that are seeds of one another; empty for a run without settings."""
     rest = {name: value for name, value in settings.items() if name not in OWN}
-    return json.dumps(rest, sort_keys=True, default=str) if rest else ""
+    return _text(rest) if rest else ""
 
 
 def _seed(settings: dict[str, Any]) -> int:

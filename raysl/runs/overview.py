@@ -11,7 +11,8 @@ from pyarrow import fs
 
 from raysl.checkpoint.files import META_FILE, SETTINGS_FILE
 from raysl.config.arguments import text_or_path
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, did_you_mean
+from raysl.report.contents import is_beside
 from raysl.runs.folder import RunFolder
 from raysl.runs.summary import RunSummary, summarise
 from raysl.storage.addresses import absolute, storage_errors
@@ -44,7 +45,7 @@ def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
             `knn/k20/top1`.
 
     Raises:
-        ConfigError: if the storage is not there, or a condition is none.
+        ConfigError: if the storage is not there, a condition is none, or no run has its key.
     """
     conditions = [_parsed(text) for text in where]
     root = Folder(absolute(storage))
@@ -56,7 +57,9 @@ def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
         return summarise(RunFolder(root.uri_of(name) if name else root.uri), name or os.path.basename(root.path))
 
     with ThreadPoolExecutor(4 if root.is_local else REMOTE_READS) as pool:
-        runs = [run for run in pool.map(read, names) if all(holds(run) for holds in conditions)]
+        runs = list(pool.map(read, names))
+    check_keys(runs, [key for key, _ in conditions])
+    runs = [run for run in runs if all(holds(run) for _, holds in conditions)]
     return sorted(runs, key=lambda run: (-(run.updated or 0.0), run.name))
 
 
@@ -70,8 +73,8 @@ def list_runs(storage: str | os.PathLike[str] = "runs", where: Sequence[str] = (
         where: conditions such as `method=dino`, `state=failed` or `optim.lr>=0.1`; see `find_runs`.
 
     Returns:
-        A row for each run: `name`, `uri`, `state`, `reason`, `method`, `backbone`, `step`, `epoch`, `epochs`, `left_s`,
-        `updated` (UTC), and a column for each number that a run has logged or measured.
+        A row for each run: `name`, `uri`, `state`, `reason`, `method`, `backbone`, `dataset`, `step`, `epoch`,
+        `epochs`, `left_s`, `updated` (UTC), and a column for each number that a run has logged or measured.
 
     Raises:
         ConfigError: if the storage is not there, or a condition is none.
@@ -93,6 +96,7 @@ def as_row(run: RunSummary) -> dict[str, Any]:
         "reason": run.reason,
         "method": run.method,
         "backbone": run.backbone,
+        "dataset": run.dataset,
         "step": run.step,
         "epoch": run.epoch,
         "epochs": run.epochs,
@@ -118,8 +122,36 @@ def value_of(run: RunSummary, key: str) -> Any:
     return node
 
 
-def _parsed(text: str) -> Callable[[RunSummary], bool]:
-    """Return what tests a condition."""
+def known_keys(runs: Sequence[RunSummary]) -> set[str]:
+    """Return all keys that `value_of` knows of some runs: their fields, numbers and settings."""
+    keys = {key for run in runs for key in as_row(run)}
+    waiting = [("", run.settings) for run in runs]
+    while waiting:
+        above, node = waiting.pop()
+        for name, value in node.items():
+            keys.add(f"{above}{name}")
+            if isinstance(value, dict):
+                waiting.append((f"{above}{name}.", value))
+    return keys
+
+
+def check_keys(runs: Sequence[RunSummary], keys: Sequence[str]) -> None:
+    """Refuse keys that no run has.
+
+    Raises:
+        ConfigError: with the nearest keys, and the numbers that runs have.
+    """
+    known = known_keys(runs)
+    for key in keys:
+        if runs and key not in known:
+            numbers = sorted({name for run in runs for name in run.metrics if not is_beside(name)})
+            raise ConfigError(
+                f"no run has a number or setting {key!r}; {did_you_mean(key, known)}Numbers: {', '.join(numbers)}"
+            )
+
+
+def _parsed(text: str) -> tuple[str, Callable[[RunSummary], bool]]:
+    """Return the key of a condition, and what tests it."""
     match = _CONDITION.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
@@ -138,7 +170,7 @@ def _parsed(text: str) -> Callable[[RunSummary], bool]:
             return test("null" if found is None else str(found).lower(), asked.lower())
         return False
 
-    return holds
+    return key, holds
 
 
 def _names_local(root: Folder) -> Iterator[str]:

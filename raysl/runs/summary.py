@@ -9,6 +9,8 @@ import yaml
 from raysl.checkpoint.files import META_FILE, PREFIX, SETTINGS_FILE
 from raysl.config.load import stored_tree
 from raysl.errors import ConfigError
+from raysl.redact import redact
+from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Version
 from raysl.storage.owner import BEAT_PREFIX, is_owned
@@ -45,6 +47,7 @@ class RunSummary:
             `knn/k20/top1`.
         settings: its settings, a plain tree.
         has_report: whether it has a `report.html`.
+        images: its training images, as they were noted when it began; None before that.
     """
 
     name: str
@@ -59,6 +62,15 @@ class RunSummary:
     metrics: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     has_report: bool = False
+    images: DatasetNote | None = None
+
+    @property
+    def dataset(self) -> str:
+        """Name of its images: of their source, and of the dataset or the folder that it reads."""
+        data = self.settings.get("data")
+        node = data if isinstance(data, dict) else {}
+        of_source = node.get("dataset") or str(node.get("path") or "").rstrip("/").rpartition("/")[2]
+        return redact(" ".join(str(part) for part in (_name(self.settings, "data"), of_source) if part))
 
     @property
     def method(self) -> str:
@@ -120,6 +132,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
         metrics=metrics | _measured(folder, versions),
         settings=settings,
         has_report=PAGE_FILE in versions,
+        images=DatasetNote.read(folder) if DATASET_FILE in versions else None,
     )
 
 

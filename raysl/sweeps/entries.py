@@ -1,32 +1,37 @@
 """The entries of the leaderboard, from the runs of a sweep."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from raysl.leaderboard.entry import Entry, Status
 from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.storage.folder import Folder
 from raysl.sweeps.record import Note, Record
+from raysl.sweeps.trial import Trial
 
 
-def make_entries(records: Sequence[Record], folder: Folder) -> list[Entry]:
+def make_entries(
+    records: Sequence[Record], folder: Folder, protocols: Callable[[Trial], dict[str, str]]
+) -> list[Entry]:
     """Return the entries in the order of drawing; for a run that was trained in parts, of its newest part.
 
     Args:
         records: of the trials.
         folder: of the sweep.
+        protocols: returns the protocols of a trial's measurements, see `Entry.protocols`.
     """
     newest = {record.trial.name: record for record in records}
-    return [make_entry(record, index, folder) for index, record in enumerate(newest.values())]
+    return [make_entry(record, index, folder, protocols(record.trial)) for index, record in enumerate(newest.values())]
 
 
-def make_entry(record: Record, index: int, folder: Folder) -> Entry:
+def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[str, str] | None = None) -> Entry:
     """Return the entry of a run; that of a stopped run ends at the epoch of the verdict.
 
     Args:
         record: of the trial.
         index: of the trial in the order of drawing.
         folder: of the sweep.
+        protocols: of its measurements, see `Entry.protocols`.
     """
     trial, verdict = record.trial, record.verdict
     until = math.inf if verdict is None else verdict.epoch
@@ -43,6 +48,7 @@ def make_entry(record: Record, index: int, folder: Folder) -> Entry:
         metrics={name: value for name, value in record.metrics.items() if not math.isnan(value)},
         intervals=note.intervals,
         units=note.units,
+        protocols=dict(protocols or {}),
         course={name: thinned(curve, MOST_POINTS) for name, curve in record.logged.curves(until).items()},
         costs={} if record.last is None else record.last.costs,
         draws=record.draws,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import benchmark_class
-from raysl.benchmarks.suite.results import digest_of
+from raysl.benchmarks.suite.protocols import digest_of
 from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.schema import RunConfig

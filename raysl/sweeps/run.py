@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raysl.benchmarks.suite.protocols import protocols_of
 from raysl.checkpoint.files import checkpoint_name
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import apply_overrides, load_config
@@ -104,6 +105,7 @@ class SweepRun:
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed
         check_trials(self.bases, sweep)
+        self._protocols: dict[str, dict[str, str]] = {}
         self._measures = {name: measures_of(base) for name, base in self.bases.items()}
         self.is_acting = False
         self.board = Board(self.folder, self.leaderboard)
@@ -249,9 +251,18 @@ class SweepRun:
             log.info(line)
         return record
 
+    def _protocols_of(self, trial: Trial) -> dict[str, str]:
+        """Return the protocols of a trial's measurements, see `Entry.protocols`."""
+        is_usual = not any(key.startswith("benchmarks") for key in trial.settings)
+        name = trial.config if is_usual else trial.name
+        if name not in self._protocols:
+            config = self.bases[name] if is_usual else trial.run_of(self.bases, self.folder.uri)
+            self._protocols[name] = protocols_of(config.benchmarks)
+        return self._protocols[name]
+
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
-        entries = make_entries(self.replay.judged(), self.folder)
+        entries = make_entries(self.replay.judged(), self.folder, self._protocols_of)
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,

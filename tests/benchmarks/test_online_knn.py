@@ -57,9 +57,7 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     ],
 )
 def test_the_online_knn_is_the_vote_of_the_runs_benchmark_on_the_same_images(words: list[str]) -> None:
-    config = load_config(
-        "quickstart", [*SETTINGS, "train.batch_size=8", "data.num_train=60", "data.num_test=40", *words]
-    )
+    config = load_config("quickstart", [*SETTINGS, "train.batch_size=8", "data.limit=60", *words])
     run = prepare(config, check_benchmarks)
     state = TrainState.create(run.setup, classes=run.classes)
     assert run.online_knn is not None

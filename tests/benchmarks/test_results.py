@@ -10,7 +10,8 @@ import pytest
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.low_shot import LowShot
-from raysl.benchmarks.suite.results import Basis, Result, Results, names_of, protocol_of
+from raysl.benchmarks.suite.protocols import names_of, protocol_of
+from raysl.benchmarks.suite.results import Basis, Result, Results
 from raysl.benchmarks.training_runs.run import ProbeViews
 from raysl.nn.classifiers import Pool, StageHead
 from raysl.report.contents import Score

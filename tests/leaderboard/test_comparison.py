@@ -58,6 +58,28 @@ def test_rows_hold_the_numbers_of_all_checkpoints_and_the_best_is_marked() -> No
     assert {row.first_score.metric: row.best for row in found.rows} == {"top1": [1], "loss": [1], "rankme": []}
 
 
+def test_scores_of_one_protocol_share_a_row_whatever_their_runs_have() -> None:
+    own = top1(80.0, protocol="temperature=0.1")
+    special = replace(top1(85.0, protocol="temperature=0.1"), benchmark="probe@1f3a2c", note="temperature=0.1")
+    found = compare([report("first", own), report("second", special)])
+    (row,) = found.rows
+    assert [score and score.trained for score in row.scores] == [80.0, 85.0]
+    assert (row.best, row.first_score.heading) == ([1], "Probe, top-1")
+
+
+def test_scores_of_other_protocols_have_rows_that_name_them() -> None:
+    found = compare([report("first", top1(80.0)), report("second", top1(85.0, protocol="temperature=0.1"))])
+    assert [row.first_score.heading for row in found.rows] == [
+        "Probe, top-1 (default settings)",
+        "Probe, top-1 (temperature=0.1)",
+    ]
+    assert [row.best for row in found.rows] == [[], []]
+    lines = list(csv.DictReader(io.StringIO(found.csv())))
+    keys = [(line["benchmark"], line["metric"], line["protocol"]) for line in lines]
+    assert keys == [("probe", "top1", ""), ("probe", "top1", "temperature=0.1")]
+    assert len(set(keys)) == len(keys)
+
+
 def test_what_shows_the_same_number_is_best_together_and_nan_never() -> None:
     found = compare([report(str(turn), top1(value)) for turn, value in enumerate((85.001, 85.002, math.nan, 80.0))])
     assert found.rows[0].best == [0, 1]

@@ -2,19 +2,25 @@
 
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from raysl.benchmarks.suite.protocols import stored_protocols
 from raysl.cli import app
+from raysl.config.dump import dump
+from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.of_runs import RunsPage
 from raysl.leaderboard.serve import RunsServer
+from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.owner import own_folder
 from tests.runs.test_overview import make_run
@@ -54,6 +60,73 @@ def test_runs_that_differ_in_their_seed_share_a_row_and_the_best_is_first(storag
     assert statuses["cut"][0] == "stopped"
     assert "the command that started it goes on" in statuses["cut"][1]
     assert statuses["new"] == ("waiting", "")
+
+
+def of(storage: Path, name: str, knn: str, dataset: str = "digits", **metrics: float) -> None:
+    """A finished run of a dataset with a `knn` benchmark of its own."""
+    folder = make_run(storage / name, 4.0, end="finished", **metrics)
+    (folder / "run.yaml").write_text(dump(load_config("digits/simclr", ["benchmarks=[]", f"benchmarks.knn={knn}"])))
+    note = DatasetNote(fingerprint=dataset, num_samples=len(dataset), num_classes=10, epoch_len=10)
+    (folder / "dataset.json").write_text(json.dumps(asdict(note)))
+    (folder / "report.json").write_text(json.dumps({"metrics": {"knn/k20/top1": metrics["knn_k20_top1"] + 1}}))
+
+
+def ranked(storage: Path) -> dict[str, list[str]]:
+    """Names of the runs by the titles of the sections, the best first."""
+    board = RunsPage(str(storage), protocols=stored_protocols).board()
+    return {section.title: [row.runs[0].trial for row in section.choices] for section in board.sections}
+
+
+def test_runs_whose_lists_of_k_are_in_another_order_rank_equal_metrics_together(tmp_path: Path) -> None:
+    of(tmp_path, "one", "{k: [20, 200]}", knn_k20_top1=80.0, knn_k200_top1=92.0)
+    of(tmp_path, "two", "{k: [200, 20]}", knn_k20_top1=85.0, knn_k200_top1=70.0)
+    of(tmp_path, "three", "{k: [20]}", knn_k20_top1=82.0)
+    assert ranked(tmp_path) == {"": ["two", "three", "one"]}
+
+
+def test_runs_with_another_protocol_are_ranked_apart_and_the_page_says_so(tmp_path: Path) -> None:
+    of(tmp_path, "warm", "{k: [20], temperature: 0.1}", knn_k20_top1=95.0)
+    of(tmp_path, "one", "{k: [20, 200]}", knn_k20_top1=80.0)
+    of(tmp_path, "two", "{k: [200, 20]}", knn_k20_top1=85.0)
+    assert ranked(tmp_path) == {
+        "knn_k20_top1: default settings": ["two", "one"],
+        "knn_k20_top1: temperature=0.1": ["warm"],
+    }
+    text = RunsPage(str(tmp_path), protocols=stored_protocols).html()
+    assert "Rows are ranked within a section: numbers of other images or protocols cannot be compared." in text
+    assert "<h3>The best of knn_k20_top1: temperature=0.1</h3>" in text
+    by_loss = RunsPage(str(tmp_path), objective=Objective("loss", "min"), protocols=stored_protocols)
+    assert [section.title for section in by_loss.board().sections] == [""], "the loss has no such protocol"
+    mixed = "not to be compared: knn/k20/top1 (default settings; temperature=0.1)"
+    assert mixed in by_loss.html()
+
+
+def test_each_dataset_has_a_section_and_a_column_and_a_best_run_of_its_own(tmp_path: Path) -> None:
+    of(tmp_path, "easy", "{k: [20]}", "flowers", knn_k20_top1=99.0)
+    of(tmp_path, "one", "{k: [20]}", knn_k20_top1=80.0)
+    of(tmp_path, "two", "{k: [20, 200]}", knn_k20_top1=85.0)
+    assert ranked(tmp_path) == {"digits, 6 images": ["two", "one"], "digits, 7 images": ["easy"]}
+    pages = RunsPage(str(tmp_path), protocols=stored_protocols)
+    rows = pages.board().rows
+    assert [(row["section"], row["rank"], row["trial"]) for row in rows] == [
+        ("digits, 6 images", 1, "two"),
+        ("digits, 6 images", 2, "one"),
+        ("digits, 7 images", 1, "easy"),
+    ]
+    assert [row["dataset"] for row in rows] == ["digits, 6 images"] * 2 + ["digits, 7 images"]
+    text = pages.html()
+    assert [text.count(f"The best of digits, {num} images") for num in (6, 7)] == [1, 1]
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    marks = re.findall(r'data-row="(\d+)"', text[text.index('id="curves-2"') :].partition("</svg>")[0])
+    assert set(marks) == {"2"}, "the drawing of a section has its rows alone"
+
+
+def test_runs_of_equal_settings_that_have_not_begun_are_of_the_same_dataset(tmp_path: Path) -> None:
+    of(tmp_path, "one", "{k: [20]}", knn_k20_top1=80.0)
+    waiting = make_run(tmp_path / "new")
+    (waiting / "run.yaml").write_text((tmp_path / "one" / "run.yaml").read_text())
+    assert list(ranked(tmp_path)) == [""]
 
 
 def test_another_number_ranks_and_settings_have_columns_where_they_are_asked_for(storage: Path) -> None:

@@ -109,14 +109,27 @@ def test_converted_weights_are_no_runs(tmp_path: Path) -> None:
         (["knn_k20_top1<=80"], {"a"}),
         (["optim.lr>=0"], {"a", "b"}),
         (["epoch=3.0", "method=byol"], {"b"}),
-        (["nothing=null"], {"a", "b"}),
-        (["nothing>1"], set()),
+        (["left_s=null"], {"a", "b"}),
+        (["left_s>1"], set()),
     ],
 )
 def test_conditions_choose_runs(where: list[str], names: set[str], tmp_path: Path) -> None:
     make_run(tmp_path / "a", 1.0, knn_k20_top1=70.0)
     make_run(tmp_path / "b", 3.0, method="byol", knn_k20_top1=90.0)
     assert set(states(tmp_path, *where)) == names
+
+
+def test_a_key_that_no_run_has_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "a", 1.0, knn_k20_top1=70.0)
+    for words in (
+        ["--where", "knn_top1>80"],
+        ["--best", "knn_top1"],
+        ["--show", "knn_top1"],
+        ["--page", "--best=knn_top1"],
+    ):
+        result = CliRunner().invoke(app, ["runs", str(tmp_path / "runs"), *words])
+        assert isinstance(result.exception, ConfigError), words
+        assert "no run has a number or setting 'knn_top1'; did you mean 'knn_k20_top1'?" in str(result.exception)
 
 
 def test_what_is_no_condition_and_no_folder_is_said(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.report.page import Page
 from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, names_of, protocol_of
+from raysl.benchmarks.suite.protocols import names_of, protocol_of
+from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results
 from raysl.benchmarks.suite.side_by_side import (
     Measured,
     Task,

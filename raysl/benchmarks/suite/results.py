@@ -4,11 +4,9 @@ A result is of one checkpoint, of one choice of settings, and of one set of imag
 result. Images that are not the run's own have a folder of their own in there.
 """
 
-import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,11 +16,10 @@ from raysl.benchmarks.suite.averages import Member
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.locations import content_of, digests_of
+from raysl.benchmarks.suite.protocols import digest_of, settings_of_result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import ALIASES, only_own_components, resolve
-from raysl.config.dump import plain as plain_settings
-from raysl.config.schema import BenchmarkConfig, DataConfig, is_may_change
-from raysl.redact import redact
+from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.report.contents import Score
 from raysl.report.stored import parse_score, plain
 from raysl.storage.folder import Folder, outlast
@@ -31,8 +28,6 @@ from raysl.storage.records import Damaged, from_record, read_record
 log = logging.getLogger("raysl")
 
 FORMAT = 2
-MOST_SHOWN = 40
-"""Characters of a setting in the title of a number; its result has all of it."""
 RESULTS_FOLDER = "benchmarks"
 OTHER_CODE = "other code"
 
@@ -70,7 +65,7 @@ class Basis:
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
         """Return the basis of a new measurement."""
-        settings = {"name": config.name, **_settings_of_result(config)}
+        settings = {"name": config.name, **settings_of_result(config)}
         kind = benchmark_class(config)
         measured = None if kind.needs(config).own_images else images
         return cls(
@@ -254,67 +249,3 @@ _KINDS = {
     "figures": dict[str, Any],
     "seconds": float,
 }
-
-
-def names_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -> tuple[str, str]:
-    """Return the name of a benchmark's result, and that of the benchmark in its scores.
-
-    Both are the key where the settings are the run's, else they have a mark made of the settings themselves: that of
-    the result of all of them, that of the scores of those which the names of the metrics do not carry. Equal settings
-    have equal marks, whatever those of the run are.
-
-    Args:
-        key: of the benchmark.
-        config: its settings as they were given.
-        usual: those that the run has for it, or the default ones; None where there are none.
-    """
-
-    def marked(settings: Callable[[BenchmarkConfig], dict[str, Any]]) -> str:
-        values = settings(config)
-        return key if usual is None or values == settings(usual) else f"{key}@{digest_of(values)}"
-
-    return marked(_settings_of_result), marked(_protocol)
-
-
-def _settings_of_result(config: BenchmarkConfig) -> dict[str, Any]:
-    """Return the settings that a result depends on."""
-    free = {"name", "required", *(one.name for one in fields(config) if is_may_change(one.metadata))}
-    return {name: value for name, value in plain_settings(config).items() if name not in free}
-
-
-def _protocol(config: BenchmarkConfig) -> dict[str, Any]:
-    """Return the settings that a number depends on and that its name does not carry."""
-    carried = {"rivals", *benchmark_class(config).in_names}
-    return {name: value for name, value in _settings_of_result(config).items() if name not in carried}
-
-
-def protocol_of(config: BenchmarkConfig) -> str:
-    """Return the protocol of a benchmark for people: the settings of it that are not the defaults, without those that
-    the names of its metrics carry.
-
-    Args:
-        config: its settings.
-    """
-    try:
-        usual = _protocol(type(config)(name=config.name))
-    except TypeError:  # a setting without a default
-        usual = {}
-    changed = {name: value for name, value in _protocol(config).items() if usual.get(name) != value}
-    return redact(", ".join(word for name, value in changed.items() for word in _words(name, value, usual.get(name))))
-
-
-def _words(name: str, value: Any, before: Any) -> Iterator[str]:
-    """Write a changed setting as in an override, `views.flip=0.0`; of a group, the settings that differ."""
-    if isinstance(value, dict) and isinstance(before, dict):
-        for inner in value:
-            if inner not in before or value[inner] != before[inner]:
-                yield from _words(f"{name}.{inner}", value[inner], before.get(inner))
-    else:
-        text = str(value)
-        # what is cut off still tells two values apart
-        yield f"{name}={text if len(text) <= MOST_SHOWN else f'{text[:MOST_SHOWN]}… ({digest_of(value)})'}"
-
-
-def digest_of(tree: Any) -> str:
-    """Return six hexadecimal digits of a plain tree."""
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:6]

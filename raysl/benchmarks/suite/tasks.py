@@ -11,7 +11,8 @@ from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.report.assemble import Pictured
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.results import digest_of, image_settings
+from raysl.benchmarks.suite.protocols import digest_of
+from raysl.benchmarks.suite.results import image_settings
 from raysl.benchmarks.suite.side_by_side import Task
 from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint.backbone import Checkpoint

@@ -19,6 +19,7 @@ from raysl.leaderboard.page.rows import (
 )
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.chart import Chart, Point, spelled
+from raysl.report.contents import online_names
 from raysl.report.curves import is_spent
 
 WIDTH, HEIGHT, MAX_WIDTH = 1100, 400, 1320
@@ -28,7 +29,7 @@ MOST_POINTS = 80_000
 """Points of all curves together: of many runs each has fewer."""
 CLOCK = "seconds"
 NO_CURVE = (CLOCK, "step", "epoch")
-LEADING = ("knn_top1", "loss", *COLLAPSE)
+LEADING = ("loss", *COLLAPSE)
 
 
 def curves_section(board: Leaderboard) -> str:
@@ -48,7 +49,13 @@ def curves_section(board: Leaderboard) -> str:
     if is_spread:
         note += " Seconds of a run are spread evenly over its epochs."
     return chart_section(
-        "curves", "Course of training", drawings, note, {"metric": names, "against": units}, _legend(board)
+        "courses",
+        board.headed("Course of training"),
+        drawings,
+        note,
+        {"metric": names, "against": units},
+        _legend(board),
+        board.anchor("curves"),
     )
 
 
@@ -65,7 +72,8 @@ def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> li
             if name not in NO_CURVE and any(math.isfinite(value) for _, value in line):
                 counts[name] = counts.get(name, 0) + 1
                 with_lines |= {name} if len(line) > 1 else set()
-    first = [one.metric for one in objectives] + list(LEADING)
+    online = online_names(counts)
+    first = [*(one.metric for one in objectives), *online, *LEADING]
 
     def key(name: str) -> tuple[bool, int, bool, int, str]:
         rank = first.index(name) if name in first else len(first)
@@ -98,9 +106,10 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
         description += f"{run.status}, rank {index + 1}"
         placed = [(x / seconds, y) for x, (_, y) in zip(at, points, strict=True)]
         if len(placed) > 1:
-            chart.line(placed, description, class_=f"curve {kind}", data_row=index, fill=None)
+            chart.line(placed, description, class_=f"curve {kind}", data_row=board.first + index, fill=None)
         if run.status != "running" or len(placed) == 1:
-            chart.dot(placed[-1], 2 if kind == "rest" else 3.5, description, class_=f"end {kind}", data_row=index)
+            radius = 2 if kind == "rest" else 3.5
+            chart.dot(placed[-1], radius, description, class_=f"end {kind}", data_row=board.first + index)
     draw_rivals(chart, beside)
     return chart.svg()
 

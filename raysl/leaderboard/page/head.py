@@ -58,7 +58,7 @@ def head(board: Leaderboard, reload_s: float) -> str:
     live = f'<p class="note" id="live"{reload}>{words}</p>' if facts.state in LIVE else ""
     return (
         f"<header><h1>{escape(facts.name)}</h1>{facts_line(pieces)}</header>"
-        f"{live}{_bar(board)}{_best(board)}{command}{space}"
+        f"{live}{_bar(board)}{''.join(map(_best, board.sections))}{command}{space}"
     )
 
 
@@ -79,7 +79,7 @@ def _bar(board: Leaderboard) -> str:
 
 
 def _best(board: Leaderboard) -> str:
-    """Return a card for the best row and one for each objective."""
+    """Return a card for the best row of a section and one for each objective."""
     run = board.best
     if run is None:
         return ""
@@ -103,11 +103,12 @@ def _best(board: Leaderboard) -> str:
         )
     settings = " · ".join(f"{escape(key)} <b>{escape(shown(value))}</b>" for key, value in row.settings.items())
     name = f'<span class="badge best1">1</span> {escape(row.config or short_name(row.runs[0]))}'
+    title = f"The best of {escape(board.title)}" if board.title else "The best"
     first = (
-        f'<div class="card"><h3>The best</h3><div class="lead">{name}</div><div class="settings">{settings}</div></div>'
+        f'<div class="card"><h3>{title}</h3><div class="lead">{name}</div><div class="settings">{settings}</div></div>'
     )
     text = verdict(board)
-    sentence = f'<p id="verdict">{escape(text)}</p>' if text else ""
+    sentence = f'<p id="{board.anchor("verdict")}">{escape(text)}</p>' if text else ""
     return f'<div class="cards">{first}{"".join(cards)}</div>{sentence}'
 
 

@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 
 from raysl.leaderboard.choice import Choice
-from raysl.leaderboard.entry import Objective
+from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import Axis
 from raysl.leaderboard.page.parallel import MIN_AXES
 from raysl.report.html import table
@@ -82,13 +82,13 @@ def _feature(axis: Axis, row: Choice) -> float:
     return float(np.log10(position)) if axis.kind == "log" else position
 
 
-def importance_section(
-    rows: Sequence[Choice], axes: Sequence[Axis], objective: Objective, learned: Importance | None
-) -> str:
+def importance_section(board: Leaderboard, axes: Sequence[Axis], learned: Importance | None) -> str:
     """Return bars of how much each setting matters, or why that cannot be said."""
     if len(axes) < MIN_AXES:
         return ""
-    heading = '<section id="importance"><h2>Importance of settings</h2>'
+    rows, objective = board.choices, board.facts.objectives[0]
+    anchor, title = board.anchor("importance"), board.headed("Importance of settings")
+    heading = f'<section id="{anchor}" class="importance"><h2>{title}</h2>'
     metric = escape(objective.metric)
     if learned is None:
         num = sum(row.value(objective.metric) is not None for row in rows)

@@ -54,21 +54,25 @@ function compared(one, other, down) {
   return down ? -order : order;
 }
 
+function rowsOf(part) { return [...part.querySelectorAll("tr[data-row]")]; }
+
 function sortRows() {
   const heads = [...board.tHead.rows[0].cells];
   if (!(state.sort < heads.length)) [state.sort, state.down] = [0, false];
   const way = state.down ? "descending" : "ascending";
   heads.forEach((head, turn) => head.setAttribute("aria-sort", turn === state.sort ? way : "none"));
   const key = (line) => line.cells[state.sort].dataset.by ?? line.cells[state.sort].textContent;
-  const lines = [...board.tBodies[0].rows].map((line) => [key(line), Number(line.dataset.row), line]);
-  lines.sort((one, other) => compared(one[0], other[0], state.down) || one[1] - other[1]);
-  board.tBodies[0].append(...lines.map(([, , line]) => line));
+  for (const body of board.tBodies) { // each section by itself
+    const lines = rowsOf(body).map((line) => [key(line), Number(line.dataset.row), line]);
+    lines.sort((one, other) => compared(one[0], other[0], state.down) || one[1] - other[1]);
+    body.append(...lines.map(([, , line]) => line));
+  }
 }
 
 function filterRows() {
   const value = (name) => document.getElementById(name)?.value ?? "";
   const words = value("filter").toLowerCase().split(/\s+/).filter(Boolean);
-  const [config, status, lines] = [value("config"), value("status"), [...board.tBodies[0].rows]];
+  const [config, status, lines] = [value("config"), value("status"), rowsOf(board)];
   for (const line of lines) {
     const text = line.textContent.toLowerCase();
     const fits = words.every((word) => text.includes(word)) && (!config || line.dataset.config === config);
@@ -92,7 +96,7 @@ function setUpTable() {
     head.replaceChildren(button);
   });
   for (const kind of ["pointerover", "focusin"])
-    board.tBodies[0].addEventListener(kind, (event) => light(event.target.closest("tr")?.dataset.row ?? null));
+    board.addEventListener(kind, (event) => light(event.target.closest("tr")?.dataset.row ?? null));
   board.addEventListener("pointerleave", () => light(null));
   sortRows();
 }
@@ -116,7 +120,7 @@ function light(row) {
     mark.parentNode.append(mark.cloneNode(true));
     mark.parentNode.lastChild.classList.add("over");
   }
-  for (const line of board?.tBodies[0].rows ?? []) line.classList.toggle("lit", line.dataset.row === row);
+  for (const line of board ? rowsOf(board) : []) line.classList.toggle("lit", line.dataset.row === row);
 }
 
 function point(event) {

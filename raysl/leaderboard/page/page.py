@@ -54,15 +54,10 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
         reload_s: seconds after which the page of a sweep that runs is loaded again.
     """
     extras = extras or Extras()
-    rows, facts = board.choices, board.facts
-    scales = axes(rows, facts.space, with_config=facts.kind == "sweep")
-    learned = extras.explain(rows, scales, facts.objectives[0].metric)
+    facts = board.facts
     parts = [
         table_section(board),
-        curves_section(board),
-        parallel_section(board, scales),
-        importance_section(rows, scales, facts.objectives[0], learned),
-        scatter_sections(board),
+        *(part for section in board.sections for part in _drawings(section, extras)),
         lineage_section(board),
         _neighbours(board, extras),
         _configurations(board, extras),
@@ -84,6 +79,19 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
         _read("page.css"),
         script(),
     )
+
+
+def _drawings(board: Leaderboard, extras: Extras) -> list[str]:
+    """Return the parts that compare the rows of one section."""
+    rows, facts = board.choices, board.facts
+    scales = axes(rows, facts.space, with_config=facts.kind == "sweep")
+    learned = extras.explain(rows, scales, facts.objectives[0].metric)
+    return [
+        curves_section(board),
+        parallel_section(board, scales),
+        importance_section(board, scales, learned),
+        scatter_sections(board),
+    ]
 
 
 def script() -> str:

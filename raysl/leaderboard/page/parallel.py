@@ -54,7 +54,8 @@ def parallel_section(board: Leaderboard, axes: Sequence[Axis]) -> str:
         return ""
     objective = objective_title(board.facts.objectives[0])
     note = f"A line a row, through its settings to {escape(objective)}; its colour shows that number."
-    return chart_section("parallel", "Settings and what came of them", {"": _drawing(board, axes)}, note)
+    title, drawings = board.headed("Settings and what came of them"), {"": _drawing(board, axes)}
+    return chart_section("parallel", title, drawings, note, anchor=board.anchor("parallel"))
 
 
 def _drawing(board: Leaderboard, axes: Sequence[Axis]) -> str:
@@ -74,12 +75,12 @@ def _drawing(board: Leaderboard, axes: Sequence[Axis]) -> str:
         path = "L".join(f"{left + turn * gap:.1f} {y:.1f}" for turn, y in enumerate(heights))
         description = f"{row_name(row)}\n{objective.metric} {spelled(value)}, rank {index + 1}"
         style = f"stroke:{shades.colour(row)}"
-        chart.add("path", title=description, d=f"M{path}", class_="thread", style=style, data_row=index)
+        chart.add("path", title=description, d=f"M{path}", class_="thread", style=style, data_row=board.first + index)
     for turn, pole in enumerate(poles):
         _draw_pole(chart, left + turn * gap, pole.title, pole.ticks, bottom, turn, gap)
     ticks = [(last(value), text) for value, text in last.ticks]
     _draw_pole(chart, left + len(axes) * gap, objective.metric, ticks, bottom, len(axes), gap, is_last=True)
-    shades.legend(chart, "parallel-shades", bottom + 28)
+    shades.legend(chart, board.anchor("parallel-shades"), bottom + 28)
     return chart.svg()
 
 

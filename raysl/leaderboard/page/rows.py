@@ -120,19 +120,22 @@ def chart_section(
     note: str = "",
     choosers: Mapping[str, Sequence[str]] | None = None,
     legend: str = "",
+    anchor: str = "",
 ) -> str:
     """Return a section with drawings, of which one is shown at a time.
 
     Args:
-        name: its id.
+        name: its class, and its id unless there is an anchor.
         title: HTML of its heading.
         drawings: HTML by what the reader chooses, joined by `BETWEEN`; the first is shown at first.
         note: HTML of what stands beneath.
         choosers: names to choose from, by the titles of their selects.
         legend: HTML of what stands above the drawings.
+        anchor: its id where the page has several of the name.
     """
+    anchor = anchor or name
     selects = "".join(
-        f'<label>{label} <select id="{name}-{index}">{"".join(f"<option>{escape(one)}</option>" for one in names)}'
+        f'<label>{label} <select id="{anchor}-{index}">{"".join(f"<option>{escape(one)}</option>" for one in names)}'
         "</select></label>"
         for index, (label, names) in enumerate((choosers or {}).items())
         if len(names) > 1
@@ -143,4 +146,5 @@ def chart_section(
         for index, (choice, drawing) in enumerate(drawings.items())
     )
     note = f'<p class="quiet">{note}</p>' if note else ""
-    return f'<section id="{name}"><h2>{title}</h2>{tools}{legend}{figures}{note}</section>'
+    head = f'<section id="{anchor}" class="{name}"><h2>{title}</h2>'
+    return f"{head}{tools}{legend}{figures}{note}</section>"

@@ -59,7 +59,8 @@ def scatter_sections(board: Leaderboard) -> str:
     for kind in scatters(board.choices, board.facts.objectives):
         drawings = {x if len(kind.xs) > 1 else "": _drawing(board, kind, x) for x in kind.xs}
         note = f"{escape(metric)} of each row.{reach} {kind.front}".rstrip()
-        sections.append(chart_section(kind.name, kind.title, drawings, note, {"against": kind.xs}))
+        title, anchor = board.headed(kind.title), board.anchor(kind.name)
+        sections.append(chart_section(kind.name, title, drawings, note, {"against": kind.xs}, anchor=anchor))
     return f'<div class="pair scatters">{"".join(sections)}</div>' if sections else ""
 
 
@@ -110,15 +111,16 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
         if number.interval is not None:
             interval = f" ({spelled(number.interval[0])} to {spelled(number.interval[1])})"
             bounds = [min(max(end, low - reach), high + reach) for end in number.interval]
-            chart.line([(across / unit, end) for end in bounds], class_=f"reach {rank}", data_row=index, fill=None)
+            line = [(across / unit, end) for end in bounds]
+            chart.line(line, class_=f"reach {rank}", data_row=board.first + index, fill=None)
         spent = duration(across) if x == "seconds" else spelled(across)
         description = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {index + 1}"
         point = (across / unit, number.mean)
-        chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=index)
+        chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=board.first + index)
         if rank != "rest":
             names.append((index, row_name(row), chart.x(point[0]), chart.y(point[1])))
     draw_rivals(chart, beside)
-    _draw_names(chart, names[::-1])
+    _draw_names(chart, names[::-1], board.first)
     note = "" if kind.front else _correlation(board.choices, x, y)
     return chart.svg() + (f'<p class="quiet">{note}</p>' if note else "")
 
@@ -146,7 +148,7 @@ def _draw_front(chart: Chart, rows: Sequence[Choice], x: str, objectives: Sequen
         chart.line([(one / unit, other) for one, other in corners], class_="front", fill=None)
 
 
-def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]]) -> None:
+def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]], first: int) -> None:
     """Write the names of the best rows beside their dots, where there is room: index, name and pixels of each."""
     taken: list[tuple[float, float, float, float]] = []
     for index, name, x, y in dots:
@@ -161,7 +163,7 @@ def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]]) -> 
             if is_inside and not any(_overlap(box, other) for other in (*others, *taken)):
                 taken.append(box)
                 where: dict[str, Any] = {"x": x + right, "y": y + down, "text_anchor": anchor}
-                chart.add("text", text, class_="label halo", data_row=index, **where)
+                chart.add("text", text, class_="label halo", data_row=first + index, **where)
                 break
 
 

@@ -14,6 +14,7 @@ from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import short_name
 from raysl.leaderboard.references import Reference, references
+from raysl.report.contents import DEFAULTS
 from raysl.report.tables import Cell, link
 from raysl.storage.addresses import split_query
 
@@ -37,20 +38,30 @@ def table_section(board: Leaderboard) -> str:
         f'<th scope="col" class="{kind}" aria-sort="{"ascending" if index == 0 else "none"}">{_heading(title)}</th>'
         for index, (kind, title) in enumerate(heads)
     )
-    body = "".join(
-        f'<tr data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"{_settings(row)}>'
-        + "".join(f'<td class="{kind}"{_sorted(by)}>{html}</td>' for kind, by, html in cells)
-        + "</tr>"
-        for index, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
-    )
+    body = "".join(_body(section, heads, rows[section.first :]) for section in board.sections)
     configs = {row.config for row in board.choices if row.config} if board.facts.kind == "sweep" else set()
     tools = _filters(board.choices, sorted(configs), any(kind == MORE for kind, _ in heads))
     tall = " tall" if len(board.choices) > MAX_PLAIN else ""
     return (
         f'<section id="results"><h2>Results</h2>{tools}<div class="wide{tall}" tabindex="0" '
         f'role="region" aria-label="Results"><table class="full board"><thead><tr>{titles}</tr></thead>'
-        f"<tbody>{body}</tbody>{_foot(board, heads)}</table></div>{_note(board)}</section>"
+        f"{body}</table></div>{_note(board)}</section>"
     )
+
+
+def _body(section: Leaderboard, heads: Sequence[tuple[str, str]], rows: Sequence[list[Column]]) -> str:
+    """Return the rows of a section below its title, and behind them those of its rivals."""
+    lines = "".join(
+        f'<tr data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"{_settings(row)}>'
+        + "".join(f'<td class="{kind}"{_sorted(by)}>{html}</td>' for kind, by, html in cells)
+        + "</tr>"
+        for index, (row, cells) in enumerate(zip(section.choices, rows, strict=False), section.first)
+    )
+    foot = _foot(section, heads)
+    if not section.title:
+        return f"<tbody>{lines}</tbody>" + (f"<tfoot>{foot}</tfoot>" if foot else "")
+    title = f'<th class="group" scope="rowgroup" colspan="{len(heads)}"><span>{escape(section.title)}</span></th>'
+    return f'<tbody><tr class="section">{title}</tr>{lines}</tbody>' + (f"<tbody>{foot}</tbody>" if foot else "")
 
 
 def _heading(title: str) -> str:
@@ -99,8 +110,9 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
     heads += [(kind, name) for kind, name in zip(mores, others, strict=False)]
     heads += [(MORE, TITLES.get(name, name)) for name in ends]
     units = {name: unit for run in board.entries for name, unit in run.units.items()}
-    cells, num_best = [], len(best_runs(board))
-    for index, row in enumerate(rows):
+    cells = []
+    places = [(index, row, len(best_runs(part))) for part in board.sections for index, row in enumerate(part.choices)]
+    for index, row, num_best in places:
         line = [_rank(index, row, ranks[0], index < num_best), _name(row, board.facts.path)]
         line += [_number(row.numbers.get(name), units.get(name, ""), name == ranks[0]) for name in ranks]
         line += [_bare(row.numbers.get(name), units.get(name.removesuffix("/untrained"), "")) for name in rivals]
@@ -129,8 +141,8 @@ def _foot(board: Leaderboard, heads: Sequence[tuple[str, str]]) -> str:
             reference = known[title].get(rival)
             text = "" if reference is None else _range(reference, units.get(reference.metric, ""))
             cells.append(f'<td class="{kind}">{words if title == "run" else text}</td>')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<tfoot>{''.join(lines)}</tfoot>" if lines else ""
+        lines.append(f'<tr class="rival">{"".join(cells)}</tr>')
+    return "".join(lines)
 
 
 def _range(reference: Reference, unit: str) -> str:
@@ -237,8 +249,23 @@ def _note(board: Leaderboard) -> str:
     if any(reference.rival == "pixels" for name in board.rows[0] for reference in references(rows, name)):
         lines.append(
             "Last lines: raw pixels in place of features, and networks before training, from the least to the largest "
-            "of the rows; knn_top1 is compared with those of the benchmark knn."
+            "of the rows; the online kNN is compared with those of the benchmark knn."
         )
+    if len(board.sections) > 1:
+        lines.append("Rows are ranked within a section: numbers of other images or protocols cannot be compared.")
+    if mixed := _mixed_protocols(board):
+        lines.append(f"Not all measured by the same settings, and not to be compared: {escape(mixed)}.")
     if any(row.status != "finished" for row in rows):
         lines.append("Numbers of runs that were stopped or still go on are those of the last epoch that they reached.")
     return f'<p class="quiet">{" ".join(lines)}</p>' if lines else ""
+
+
+def _mixed_protocols(board: Leaderboard) -> str:
+    """Return the names of numbers that the runs of a section have by several protocols, with these."""
+    texts = {}
+    for section in board.sections:
+        for name in measured(section.choices, board.facts.objectives):
+            found = {run.protocol(name) or DEFAULTS for run in section.entries if name in run.metrics}
+            if len(found) > 1:
+                texts[name] = f"{name} ({'; '.join(sorted(found))})"
+    return ", ".join(texts.values())

@@ -168,7 +168,7 @@ def test_curves_begin_with_the_objective_and_end_with_what_is_no_line() -> None:
 def test_each_row_has_its_mark_in_every_drawing_with_what_a_pointer_is_told(searched: str) -> None:
     rows = {str(place) for place in range(len(asha().choices))}
     for name in ("curves", "parallel", "cost"):
-        section = searched[searched.index(f'<section id="{name}">') :]
+        section = searched[searched.index(f'<section id="{name}"') :]
         drawing = section[: section.index("</svg>", section.index('class="chart"'))]
         assert set(re.findall(r'data-row="(\d+)"', drawing)) == rows, name
     first = asha().choices[0]
