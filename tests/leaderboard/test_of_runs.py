@@ -118,7 +118,7 @@ def test_each_dataset_has_a_section_and_a_column_and_a_best_run_of_its_own(tmp_p
     assert [text.count(f"The best of digits, {num} images") for num in (6, 7)] == [1, 1]
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids))
-    marks = re.findall(r'data-row="(\d+)"', text[text.index('id="curves-2"') :].partition("</svg>")[0])
+    marks = re.findall(r'data-row="(\d+)"', text[text.index('id="curves-2"') :].partition("</section>")[0])
     assert set(marks) == {"2"}, "the drawing of a section has its rows alone"
 
 

@@ -109,6 +109,29 @@ function showMore(box) {
   changed();
 }
 
+function fit() {
+  // Measurements for which the table has no room are among those that the box shows.
+  const wide = board.closest(".wide"), heads = [...board.tHead.rows[0].cells];
+  const lines = [...board.rows].filter((line) => line.cells.length === heads.length);
+  const others = heads.map((head, turn) => turn).filter((turn) => heads[turn].classList.contains("other")).reverse();
+  for (const line of lines) for (const turn of others) line.cells[turn].classList.remove("more");
+  for (const turn of others) {
+    if (wide.scrollWidth <= wide.clientWidth) break;
+    for (const line of lines) line.cells[turn].classList.add("more");
+  }
+}
+
+function sayWhatScrolls() {
+  for (const part of document.querySelectorAll(".wide, .drawing")) {
+    const hint = Object.assign(document.createElement("p"), { className: "quiet sideways", hidden: true });
+    hint.textContent = "Scroll sideways for the rest. \u2192";
+    part.before(hint);
+    const look = () => { hint.hidden = part.scrollWidth <= part.clientWidth + 1; };
+    new ResizeObserver(look).observe(part);
+    for (const child of part.children) new ResizeObserver(look).observe(child);
+  }
+}
+
 let lit = null;
 function light(row) {
   // Bring one row forward in all drawings and in the table; null: none.
@@ -174,6 +197,8 @@ for (const section of document.querySelectorAll("section:has([data-choice])")) {
 if (board) setUpTable();
 for (const input of document.querySelectorAll("#results .tools :is(#filter, select)")) field(input, filterRows);
 for (const box of document.querySelectorAll("#more")) showMore(box);
+if (document.getElementById("more")) { fit(); addEventListener("resize", fit); }
+sayWhatScrolls();
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button));
 history.scrollRestoration = "manual";
 comeBack();

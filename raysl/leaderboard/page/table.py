@@ -21,8 +21,12 @@ from raysl.storage.addresses import split_query
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
 MORE = "number more"
 """Class of columns that the script hides until they are asked for: costs, and measurements behind the first."""
+OTHER = "number other"
+"""Class of further measurements, which the script hides as well where there is no room for them."""
 MOST_OTHERS = 3
 """Measurements beside the objectives that are always shown."""
+MOST_LETTERS = 24
+"""Letters up to which the text of a setting stays on one line."""
 MAX_PLAIN = 25
 """Rows up to which the table has no height of its own."""
 Column = tuple[str, str, str]
@@ -40,7 +44,7 @@ def table_section(board: Leaderboard) -> str:
     )
     body = "".join(_body(section, heads, rows[section.first :]) for section in board.sections)
     configs = {row.config for row in board.choices if row.config} if board.facts.kind == "sweep" else set()
-    tools = _filters(board.choices, sorted(configs), any(kind == MORE for kind, _ in heads))
+    tools = _filters(board.choices, sorted(configs), any(kind in (MORE, OTHER) for kind, _ in heads))
     tall = " tall" if len(board.choices) > MAX_PLAIN else ""
     return (
         f'<section id="results"><h2>Results</h2>{tools}<div class="wide{tall}" tabindex="0" '
@@ -106,7 +110,7 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
     settings = varied(rows)
     heads += [("number" if _are_numbers(rows, name) else "", name) for name in settings]
     others = measured(rows, objectives)
-    mores = [*["number"] * MOST_OTHERS, *[MORE] * len(others)]
+    mores = [*[OTHER] * MOST_OTHERS, *[MORE] * len(others)]
     heads += [(kind, name) for kind, name in zip(mores, others, strict=False)]
     heads += [(MORE, TITLES.get(name, name)) for name in ends]
     units = {name: unit for run in board.entries for name, unit in run.units.items()}
@@ -122,7 +126,8 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
         line += [_number(row.numbers.get(name), units.get(name, "")) for name in others]
         line += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
         # a cell of a column that may be hidden is hidden with its heading
-        cells.append([(MORE, *cell[1:]) if head == MORE else cell for (head, _), cell in zip(heads, line, strict=True)])
+        pairs = zip(heads, line, strict=True)
+        cells.append([(head, *cell[1:]) if head in (MORE, OTHER) else cell for (head, _), cell in pairs])
     return heads, cells
 
 
@@ -233,7 +238,8 @@ def _setting(row: Choice, name: str) -> Column:
     value = row.settings[name]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number", _key(value), escape(shown(value))
-    return "taken", "", escape(spelled(value))
+    text = spelled(value)
+    return "taken nowrap" if len(text) <= MOST_LETTERS else "taken", "", escape(text)
 
 
 def _note(board: Leaderboard) -> str:

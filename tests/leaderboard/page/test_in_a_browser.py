@@ -78,7 +78,7 @@ def column(browser: Any, title: str, shown_only: bool = True) -> list[str]:
     script = """
     const heads = [...document.querySelectorAll('.board thead th')];
     const place = heads.findIndex((head) => head.textContent.startsWith(arguments[0]));
-    const rows = [...document.querySelectorAll('.board tbody tr')].filter((row) => !row.hidden || !arguments[1]);
+    const rows = [...document.querySelectorAll('.board tr[data-row]')].filter((row) => !row.hidden || !arguments[1]);
     return rows.map((row) => row.cells[place].innerText.split('\\n')[0]);
     """
     told = browser.execute_script(script, title, shown_only)
@@ -364,3 +364,56 @@ def test_raw_pixels_and_untrained_networks_are_lines_across_the_charts_and_stay_
         *("raw", "pixels", "96.06", "96.06"),
         *("untrained", "41", "41"),
     ]
+
+
+def sections(num: int = 3) -> Leaderboard:
+    """Runs of several datasets, with many numbers."""
+    names = ("knn/k20/top1", "knn/k20/top5", "knn/k200/top1", "linear/top1", "low_shot/5_shot")
+    runs = []
+    for index in range(num * 3):
+        value, dataset = 50.0 + 7 * (index * 5 % 6), f"photos {index % num}, 1,000 images"
+        runs.append(
+            entry(
+                index,
+                value,
+                metrics={"knn_k20_top1": value, **dict.fromkeys(names, value)},
+                settings={"method": "barlow_twins", "backbone": "resnet", "dataset": dataset},
+                config=f"a_run_with_a_long_name_{index}",
+                dataset=dataset,
+                course={"knn_k20_top1": [(float(at), value * at / 4) for at in range(5)]},
+            )
+        )
+    return board(runs, kind="runs")
+
+
+def test_each_section_is_sorted_by_itself_and_keeps_its_title(show: Show) -> None:
+    browser = show(sections())
+    heading(browser, "knn_k20_top1").click()
+    script = """
+    return [...document.querySelectorAll('.board tbody')].map((body) => [body.rows[0].textContent,
+      ...[...body.querySelectorAll('tr[data-row]')].map((row) => Number(row.cells[2].dataset.by))]);
+    """
+    for title, *values in browser.execute_script(script):
+        assert title.startswith("photos ")
+        assert len(values) == 3
+        assert values == sorted(values, reverse=True)
+    assert browser.execute_script("return document.querySelectorAll('[id^=curves] .drawing .curve').length") == 9
+
+
+def test_a_table_of_runs_fits_a_wide_screen_and_says_on_a_narrow_one_that_it_scrolls(show: Show) -> None:
+    wide = "const box = document.querySelector('#results .wide'); return box.scrollWidth <= box.clientWidth"
+    browser = show(sections())
+    assert browser.execute_script(wide)
+    assert shown(browser, ".sideways") == 0
+    browser.find_element("id", "more").click()
+    assert column(browser, "linear/top1"), "what had no room is there when it is asked for"
+    browser.execute_script("sessionStorage.clear()")
+    browser = show(sections(), width=390)
+    # the drawings of three sections and the table
+    wait(browser, lambda: shown(browser, ".sideways") >= 4)
+    cut = """
+    return [...document.querySelectorAll('.wide, .drawing')].filter((part) => part.getClientRects().length)
+      .filter((part) => part.scrollWidth > part.clientWidth + 1 && part.previousElementSibling.hidden).length
+    """
+    assert browser.execute_script(cut) == 0, "nothing is cut without a word"
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
