@@ -187,14 +187,14 @@ class _Start:
 
     Args:
         run: settings and images.
-        folder: of the run.
-        owner: of the folder, where it is remote.
+        folder: folder of the run.
+        owner: owner of the folder, where it is remote.
         newest: the checkpoint to go on from.
         marks: moments of the start so far, seconds since 1970, by name.
         cpu_time: use of CPUs up to the beginning of this start.
         callbacks: observers of Ray Train's.
-        signals: those of this process.
-        waits: shows what the start waits for.
+        signals: signals to this process.
+        waits: display of what the start waits for.
         until: epoch to pause at.
         stop: asks the run to stop.
     """
