@@ -1,115 +1,67 @@
-"""What a result's digest of the code follows, and what it does not."""
+"""Which changes of code give a result another digest."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
-from raysl.benchmarks.finetune import Finetune
+import raysl
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite import code
-from raysl.benchmarks.suite.code import closure, code_of
-from raysl.components import ALIASES, resolve
+from raysl.benchmarks.suite.code import code_of
+from raysl.components import resolve
 from raysl.nn.backbones.resnet import ResNet
-from raysl.nn.backbones.vit import ViT
-
-
-def digest(folder: Path, text: str, number: list[int]) -> str:
-    """Of a benchmark in a file."""
-    number[0] += 1
-    path = folder / f"mine{number[0]}.py"
-    path.write_text(text)
-    return code_of(resolve("benchmark", f"{path}:Mine"))
 
 
 @pytest.fixture
-def forgetful() -> Iterator[None]:
-    """Nothing that a test makes of the sources is kept, nor what others made."""
-    for cached in (code._digest, code._module):
-        cached.cache_clear()
-    yield
-    for cached in (code._digest, code._module):
-        cached.cache_clear()
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of raysl's sources, which the digest reads in place of the imported ones."""
+    copy = tmp_path / "raysl"
+    copytree(Path(raysl.__file__).parent / "benchmarks", copy)
+    monkeypatch.setattr(raysl, "__file__", str(copy / "__init__.py"))
+    code._package.cache_clear()
+    yield copy
+    code._package.cache_clear()
 
 
-def test_comments_docstrings_and_layout_do_not_count_and_what_is_computed_does(tmp_path: Path) -> None:
-    number = [0]
-    first = digest(tmp_path, 'class Mine:\n    """One."""\n    x = 1\n', number)
-    assert digest(tmp_path, '# said\nclass Mine:\n    """Two."""\n\n    x = (1)\n', number) == first
-    assert digest(tmp_path, 'class Mine:\n    """One."""\n    x = 2\n', number) != first
-    assert len(first) == 12
+def test_a_changed_an_added_and_a_renamed_module_of_raysl_change_every_digest(package: Path) -> None:
+    digests = [code_of(KNN, ResNet)]
+    file = package / "knn.py"
+    for change in (
+        lambda: file.write_text(f"{file.read_text()}\nCHANGED = 1\n"),
+        lambda: (package / "new.py").write_text(""),
+        lambda: (package / "new.py").rename(package / "newer.py"),
+    ):
+        change()
+        code._package.cache_clear()
+        digests.append(code_of(KNN, ResNet))
+    assert len(set(digests)) == 4
+    assert {len(digest) for digest in digests} == {12}
 
 
-def test_what_makes_features_counts_for_every_benchmark_and_what_only_carries_numbers_for_none() -> None:
-    for name in ALIASES["benchmark"]:
-        found = closure((resolve("benchmark", name).__module__, *code.EVERY))
-        assert {
-            "raysl.benchmarks.benchmark",
-            "raysl.benchmarks.features.embedding",
-            "raysl.data.decode.decode",
-            "raysl.transforms.crop",
-            "raysl.nn.pooling",
-        } <= set(found), name
-        carriers = ("raysl.benchmarks.suite", "raysl.report", "raysl.cli", "raysl.config", "raysl.storage.folder")
-        assert not [module for module in found if module.startswith(carriers)], name
+def test_unchanged_code_and_files_that_are_no_modules_keep_the_digest(package: Path) -> None:
+    before = code_of(KNN, ResNet)
+    (package / "page.css").write_text("p {}")
+    code._package.cache_clear()
+    assert code_of(KNN, ResNet) == before
 
 
-def test_a_training_counts_its_method_its_loop_and_every_optimizer_that_settings_may_name() -> None:
-    found = set(closure((Finetune.__module__, *code.EVERY)))
-    assert {"raysl.methods.supervised", "raysl.train.loop", "raysl.optim.sgd"} <= found
-    assert {place.partition(":")[0] for place in ALIASES["optimizer"].values()} <= found
-    assert "raysl.methods.supervised" not in closure((KNN.__module__, *code.EVERY))
+def test_another_version_of_a_library_is_another_digest(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_of(KNN)
+    monkeypatch.setattr(code, "version", lambda library: "0.0.1")
+    code._package.cache_clear()
+    assert code_of(KNN) != before
 
 
-@pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize(
-    ("module", "kinds"),
-    [
-        ("raysl.benchmarks.neighbours", (KNN,)),
-        ("raysl.benchmarks.benchmark", (KNN,)),
-        ("raysl.benchmarks.features.embedding", (KNN,)),
-        ("raysl.nn.backbones.resnet", (KNN, ResNet)),
-        ("raysl.methods.supervised", (Finetune, ResNet)),
-    ],
-)
-def test_a_change_of_a_module_is_another_digest(
-    module: str, kinds: tuple[type, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    before = code_of(*kinds)
-    file = code._file(module)
-    assert file is not None
-    (tmp_path / "said.py").write_text(f"# said\n{file.read_text()}")
-    (tmp_path / "changed.py").write_text(f"{file.read_text()}\nCHANGED = 1\n")
-    found = code._file
+def test_a_changed_file_of_the_user_is_another_digest(tmp_path: Path) -> None:
     digests = []
-    for name in ("said", "changed"):
-        for cached in (code._digest, code._module):
-            cached.cache_clear()
-        other = tmp_path / f"{name}.py"
-        monkeypatch.setattr(code, "_file", lambda own, other=other: other if own == module else found(own))
-        digests.append(code_of(*kinds))
-    assert digests[0] == before
-    assert digests[1] != before
-
-
-def test_another_backbone_is_other_code() -> None:
-    assert code_of(KNN, ResNet) != code_of(KNN, ViT)
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_imports_for_the_type_checker_alone_are_not_followed() -> None:
-    text = "if TYPE_CHECKING:\n    from raysl.nn import heads\nelse:\n    import raysl.a\n"
-    assert code.Module.of(text).imports == ("raysl.a",)
-    assert code.Module.of("def f():\n    from raysl.nn import heads\n").imports == ("raysl.nn", "raysl.nn.heads")
-
-
-@pytest.mark.usefixtures("forgetful")
-def test_all_digests_take_a_moment() -> None:
-    began = time.process_time()
-    for name in ALIASES["benchmark"]:
-        code_of(resolve("benchmark", name), ResNet)
-    assert time.process_time() - began < 20
+    for number, text in enumerate(("class Mine:\n    x = 1\n", "class Mine:\n    x = 2\n")):
+        path = tmp_path / f"mine{number}.py"
+        path.write_text(text)
+        digests.append(code_of(resolve("benchmark", f"{path}:Mine")))
+    assert digests[0] != digests[1]
+    assert code_of(KNN) not in digests
 
 
 def test_a_class_without_a_source_has_no_digest() -> None:
