@@ -102,7 +102,7 @@ def test_a_sweep_that_is_interrupted_saves_says_so_on_its_page_and_goes_on(tmp_p
     driver.send_signal(signal.SIGINT)
     said, _ = driver.communicate(timeout=300)
     assert driver.returncode == 130, said
-    assert "at most 2 trials to run, 1 at a time; about " in said
+    assert "2 trials to run, 1 at a time; about " in said
     assert "stopped after 0 trials; the same command runs those that are left" in said
     page = (tmp_path / "s" / "leaderboard.html").read_text()
     assert "The sweep was stopped before its end." in page
