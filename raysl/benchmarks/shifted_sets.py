@@ -13,7 +13,7 @@ import numpy as np
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import Missing, Rows, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listing import is_image, list_files
+from raysl.data.sources.listing import composed, is_image, list_files
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -135,12 +135,12 @@ def filled(answers: Sequence[Sequence[int]]) -> Int64s:
 
 def _places(folders: Sequence[str], classes: Sequence[str], uri: str) -> Mapping[str, int]:
     """Return the class of each folder, by its name or else by its number."""
-    label_of = {name: label for label, name in enumerate(classes)}
-    if all(folder in label_of for folder in folders):
-        return label_of
+    label_of = {composed(name): label for label, name in enumerate(classes)}
+    if all(composed(folder) in label_of for folder in folders):
+        return {folder: label_of[composed(folder)] for folder in folders}
     if all(folder.isascii() and folder.isdigit() and int(folder) < len(classes) for folder in folders):
         return {folder: int(folder) for folder in folders}
-    unknown = [folder for folder in folders if folder not in label_of]
+    unknown = [folder for folder in folders if composed(folder) not in label_of]
     raise ConfigError(
         f"{len(unknown):,} of {len(folders):,} folders below {uri!r} are not named as a class of the training images, "
         f"first {unknown[0]!r}; those are called such as {classes[0]!r}"

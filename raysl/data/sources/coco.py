@@ -11,7 +11,8 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.files import FilesSplit, check_present, file_sizes
+from raysl.data.sources.files import FilesSplit, Paths, check_present, file_sizes
+from raysl.data.sources.listing import composed
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged, fits, read_record
@@ -110,7 +111,7 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
 
 
 def _categories(content: dict[str, Any]) -> list[tuple[int, str]]:
-    return sorted((category["id"], category["name"]) for category in content["categories"])
+    return sorted((category["id"], composed(category["name"])) for category in content["categories"])
 
 
 def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Sequence[tuple[int, str]]) -> FilesSplit:
@@ -138,4 +139,6 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
                 )
             labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
     names, mtimes = tuple(name for _, name in categories), (file.mtime_ns for file in present)
-    return FilesSplit(uri, files, labels, names, file_sizes(present), mtimes=mtimes)
+    return FilesSplit(
+        uri, (file.path for file in present), labels, names, file_sizes(present), Paths(files), mtimes=mtimes
+    )

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, check_inner, make_source
+from raysl.data.sources.listing import composed
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -62,7 +63,7 @@ class Concat(Source):
 
 def _union(parts: dict[str, Split]) -> tuple[str, ...]:
     """Return the names of all classes, each once."""
-    return tuple(dict.fromkeys(name for part in parts.values() for name in part.classes))
+    return tuple(dict.fromkeys(composed(name) for part in parts.values() for name in part.classes))
 
 
 class _ConcatSplit(Split):
@@ -143,10 +144,11 @@ def _check_alike(parts: dict[str, Split]) -> None:
 def _numbers(key: str, split: Split, classes: tuple[str, ...]) -> Int64s:
     """Return the number of each of a split's classes among all classes."""
     numbers = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in split.classes if name not in numbers]
+    names = [composed(name) for name in split.classes]
+    unknown = [name for name in names if name not in numbers]
     if unknown:
         raise ConfigError(f"data.sources.{key} has held-out images of a class without training images: {unknown[0]!r}")
-    return np.array([numbers[name] for name in split.classes], np.int64)
+    return np.array([numbers[name] for name in names], np.int64)
 
 
 def _arrange(parts: Sequence[tuple[Int64s, Rows]], num: int) -> Rows:

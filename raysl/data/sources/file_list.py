@@ -16,7 +16,7 @@ from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen, class_names, number_labels
 from raysl.data.sources.files import FilesSplit, Paths
 from raysl.data.sources.labels import Labels, renumbered, several
-from raysl.data.sources.listing import printable
+from raysl.data.sources.listing import printable, spellings
 from raysl.data.sources.lists import FORMATS, read_image_list, read_labels
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -156,7 +156,7 @@ def _plain(path: str) -> str:
 def _check_some(files: Paths, uri: str) -> None:
     """Refuse a list if its first, middle and last image are all missing: its root is probably wrong."""
     some = [files[number] for number in sorted({0, len(files) // 2, len(files) - 1})]
-    for path in some:
+    for path in (spelling for listed in some for spelling in spellings(listed)):
         with storage_errors("read", path):
             system, inner = _resolve(path)
         is_local = isinstance(system, fs.LocalFileSystem)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from raysl.data.limits import max_file_bytes
 from raysl.data.source import Missing, Rows, Split, runs
-from raysl.data.sources.listing import File, list_folder_files, printable
+from raysl.data.sources.listing import File, composed, list_folder_files, printable, spellings
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
@@ -95,7 +95,7 @@ def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> 
     """Read an image file; Missing if it was deleted, is too large, or if a local one is no regular file or unreadable.
 
     Args:
-        system, path: of the file.
+        system, path: of the file, whose name may be in composed or decomposed characters (NFC, NFD).
         most: bytes that it may have; default: `max_file_bytes`.
 
     Raises:
@@ -103,22 +103,24 @@ def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> 
         RunFailed: if a network keeps failing.
     """
     with storage_errors("read", path):
-        try:
-            return read_file(system, path, most or max_file_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return Missing("file not found")
-        except IsADirectoryError:
-            return Missing("a folder, not a file")
-        except (NotRegularFile, TooLarge) as error:
-            return Missing(str(error))
-        except PermissionError:
-            if not isinstance(system, fs.LocalFileSystem):
-                raise
-            return Missing("no right to read the file")
+        for name in spellings(path):
+            try:
+                return read_file(system, name, most or max_file_bytes())
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except IsADirectoryError:
+                return Missing("a folder, not a file")
+            except (NotRegularFile, TooLarge) as error:
+                return Missing(str(error))
+            except PermissionError:
+                if not isinstance(system, fs.LocalFileSystem):
+                    raise
+                return Missing("no right to read the file")
+        return Missing("file not found")
 
 
 def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
-    """Return each file of a list as its folder lists it.
+    """Return each file of a list as its folder lists it; names are compared in composed characters (NFC).
 
     Args:
         uri: folder or URI.
@@ -133,14 +135,14 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
         raise ConfigError(
             f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"
         )
-    present = list_folder_files(uri)
-    absent = [name for name in files if name not in present]
+    present = {composed(name): file for name, file in list_folder_files(uri).items()}
+    absent = [name for name in files if composed(name) not in present]
     if absent:
         raise ConfigError(
             f"{len(absent):,} of the {len(files):,} images that {listed_in} lists are not in {uri!r}, "
             f"first {absent[0]!r}; is the download complete?"
         )
-    return [present[name] for name in files]
+    return [present[composed(name)] for name in files]
 
 
 def file_sizes(files: Iterable[File]) -> Int64s:

@@ -18,6 +18,7 @@ from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import (
     UNREADABLE,
     File,
+    composed,
     is_image,
     is_image_or_array,
     join_some,
@@ -172,7 +173,9 @@ class _FolderSplit(FilesSplit):
     def __init__(
         self, uri: str, images: _Images, notes: tuple[str, ...], classes: tuple[str, ...] | None = None
     ) -> None:
-        folders = [printable(file.path.split("/", 1)[0]) if "/" in file.path else None for file in images.files]
+        folders = [
+            composed(printable(file.path.split("/", 1)[0])) if "/" in file.path else None for file in images.files
+        ]
         names = sorted({folder for folder in folders if folder is not None})
         known = tuple(names) if classes is None else classes
         unknown = sorted(set(names) - set(known))

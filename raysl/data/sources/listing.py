@@ -143,6 +143,11 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def spellings(path: str) -> list[str]:
+    """Return a path as it is, then in composed and in decomposed characters (NFC, NFD), each once."""
+    return [path] if path.isascii() else list(dict.fromkeys([path, composed(path), unicodedata.normalize("NFD", path)]))
+
+
 def join_some(names: Sequence[str]) -> str:
     """Join the first few names, for messages.
 

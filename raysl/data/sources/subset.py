@@ -9,6 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.schema import DataConfig
+from raysl.data.sources.listing import composed
 from raysl.data.sources.lists import read_list
 from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
 from raysl.data.split import Rows, Split, runs
@@ -236,10 +237,11 @@ def _find_named(split: Split, wanted: list[str], uri: str) -> Int64s:
 def _matches(split: Split, wanted: list[str]) -> Iterator[tuple[int, int]]:
     """Yield the number of each wanted name with each row of that name."""
     by_base: dict[str, list[int]] = {}
+    wanted = [composed(name) for name in wanted]
     for number, name in enumerate(wanted):
         by_base.setdefault(name.rpartition("/")[2], []).append(number)
     for row, name in enumerate(split.names_of(np.arange(split.num_samples))):
-        folder, _, base = name.rpartition("/")
+        folder, _, base = composed(name).rpartition("/")
         for key in dict.fromkeys((base, base.rpartition(".")[0])):
             for number in by_base.get(key, ()):
                 if _ends_in(folder, wanted[number].rpartition("/")[0].removeprefix("./")):

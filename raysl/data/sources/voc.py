@@ -10,7 +10,7 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.files import FilesSplit, check_present, file_sizes
+from raysl.data.sources.files import FilesSplit, Paths, check_present, file_sizes
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.whole import read_whole
@@ -61,7 +61,15 @@ class VOC(Source):
         uri = self._folder.uri_of("JPEGImages")
         present = check_present(uri, files, f"the set {chosen!r}")
         mtimes = (file.mtime_ns for file in present)
-        split = FilesSplit(uri, files, labels, self._classes, file_sizes(present), mtimes=mtimes)
+        split = FilesSplit(
+            uri,
+            (file.path for file in present),
+            labels,
+            self._classes,
+            file_sizes(present),
+            Paths(files),
+            mtimes=mtimes,
+        )
         split.num_validation = num_validation
         return split
 

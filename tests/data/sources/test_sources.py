@@ -14,7 +14,10 @@ from pyarrow import fs
 
 from raysl.config.places import source_at
 from raysl.data.source import Missing, Split
+from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
+from raysl.data.sources.file_list import FileList
+from raysl.data.sources.files import check_present
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.listing import list_folder_files
 from raysl.data.sources.parquet import Parquet
@@ -125,6 +128,27 @@ def test_images_that_lie_flat_have_no_labels(tmp_path: Path) -> None:
     train = folder_of(fill(tmp_path, ["2.png", "1.png", ".hidden.png", ".cache/3.png"])).required("train")
     assert train.classes == ()
     assert names_and_labels(train, tmp_path) == [("1.png", -1), ("2.png", -1)]
+
+
+NFC, NFD = "caf\u00e9", "cafe\u0301"
+
+
+def test_names_in_decomposed_characters_are_those_in_composed_ones(tmp_path: Path) -> None:
+    fill(tmp_path, [f"train/{NFC}/1.png", f"train/{NFD}/2.png", "train/dog/3.png", f"val/{NFD}/{NFD}.png"])
+    source = folder_of(tmp_path)
+    assert (source.required("train").classes, source.required("train").num_samples) == ((NFC, "dog"), 3)
+    assert names_and_labels(source.required("test"), tmp_path) == [(f"val/{NFD}/{NFD}.png", 0)]
+    (tmp_path / "list.csv").write_text(f"path,label\n{NFC}.png,{NFC}\n")
+    (tmp_path / "names.txt").write_text(f"{NFC}.png\n")
+    listed = FileList.Config(train=str(tmp_path / "list.csv"), root=str(tmp_path / "val" / NFD))
+    assert everything(FileList(listed).required("train")) == [(png(3), 0)]
+    config = ImageFolder.Config(train=str(tmp_path / "val"), subset=str(tmp_path / "names.txt"))
+    assert ImageFolder(config).required("train").num_samples == 1
+    (file,) = check_present(str(tmp_path / "val" / NFD), [f"{NFC}.png"], "the list")
+    assert file.path == f"{NFD}.png"
+    both = {"a": ImageFolder.Config(train=str(tmp_path / "val")), "b": listed}
+    joined = Concat(Concat.Config(sources=both)).required("train")
+    assert (joined.classes, joined.labels_of(np.arange(2)).tolist()) == ((NFC,), [0, 0])
 
 
 LEFTOVERS = [
