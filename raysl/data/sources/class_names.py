@@ -1,7 +1,6 @@
 """Labels: checking the integers in datasets, and numbering the names of classes."""
 
 import json
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,20 +14,6 @@ LABELS = "label"
 """Default column or field of labels; it may be missing, one that the user names may not."""
 LARGEST = 10_000_000  # larger numbers are ids, not classes
 _SHOWN = 5
-
-
-def parse_whole(value: int | float | str) -> int:
-    """Parse an integer from a number or a text such as `1` or `1.0`.
-
-    Raises:
-        ValueError: if it is not an integer.
-    """
-    try:
-        return int(value)
-    except ValueError:
-        if not isinstance(value, str):
-            raise
-        return int(re.sub(r"\.0+\s*$", "", value))
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:
@@ -151,39 +136,34 @@ def _refuse_unseen(labels: Sequence[str], origin: str, remedy: str) -> None:
         raise ConfigError(f"{origin} has labels that no training image has: {some}; {remedy}")
 
 
-def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:
-    """Read a label from a member of a tar; None if it has no such field.
+def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
+    """Read the text of a label, a number or a name, from a member of a tar; None if it has no such field.
 
     Args:
-        content: an integer in text, or a JSON object.
+        content: a text, or a JSON object.
         kind: `cls` or `json`.
         label_key: the field of the object.
         where: name of the member, for messages.
 
     Raises:
-        ConfigError: if the label is not an integer, or out of its range.
+        ConfigError: if the label is neither a number nor a text.
     """
-    label = _parse_text(content, where) if kind == "cls" else _parse_field(content, label_key, where)
-    if label is not None:
-        check_range(label, label, where)
-    return label
-
-
-def _parse_text(content: bytes, where: str) -> int:
+    if kind != "cls":
+        return _parse_field(content, label_key, where)
     try:
-        return parse_whole(content.decode())
-    except ValueError as error:
-        raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
+        return content.decode().strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where} holds {content[:40]!r}, not a number or a name in UTF-8") from error
 
 
-def _parse_field(content: bytes, label_key: str | None, where: str) -> int | None:
+def _parse_field(content: bytes, label_key: str | None, where: str) -> str | None:
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}") from error
     label = fields.get(label_key) if isinstance(fields, dict) else None
-    if isinstance(label, float) and label.is_integer():  # pandas writes the integers of a column with missing values so
-        return int(label)
-    if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
-        raise ConfigError(f"{where}: {label_key} is {label!r}, not an integer; set data.label_key= to another field")
-    return label
+    if label is not None and type(label) not in (int, float, str):
+        raise ConfigError(
+            f"{where}: {label_key} is {label!r}, not a number or a name; set data.label_key= to another field"
+        )
+    return None if label is None else str(label).strip()

@@ -19,7 +19,7 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.I
 def parse_labels(
     values: Sequence[Any],
     origin: str,
-    lines: Sequence[int] | None = None,
+    lines: Sequence[int | str] | None = None,
     as_names: bool = False,
     remedy: str = "set data.label_names=true",
 ) -> np.ndarray:
@@ -31,7 +31,7 @@ def parse_labels(
     Args:
         values: integers, whole floats, texts and None, in the order of the rows.
         origin: file of the labels, for messages.
-        lines: line of each value, for messages. Default: rows, counted from 1.
+        lines: line of each value, or a text with its position, for messages. Default: rows, counted from 1.
         as_names: whether numbers are names too.
         remedy: action of the user that sets `as_names`, for messages.
 
@@ -46,7 +46,8 @@ def parse_labels(
     """
 
     def where(row: int) -> str:
-        return f"row {row + 1}" if lines is None else f"line {lines[row]}"
+        line = f"row {row + 1}" if lines is None else lines[row]
+        return line if isinstance(line, str) else f"line {line}"
 
     wrong = next((row for row, value in enumerate(values) if not _is_cell(value)), None)
     if wrong is not None:

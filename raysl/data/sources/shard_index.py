@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import logging
 import re
 import zipfile
@@ -19,13 +20,14 @@ from pyarrow import fs
 from raysl.config.places import ARRAYS, IMAGES, is_hidden
 from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
-from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
+from raysl.data.sources.shard_summaries import Summary, from_bytes, read_summaries, to_bytes, write_summaries
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import join, open_uri, storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
+from raysl.storage.records import fits
 
 log = logging.getLogger("raysl")
 
@@ -41,10 +43,13 @@ class ShardIndex:
     Args:
         offsets: int64 [N], first byte of each image in the shard.
         sizes: int64 [N], bytes of each image.
-        labels: int64 [N], -1 where unlabelled.
+        labels: int64 [N], places of the labels in `values`, -1 without a label.
         keys: bytes [N], the common part of the names of each sample's files.
         num_left_out: samples without an image except one with several dots in its name.
         left_out: the name of the first such image.
+        num_unread: images beside a better one of their sample.
+        unread: the names of the first such image and of the better one.
+        values: the different labels as they are written.
     """
 
     offsets: Int64s
@@ -53,12 +58,16 @@ class ShardIndex:
     keys: np.ndarray
     num_left_out: int = 0
     left_out: str = ""
+    num_unread: int = 0
+    unread: str = ""
+    values: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         """16 hexadecimal digits that change with the images and labels."""
         arrays = (self.offsets, self.sizes, self.labels, self.keys)
-        return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
+        content = [*(array.tobytes() for array in arrays), json.dumps(self.values).encode()]
+        return hashlib.sha256(b"".join(content)).hexdigest()[:16]
 
     @property
     def read_units(self) -> Int64s:
@@ -81,12 +90,12 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
 
     Args:
         shards: tars.
-        label_key: field of the integer label in `.json` members; None: these are not read.
+        label_key: field of the label in `.json` members; None: these are not read.
         folder: of the indices; default: beside the shards.
 
     Raises:
-        ConfigError: if a shard is damaged or has a label that is not an integer, or if the index of a remote one cannot
-            be written.
+        ConfigError: if a shard is damaged or has a label that is neither number nor text, or if the index of a remote
+            one cannot be written.
     """
     known = read_summaries(shards, label_key, folder)
     if known is not None:
@@ -98,9 +107,8 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
 
     def summarize(given: tuple[Shard, bool]) -> tuple[Summary, bool]:
         index, is_written = _load_or_make(*given, label_key, folder)
-        least, most = int(index.labels.min(initial=-1)), int(index.labels.max(initial=-1))
-        left_out = index.num_left_out, index.left_out
-        return Summary(index.digest, len(index.sizes), least, most, *left_out, index.read_units), is_written
+        left_out = index.num_left_out, index.left_out, index.num_unread, index.unread
+        return Summary(index.digest, len(index.sizes), *left_out, index.read_units, index.values), is_written
 
     is_local = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in shards)
     pairs = zip(shards, is_stored, strict=True)
@@ -167,10 +175,18 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
         stored = np.load(io.BytesIO(content), allow_pickle=False)
         if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
             return None
+        if str(stored["image_key"]) != (shard.image_key or ""):
+            return None
         if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:
             return None
         offsets, sizes, labels, keys = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
-        index = ShardIndex(offsets, sizes, labels, keys, int(stored["num_left_out"]), str(stored["left_out"]))
+        left_out = (
+            int(stored["num_left_out"]),
+            str(stored["left_out"]),
+            int(stored["num_unread"]),
+            str(stored["unread"]),
+        )
+        index = ShardIndex(offsets, sizes, labels, keys, *left_out, tuple(from_bytes(stored["values"])))
         _check(index, shard.num_bytes)
         return index
     except (*_BROKEN, zipfile.BadZipFile, zlib.error) as error:
@@ -194,6 +210,8 @@ def _check(index: ShardIndex, num_bytes: int | None) -> None:
         raise ValueError("its columns differ in length")
     if len(index.keys) and (min(index.offsets.min(), index.sizes.min()) < 0 or index.labels.min() < -1):
         raise ValueError("a number is negative")
+    if not fits(list(index.values), list[str]) or index.labels.max(initial=-1) >= len(index.values):
+        raise ValueError("a label has no text")
     most = np.iinfo(np.int64).max if num_bytes is None else num_bytes
     if len(index.keys) and (index.sizes > most - index.offsets).any():
         raise ValueError("a member ends behind the shard")
@@ -203,8 +221,9 @@ def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str |
     content = io.BytesIO()
     np.savez(
         content,
-        **vars(index),
+        **{**vars(index), "values": to_bytes(index.values)},
         label_key=np.array(label_key or ""),
+        image_key=np.array(shard.image_key or ""),
         num_bytes=np.array(shard.num_bytes or -1),
         mtime_ns=np.array(shard.mtime_ns or 0),
     )
@@ -230,15 +249,15 @@ def _scan(shard: Shard, label_key: str | None) -> ShardIndex:
         is_local = isinstance(system, fs.LocalFileSystem)
         if not is_local and shard.num_bytes is not None:
             with RangeFile(system, path, shard.num_bytes) as ranges:
-                return _index_tar(ranges, path, label_key, shard.has_arrays)
+                return _index_tar(ranges, path, label_key, shard)
         with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
-            return _index_tar(file, path, label_key, shard.has_arrays)
+            return _index_tar(file, path, label_key, shard)
 
 
-def _index_tar(file: Any, where: str, label_key: str | None, has_arrays: bool = False) -> ShardIndex:
-    endings = (*IMAGES, *ARRAYS) if has_arrays else IMAGES
-    images: dict[str, Member] = {}
-    labels: dict[str, int] = {}
+def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> ShardIndex:
+    endings = (shard.image_key,) if shard.image_key else (*IMAGES, *ARRAYS) if shard.has_arrays else IMAGES
+    images: dict[str, list[Member]] = {}
+    labels: dict[str, str] = {}
     seen: set[str] = set()
     dotted: list[tuple[str, str]] = []
     for member in read_members(file, where):
@@ -250,7 +269,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, has_arrays: bool = 
         seen.add(member.name)
         key, kind = match.group(1), match.group(2).lower()
         if kind in endings:
-            images.setdefault(key, member)
+            images.setdefault(key, []).append(member)
         elif kind.rpartition(".")[2] in endings:
             dotted.append((key, member.name))
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
@@ -259,11 +278,28 @@ def _index_tar(file: Any, where: str, label_key: str | None, has_arrays: bool = 
             if label is not None:
                 labels[key] = label
     left_out = [printable(name) for key, name in dotted if key not in images]
+    best = {key: min(members, key=_order) for key, members in images.items()}
+    best = dict(sorted(best.items(), key=lambda item: item[1].offset))
+    unread = [(member, best[key]) for key, members in images.items() for member in members if member is not best[key]]
+    values = sorted({labels[key] for key in best if key in labels})
+    number = {value: place for place, value in enumerate(values)}
     return ShardIndex(
-        np.array([member.offset for member in images.values()], np.int64),
-        np.array([member.size for member in images.values()], np.int64),
-        np.array([labels.get(key, -1) for key in images], np.int64),
-        np.array([key.encode(errors="surrogateescape") for key in images], np.bytes_),
+        np.array([member.offset for member in best.values()], np.int64),
+        np.array([member.size for member in best.values()], np.int64),
+        np.array([number[labels[key]] if key in labels else -1 for key in best], np.int64),
+        np.array([key.encode(errors="surrogateescape") for key in best], np.bytes_),
         len(left_out),
         left_out[0] if left_out else "",
+        len(unread),
+        " beside ".join(printable(member.name) for member in unread[0]) if unread else "",
+        tuple(values),
     )
+
+
+PHOTOS = ("jpg", "jpeg", "jpe", "jfif", "mpo", "webp", "jp2", "j2k", "jpx")
+"""Endings of photos, which are read before other images of the same sample, such as masks in PNG files."""
+
+
+def _order(member: Member) -> tuple[bool, int]:
+    """Return the key by which the image of a sample is chosen: a photo, else the first in the tar."""
+    return member.name.rpartition(".")[2].lower() not in PHOTOS, member.offset

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import logging
 import zipfile
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysl.data.sources.shards import Shard
 from raysl.errors import ConfigError
@@ -19,7 +21,7 @@ log = logging.getLogger("raysl")
 
 MANY = 100  # shards whose summaries are worth a file
 ENDING = ".shards.npz"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,17 @@ class Summary:
     Args:
         digest: of the index.
         num_images: number of images.
-        smallest_label: at most -1; smaller only if a label is invalid.
-        largest_label: -1 if nothing is labelled.
-        num_left_out, left_out, read_units: as in `ShardIndex`.
+        num_left_out, left_out, num_unread, unread, read_units, values: as in `ShardIndex`.
     """
 
     digest: str
     num_images: int
-    smallest_label: int
-    largest_label: int
     num_left_out: int
     left_out: str
+    num_unread: int
+    unread: str
     read_units: Int64s
+    values: tuple[str, ...]
 
 
 def read_summaries(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary] | None:
@@ -61,8 +62,8 @@ def read_summaries(shards: Sequence[Shard], label_key: str | None, folder: str |
         units = np.split(stored["read_units"], np.cumsum(counts)[:-1])
         rows = zip(*(stored[name].tolist() for name in _COLUMNS), strict=True)
         return [
-            Summary(**dict(zip(_COLUMNS, row, strict=True)), read_units=part)
-            for row, part in zip(rows, units, strict=True)
+            Summary(**dict(zip(_COLUMNS, row, strict=True)), read_units=part, values=tuple(values))
+            for row, part, values in zip(rows, units, from_bytes(stored["values"]), strict=True)
         ]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None  # it is made again from the indices
@@ -83,6 +84,7 @@ def write_summaries(
         state=np.array(_state(shards), np.int64),
         num_units=np.array([len(summary.read_units) for summary in summaries], np.int64),
         read_units=np.concatenate([summary.read_units for summary in summaries]),
+        values=to_bytes([summary.values for summary in summaries]),
         **columns,
     )
     try:
@@ -91,7 +93,24 @@ def write_summaries(
         log.warning("%s: the indices of %d shards are read at every start", error, len(shards))
 
 
-_COLUMNS = ("digest", "num_images", "smallest_label", "largest_label", "num_left_out", "left_out")
+_COLUMNS = ("digest", "num_images", "num_left_out", "left_out", "num_unread", "unread")
+
+
+def to_bytes(texts: Sequence[Any]) -> NDArray[np.uint8]:
+    """Return texts, or lists of texts, as an array of bytes, which takes less room than one of texts."""
+    return np.frombuffer(json.dumps(texts).encode(), np.uint8)
+
+
+def from_bytes(stored: NDArray[np.uint8]) -> list[Any]:
+    """Return what `to_bytes` was called with.
+
+    Raises:
+        ValueError: if it is no list.
+    """
+    texts = json.loads(stored.tobytes())
+    if not isinstance(texts, list):
+        raise ValueError("a column is no list")
+    return texts
 
 
 def _state(shards: Sequence[Shard]) -> list[list[int]]:
@@ -108,6 +127,7 @@ def _address(shards: Sequence[Shard], label_key: str | None, folder: str | None)
     names = "\n".join(
         [
             *(["arrays"] if shards[0].has_arrays else []),
+            shards[0].image_key or "",
             label_key or "",
             *(f"{origin} {shard.name}" for origin, shard in zip(origins, shards, strict=True)),
         ]

@@ -24,6 +24,7 @@ class Shard:
         num_bytes: size of the file; None if the file system does not know it.
         mtime_ns: modification time in nanoseconds; None if the file system does not know it.
         has_arrays: whether arrays in it are images.
+        image_key: ending of its images; None: any ending of images.
     """
 
     folder: str
@@ -31,6 +32,7 @@ class Shard:
     num_bytes: int | None
     mtime_ns: int | None
     has_arrays: bool = False
+    image_key: str | None = None
 
     def locate(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the path in it."""

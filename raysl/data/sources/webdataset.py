@@ -1,6 +1,7 @@
 """Tar shards in the WebDataset layout."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,8 @@ from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
-from raysl.data.sources.class_names import LABELS, check_range, class_names
+from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels
+from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.part_names import choose_files, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, read_index, summarize_shards
 from raysl.data.sources.shard_summaries import Summary
@@ -22,7 +24,8 @@ from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import ConfigError, DamagedData
-from raysl.hashing import Int64s
+from raysl.hashing import Int64s, hash_text
+from raysl.process.screen import counted
 from raysl.storage.addresses import storage_errors
 from raysl.storage.cache import RecentlyUsed
 from raysl.storage.reads import read_together
@@ -32,8 +35,9 @@ class WebDataset(Source):
     """Tars of images and labels; a run of members is the read unit.
 
     Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.png` or
-    another ending of images), and its label from `.cls`, an integer, else from a field of `.json`. Samples without an
-    image are left out, those without a label are unlabelled.
+    another ending of images), and its label from `.cls`, a number or a name, else from a field of `.json`. Samples
+    without an image are left out, those without a label are unlabelled. Of several images of a sample, a photo (`.jpg`,
+    `.webp`, `.jp2`) is read before others, such as a mask in `.png`, else the first in the tar; a note says so.
 
     A shard in `path` is of the part with which its name, or that of a folder above it, begins or ends: `train`, `val`
     or `test` (`training`, `valid`, `validation` and `testing` mean the same). Training takes the shards of `train`, or
@@ -55,10 +59,13 @@ class WebDataset(Source):
         test: Location | None = None
         """Folder, tar, or pattern of the held-out images, instead of those in `path`."""
         label_key: str | None = LABELS
-        """Field of the integer label in the `.json` members of samples without a `.cls`. The default may be missing,
-        any other must be in some sample; null: only `.cls`."""
+        """Field of the label in the `.json` members of samples without a `.cls`. The default may be missing, any other
+        must be in some sample; null: only `.cls`."""
+        image_key: str | None = None
+        """Ending of the images, such as png or seg.png, where samples have several. Default: any ending of images, that
+        of a photo first."""
         classes: tuple[str, ...] = ()
-        """Names of the classes, by label; default: the numbers."""
+        """Names of the classes, by label; default: the names in the labels, sorted, or the numbers."""
         index: Location | None = field(default=None, metadata=ASKS_TRUST)
         """Folder or URI for the `.index.npz` files; default: beside the shards."""
 
@@ -69,7 +76,7 @@ class WebDataset(Source):
         if given is not None:
             shards = self._find(given)
             notes = held_out_notes([shard.name for shard in shards], given) if is_train else []
-            return _ShardsSplit(config, given, shards, self._classes_for(name), notes)
+            return self._make_split(name, given, shards, notes)
         if config.path is None:
             if is_train:
                 raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
@@ -78,22 +85,27 @@ class WebDataset(Source):
         if is_train and not parts.train:
             raise ConfigError(f"{config.path!r} holds only val and test shards; give data.train=")
         shards, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
-        return _ShardsSplit(config, config.path, shards, self._classes_for(name), notes) if shards else None
+        return self._make_split(name, config.path, shards, notes) if shards else None
+
+    def _make_split(self, name: str, uri: str, shards: Sequence[Shard], notes: Sequence[str]) -> "_ShardsSplit":
+        """Return a split; the training images number held-out labels, where there are any."""
+        has_training = name == "test" and (self.config.train is not None or self.config.path is not None)
+        train = self._train if has_training and not self.config.classes else None
+        split = _ShardsSplit(self.config, uri, shards, train, notes)
+        if train is not None and not (split.has_names or train.has_names):
+            check_seen(split, train, uri)
+        return split
 
     def _find(self, uri: str) -> list[Shard]:
         has_arrays = isinstance(self.config.channels, int)
-        return [replace(shard, has_arrays=has_arrays) for shard in find_shards(uri, ".tar")]
-
-    def _classes_for(self, name: str) -> tuple[str, ...]:
-        """Return the names of the classes; those of the training images also number the held-out ones."""
-        has_no_training_data = self.config.train is None and self.config.path is None
-        given: tuple[str, ...] = self.config.classes
-        return given if name == "train" or given or has_no_training_data else self._train_classes
+        image_key = self.config.image_key and self.config.image_key.lower().removeprefix(".")
+        return [replace(shard, has_arrays=has_arrays, image_key=image_key) for shard in find_shards(uri, ".tar")]
 
     @cached_property
-    def _train_classes(self) -> tuple[str, ...]:
+    def _train(self) -> "_ShardsSplit":
         train = self.split("train")
-        return () if train is None else train.classes
+        assert isinstance(train, _ShardsSplit)
+        return train
 
 
 class _ShardsSplit(Split):
@@ -102,7 +114,7 @@ class _ShardsSplit(Split):
         config: "WebDataset.Config",
         uri: str,
         shards: Sequence[Shard],
-        classes: tuple[str, ...],
+        train: "_ShardsSplit | None",
         notes: Sequence[str],
     ) -> None:
         self.label_key = config.label_key
@@ -111,19 +123,18 @@ class _ShardsSplit(Split):
         full = [(shard, summary) for shard, summary in zip(shards, summaries, strict=True) if summary.num_images]
         left_out = _describe_left_out(uri, summaries)
         if not full:
-            rule = left_out[0] if left_out else f"members end in {', '.join(IMAGES)}"
+            endings = (config.image_key,) if config.image_key else IMAGES
+            rule = left_out[0] if left_out else f"members end in {', '.join(endings)}"
             raise ConfigError(f"no images in the {len(shards):,} shards of {uri!r}; {rule}")
-        _check_labelled(config, uri, full)
+        self.numbers, self.classes, self.has_names = _number(full, config.classes, train, uri)
+        _check_labelled(config, uri, any(number >= 0 for number in self.numbers.values()))
         self.notes = (*notes, *left_out)
         self.shards = [shard for shard, _ in full]
         self.digests = [summary.digest for _, summary in full]
         self.unit_sizes = np.array([summary.num_images for _, summary in full], np.int64)
         self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
         self._read_units = np.concatenate([summary.read_units for _, summary in full])
-        for shard, summary in full:
-            origin = f"the shard {shard.locate()[1]}"
-            check_range(summary.smallest_label, summary.largest_label, origin, len(classes) or None)
-        self.classes = classes or class_names(np.array([summary.largest_label for _, summary in full]))
+        self.numbers_key = hash_text(json.dumps(self.numbers))  # part of the cache's key: it holds labels by number
         names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
         self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
         self.is_random_access = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in self.shards)
@@ -174,14 +185,43 @@ class _ShardsSplit(Split):
             index = read_index(shard, self.label_key, self.folder, digest)
             if index.digest != digest:
                 raise DamagedData(f"the shard {shard.locate()[1]} changed while it was in use; start again")
-            return index, index.num_bytes
+            numbers = np.array([*(self.numbers[value] for value in index.values), -1], np.int64)
+            return replace(index, labels=numbers[index.labels]), index.num_bytes  # -1 indexes the last
 
-        return _INDICES.get((shard, digest), make)
+        return _INDICES.get((shard, digest, self.numbers_key), make)
 
 
-def _check_labelled(config: "WebDataset.Config", uri: str, known: Sequence[tuple[Shard, Summary]]) -> None:
+def _number(
+    known: Sequence[tuple[Shard, Summary]], given: tuple[str, ...], train: _ShardsSplit | None, uri: str
+) -> tuple[dict[str, int], tuple[str, ...], bool]:
+    """Return the number of each label as it is written, the names of the classes, and whether labels are names.
+
+    Args:
+        known: shards with their summaries.
+        given: names of the classes in the settings; empty: those of the training images, or of the labels.
+        train: the training images; None for these themselves.
+        uri: of the shards, for messages.
+
+    Raises:
+        ConfigError: if a label is none, or of no class.
+    """
+    shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
+    values = sorted(shards)
+    as_names = any(name.isdecimal() for name in given) or (train is not None and train.has_names)
+    remedy = "give data.classes= the names"
+    labels = parse_labels(values, uri, [shards[value] for value in values], as_names, remedy)
+    classes = given or (() if train is None else train.classes) or class_names(labels)
+    has_names = labels.dtype.kind == "U"
+    if has_names:
+        labels = number_labels(labels, classes, uri)
+    elif len(values):
+        check_range(int(labels.min()), int(labels.max()), shards[values[int(labels.argmax())]], len(classes))
+    return dict(zip(values, labels.tolist(), strict=True)), classes, has_names
+
+
+def _check_labelled(config: "WebDataset.Config", uri: str, has_labels: bool) -> None:
     """Refuse shards without any label if the settings name a field of labels, or classes."""
-    if any(summary.largest_label >= 0 for _, summary in known):
+    if has_labels:
         return
     if config.label_key not in (None, LABELS):
         raise ConfigError(f"no sample of {uri!r} has the field {config.label_key!r} in its .json; set data.label_key=")
@@ -193,15 +233,22 @@ def _check_labelled(config: "WebDataset.Config", uri: str, known: Sequence[tuple
 
 
 def _describe_left_out(uri: str, known: Sequence[Summary]) -> tuple[str, ...]:
-    """Return a note if images were left out because of dots in their names."""
-    num = sum(summary.num_left_out for summary in known)
-    if not num:
-        return ()
-    first = next(summary.left_out for summary in known if summary.num_left_out)
-    return (
-        f"{num:,} images in {uri!r} are left out, such as {first!r}: the key of a sample ends at the first dot of the "
-        "name, and the rest must be an image's ending; name members without further dots",
-    )
+    """Return notes on images that dots in their names leave out, and on those beside a better one of their sample."""
+    notes = []
+    if num := sum(summary.num_left_out for summary in known):
+        first = next(summary.left_out for summary in known if summary.num_left_out)
+        notes.append(
+            f"{num:,} images in {uri!r} are left out, such as {first!r}: the key of a sample ends at the first dot of "
+            "the name, and the rest must be an image's ending; name members without further dots, or give "
+            "data.image_key= all behind the first dot"
+        )
+    if num := sum(summary.num_unread for summary in known):
+        first = next(summary.unread for summary in known if summary.num_unread)
+        notes.append(
+            f"of samples with several images in {uri!r}, {counted(num, 'image')} will not be read, such as {first}: a photo "
+            "(.jpg, .webp) comes before others; data.image_key= chooses another ending"
+        )
+    return tuple(notes)
 
 
 _INDICES: RecentlyUsed[ShardIndex] = RecentlyUsed(1 << 28)

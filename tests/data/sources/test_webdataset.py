@@ -129,7 +129,8 @@ def test_a_pattern_names_shards_in_its_order(tmp_path: Path) -> None:
     assert labels_of(source_of(f"{tmp_path}/s-{{008..010}}.tar")) == [8, 9, 10]
     assert labels_of(source_of(f"{tmp_path}/s-0{{11,08}}.tar")) == [11, 8]
     assert labels_of(source_of(f"file://{tmp_path}/s-{{008..009}}.tar")) == [8, 9]
-    both = WebDataset.Config(train=f"{tmp_path}/s-011.tar", test=f"{tmp_path}/s-0{{1..1}}{{0..1}}.tar")
+    classes = tuple(map(str, range(12)))
+    both = WebDataset.Config(train=f"{tmp_path}/s-011.tar", test=f"{tmp_path}/s-0{{1..1}}{{0..1}}.tar", classes=classes)
     assert labels_of(WebDataset(both), "test") == [10, 11]
 
 
@@ -247,7 +248,7 @@ def test_indices_can_lie_elsewhere_and_shards_may_be_named_alike(tmp_path: Path)
     for shade, name in enumerate(["x", "y"]):
         write(tmp_path / name / "in" / "0.tar", samples(range(shade, shade + 1)))
     settings = {"index": str(tmp_path / "cache"), "train": str(tmp_path / "y"), "test": str(tmp_path / "x")}
-    source = WebDataset(WebDataset.Config(**settings))
+    source = WebDataset(WebDataset.Config(**settings, classes=("a", "b")))
     assert (labels_of(source), labels_of(source, "test")) == ([1], [0])
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert not list((tmp_path / "x").rglob("*.npz"))
@@ -377,15 +378,19 @@ def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"1.png": b"x", "1.cls": b"cat"}, "a.tar: 1.cls holds b'cat', not an integer"),
+        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a number or a name in UTF-8"),
+        (
+            {"1.png": b"x", "1.cls": b"cat", "2.png": b"x", "2.cls": b"1"},
+            "a.tar: the label 'cat' is no whole number, but the shard ",
+        ),
         ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json is not JSON"),
         (
-            {"1.png": b"x", "1.json": b'{"label": "cat"}'},
-            "a.tar: 1.json: label is 'cat', not an integer; set data.label_k",
+            {"1.png": b"x", "1.json": b'{"label": ["cat"]}'},
+            "a.tar: 1.json: label is ['cat'], not a number or a name; set data.label_k",
         ),
         ({"1.txt": b"x"}, "no images in the 1 shards of"),
-        ({"1.png": b"x", "1.cls": b"9" * 20}, f"a.tar: 1.cls has the label {'9' * 20}; the largest is 10,000,000: are"),
-        ({"1.png": b"x", "1.json": b'{"label": -2}'}, "a.tar: 1.json has the label -2; labels are 0, 1, ..., and -1"),
+        ({"1.png": b"x", "1.cls": b"9" * 20}, f"has the label {'9' * 20}; the largest is 10,000,000: are"),
+        ({"1.png": b"x", "1.json": b'{"label": -2}'}, "has the label -2; labels are 0, 1, ..., and -1"),
     ],
 )
 def test_labels_that_are_none_are_refused(tmp_path: Path, files: Files, message: str) -> None:
@@ -416,7 +421,50 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     assert "has the member '1.cls' twice" in message_of(source_of(tmp_path))
 
 
+def test_names_are_labels_and_number_the_held_out_ones(tmp_path: Path) -> None:
+    train = {"0.png": png(0), "0.cls": b"dog\n", "1.png": png(1), "1.json": rb'{"label": "cafe\u0301"}'}
+    write(tmp_path / "train-0.tar", {**train, "2.png": png(2), "2.cls": b"nan", "3.png": png(3)})
+    write(tmp_path / "train-1.tar", {"0.png": png(4), "0.cls": b"ant"})
+    write(tmp_path / "test.tar", {"0.png": png(4), "0.cls": "caf\u00e9".encode(), "1.png": png(1), "1.cls": b"dog"})
+    for _ in ("made", "read"):
+        source = source_of(tmp_path)
+        assert source.required("train").classes == ("ant", "caf\u00e9", "dog")
+        assert labels_of(source) == [2, 1, -1, -1, 0]
+        assert labels_of(source, "test") == [1, 2]
+    assert labels_of(source_of(tmp_path, classes=("dog", "ant", "caf\u00e9"))) == [0, 2, -1, -1, 1]
+    write(tmp_path / "test.tar", {"0.png": png(4), "0.cls": b"emu"})
+    with pytest.raises(ConfigError, match="has labels that no training image has: 'emu'; use the same names"):
+        source_of(tmp_path).required("test")
+
+
+def test_held_out_numbers_that_no_training_image_has_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train.tar", samples(range(1, 4)))
+    write(tmp_path / "test.tar", samples(range(3)))
+    with pytest.raises(ConfigError, match="has labels that no training image has: 0; number the classes alike"):
+        source_of(tmp_path).required("test")
+    assert labels_of(source_of(tmp_path, classes=tuple("abcd")), "test") == [0, 1, 2]
+
+
 # what is named or left out
+
+
+@pytest.mark.parametrize("photo", ["jpg", "JPEG", "webp"])
+def test_a_photo_is_read_before_a_mask_and_a_note_says_so(tmp_path: Path, photo: str) -> None:
+    masks = {"0.png": png(0), f"0.{photo}": png(1), "0.cls": b"0", "1.tif": png(2), "1.png": png(3), "2.png": png(4)}
+    path = write(tmp_path / "a.tar", masks)
+    for _ in ("made", "read"):
+        split = source_of(path).required("train")
+        assert all_rows(split).images == [png(1), png(2), png(4)]
+        (note,) = split.notes
+        assert note.startswith(
+            f"of samples with several images in '{path}', 2 images will not be read, such as 0.png beside 0.{photo}: "
+        )
+    for key in ("png", ".PNG"):
+        chosen = source_of(path, image_key=key).required("train")
+        assert (all_rows(chosen).images, chosen.notes) == ([png(0), png(3), png(4)], ())
+    assert f"no images in the 1 shards of '{path}'; members end in gif" in message_of(source_of(path, image_key="gif"))
+    seg = write(tmp_path / "b.tar", {"0.jpg": png(0), "0.seg.png": png(1)})
+    assert all_rows(source_of(seg, image_key="seg.png").required("train")).images == [png(1)]
 
 
 def test_images_that_dots_in_their_names_leave_out_are_counted(tmp_path: Path) -> None:
