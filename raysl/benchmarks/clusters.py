@@ -78,7 +78,7 @@ def cluster_images(
     loaded = load_checkpoint(checkpoint, trust_code)
     use_settings(loaded.config.cluster)
     data = load_data(loaded.config, of_data) if of_data else loaded.config.data
-    images = make_source(data, "" if of_data else loaded.data.fingerprint).required("train")
+    images = make_source(data).required("train")
     if settings.k > images.num_samples:
         raise ConfigError(f"k={settings.k} is more than the {images.num_samples} images; give fewer clusters")
     tag = dataset_tag(data, loaded.config.data)

@@ -30,8 +30,6 @@ class Source(ABC):
     """A dataset. A subclass nests a frozen `Config` and takes one as its only argument."""
 
     Config: ClassVar[type[DataConfig]]
-    chosen: str = ""
-    """Fingerprint of the training images of a run that began earlier, which `data.limit` then chooses again."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -53,7 +51,7 @@ class Source(ABC):
         split = self.split(name)
         if split is None:
             return None
-        chosen = with_labels(with_subset(split, self.config, name, self.chosen), self.config.label_type)
+        chosen = with_labels(with_subset(split, self.config, name), self.config.label_type)
         limits = Limits(self.config.max_pixels, self.config.max_file_bytes)
         ready = with_limits(with_background(chosen, parse_color(self.config.background)), limits)
         ready = with_bands(ready, bands_of(self.config))
@@ -123,14 +121,8 @@ def _is_of_the_images(field: Field[Any]) -> bool:
     return field.name in _OF_THE_IMAGES or bool(field.metadata.get("of_the_images", False))
 
 
-def make_source(config: DataConfig, chosen: str = "") -> Source:
-    """Return the source that these settings describe.
-
-    Args:
-        config: the settings.
-        chosen: fingerprint of the training images of a run that began earlier with these settings, see `Source.chosen`.
-    """
+def make_source(config: DataConfig) -> Source:
+    """Return the source that these settings describe."""
     source = resolve("source", config.name)(config)
     assert isinstance(source, Source)
-    source.chosen = chosen
     return source

@@ -97,14 +97,13 @@ class Prepared:
         return self.setup.config
 
 
-def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "") -> Prepared:
+def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     """Check the settings and the images of a run, without a cluster.
 
     Args:
         config: the run's settings.
         measure: checks what will be measured of the run. Default: nothing is measured, and `train.expect` is not
             checked.
-        chosen: fingerprint of the training images that the run began with, see `Source.chosen`.
 
     Raises:
         ConfigError: if the run cannot work.
@@ -113,7 +112,7 @@ def prepare(config: RunConfig, measure: Measure | None = None, chosen: str = "")
     with problems.catching():
         callbacks = configured(config)
     with problems.catching():
-        source = make_source(config.data, chosen)
+        source = make_source(config.data)
         train, test = source.required("train"), source.optional("test")
         warn_of_notes([train] if test is None else [train, test])
         config = adapted(config, classes, train.num_samples, len(train.classes))

@@ -27,7 +27,6 @@ from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
 from raysl.runs.cpus_note import claim_cpus
-from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
@@ -148,10 +147,9 @@ def training(
         config = replace(config, storage=absolute(config.storage))
         folder = RunFolder.of(config)
         signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
-        note = DatasetNote.read(folder)
         config = folder.as_begun(config)
         try:
-            run = prepare(config, measure, "" if note is None else note.fingerprint)
+            run = prepare(config, measure)
         except UnevenWorkers as error:
             raise _with_limit_of_cluster(error, config) from error
         with folder.occupied() as owner:

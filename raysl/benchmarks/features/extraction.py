@@ -121,7 +121,7 @@ def _split_named(name: str) -> str | None:
 def _choose_split(data: DataConfig, loaded: Checkpoint, name: str | None) -> tuple[str, Split]:
     """Return the split of this name; without a name test, or train of other images than the run's without test."""
     is_own = data is loaded.config.data
-    source = make_source(data, loaded.data.fingerprint if is_own else "")
+    source = make_source(data)
     if name != "train" and (images := source.optional("test")) is not None:
         return "test", images
     if name == "train" or (name is None and not is_own):

@@ -113,7 +113,7 @@ def prepare(
     if download:
         download_all(suites, data)
     use_settings(cluster)
-    images = MeasuredImages.of(data, "" if of_images else loaded.data.fingerprint)
+    images = MeasuredImages.of(data)
     fitting = images.fit(wanted, config is not None, {key: text for one in suites for key, text in one.files.items()})
     fitting.left_out.extend(note for one in suites for note in one.notes)
     if config is None:

@@ -70,17 +70,16 @@ class MeasuredImages:
         self._states: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def of(cls, data: DataConfig, chosen: str = "") -> "MeasuredImages":
+    def of(cls, data: DataConfig) -> "MeasuredImages":
         """Read the images of settings.
 
         Args:
             data: the settings.
-            chosen: fingerprint of the training images of a run with these settings, see `Source.chosen`.
 
         Raises:
             ConfigError: if they cannot be found or read.
         """
-        source = make_source(data, chosen)
+        source = make_source(data)
         return cls(data, source.required("train"), source.optional("test"))
 
     @property

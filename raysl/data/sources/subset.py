@@ -21,12 +21,10 @@ log = logging.getLogger("raysl")
 MOST_TIMES = 4.0
 """Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,
 `skip` or `subset` choose, a warning."""
-IN_UNITS = " in units"
-"""Follows the number of images in the fingerprint of those that `limit` takes from a few units."""
 _SHOWN = 5
 
 
-def with_subset(split: Split, config: DataConfig, name: str, chosen: str = "") -> Split:
+def with_subset(split: Split, config: DataConfig, name: str) -> Split:
     """Return the images of a split that the settings choose, in the order of the split.
 
     For training images, `subset` comes first; `limit`, `balanced` and `skip` then choose among the listed images.
@@ -36,13 +34,11 @@ def with_subset(split: Split, config: DataConfig, name: str, chosen: str = "") -
         split: the whole split.
         config: the settings.
         name: of the split.
-        chosen: fingerprint of the training images of an earlier start; `limit` chooses as it did.
 
     Raises:
         ConfigError: if the settings need images that do not exist.
     """
-    is_even = bool(chosen) and not chosen.endswith(IN_UNITS)
-    part = _choose(split, config, name == "train", is_even)
+    part = _choose(split, config, name == "train")
     if isinstance(part, Subset) and not part.is_random_access and (times := part.read_times) > MOST_TIMES:
         _warn_once(
             f"the {part.num_samples:,} {name} images that the settings choose are spread over the dataset: reading "
@@ -51,7 +47,7 @@ def with_subset(split: Split, config: DataConfig, name: str, chosen: str = "") -
     return part
 
 
-def _choose(split: Split, config: DataConfig, is_train: bool, is_even: bool) -> Split:
+def _choose(split: Split, config: DataConfig, is_train: bool) -> Split:
     if is_train and config.subset is not None:
         split = Subset(split, _find_listed(split, config.subset, config.subset_by))
     if is_train and config.balanced and config.limit is not None:
@@ -67,16 +63,16 @@ def _choose(split: Split, config: DataConfig, is_train: bool, is_even: bool) -> 
     if config.limit is not None:
         if is_train and config.limit > split.num_samples:
             _warn_once(f"data.limit={config.limit} changes nothing: there are {split.num_samples:,} training images")
-        return _limited(split, min(config.limit, split.num_samples), is_even)
+        return _limited(split, min(config.limit, split.num_samples))
     return split
 
 
-def _limited(split: Split, num: int, is_even: bool) -> Split:
+def _limited(split: Split, num: int) -> Split:
     """Return `num` images at even distances; if much more than their bytes were read for them, those of a few units."""
     part = Subset(split, even_index(split.num_samples, num), f"{num}")
-    if is_even or split.is_random_access or part.read_times <= MOST_TIMES or is_sorted_by_class(split):
+    if split.is_random_access or part.read_times <= MOST_TIMES or is_sorted_by_class(split):
         return part
-    return Subset(split, unit_rows(split, num), f"{num}{IN_UNITS}", is_in_units=True)
+    return Subset(split, unit_rows(split, num), f"{num} in units", is_in_units=True)
 
 
 @cache

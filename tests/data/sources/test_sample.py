@@ -144,20 +144,6 @@ def test_a_limit_of_a_large_set_reads_at_most_twice_its_bytes(tmp_path: Path, co
     assert split.fingerprint == source.required("train").fingerprint
 
 
-def test_a_run_that_began_at_even_distances_keeps_them_and_a_new_one_its_units(tmp_path: Path) -> None:
-    whole = large_set(tmp_path)
-    config = Parquet.Config(path=f"counted://{tmp_path}", limit=64)
-    before = f"{whole.fingerprint}:64"
-    kept, new = make_source(config, before).required("train"), make_source(config).required("train")
-    assert isinstance(kept, Subset)
-    assert isinstance(new, Subset)
-    assert kept.fingerprint == before
-    assert kept.rows.tolist() == list(range(0, NUM, 20))
-    assert kept.unit_sizes.tolist() == [64]
-    again = make_source(config, new.fingerprint).required("train")
-    assert (again.fingerprint, new.fingerprint != before) == (new.fingerprint, True)
-
-
 def test_a_limit_that_costs_little_or_is_of_a_sorted_set_is_at_even_distances(tmp_path: Path) -> None:
     large_set(tmp_path / "mixed")
     large_set(tmp_path / "sorted", is_sorted=True)
