@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysl.data.order import Order
-from raysl.data.order_v1 import OrderV1
 from raysl.data.split import runs
 from raysl.data.stream.blocks import rank_blocks
 from raysl.hashing import Int64s
@@ -22,7 +21,6 @@ NUM_IMAGES, IMAGE_BYTES, BATCH = 1_281_167, 110_000, 4096
 UNIT_BYTES = 8_000_000
 FILE_ROWS = 10_000
 TARGET_ROWS = 111  # of 32 MiB of two views of 224 pixels; a block of version 1 has so many
-FIRST_STEPS = 10
 WORLDS = (1, 8, 64)
 LANES, MANY_LANES = 64, 512
 
@@ -58,10 +56,10 @@ class Stored:
         is_first = (np.diff(run_of, prepend=-1) != 0) | (np.diff(tar_of, prepend=-1) != 0)
         return cls(row_bytes, np.cumsum(is_first) - 1)
 
-    def order(self, lanes: int = LANES, kind: type[Order] = Order, is_exact: bool = False) -> Order:
+    def order(self, lanes: int = LANES, is_exact: bool = False) -> Order:
         """Return the order of a run over these images."""
         sizes = np.bincount(self.unit_of)
-        return kind(0, "images", sizes, min(BATCH, len(self.unit_of)), lanes, None, is_exact)
+        return Order(0, "images", sizes, min(BATCH, len(self.unit_of)), lanes, None, is_exact)
 
     def count(self, order: Order, world: int, first: int, end: int) -> tuple[int, int]:
         """Return the bytes that all ranks read and use for the steps [first, end).
@@ -90,9 +88,8 @@ def measure_reads(num_images: int = NUM_IMAGES) -> dict[str, Any]:
 
     Returns:
         `read_amplification`: bytes read over bytes used by kind of files and number of ranks. The same, by files, with
-        512 lanes, with a resume on 64 ranks in the middle of an epoch that 8 ranks began, and for version 1 of the
-        order: `read_amplification_512_lanes`, `..._resumed`, `..._version_1`. `shuffle`: variance of the number of
-        images that batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
+        512 lanes, and with a resume on 64 ranks in the middle of an epoch that 8 ranks began:
+        `read_amplification_512_lanes`, `read_amplification_resumed`. `shuffle`: variance of the number of images that batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
     """
     stored = {"parquet": Stored.parquet(num_images), "tar": Stored.tar(num_images)}
     return {
@@ -105,10 +102,6 @@ def measure_reads(num_images: int = NUM_IMAGES) -> dict[str, Any]:
             for name, files in stored.items()
         },
         "read_amplification_resumed": {name: _resumed(files) for name, files in stored.items()},
-        "read_amplification_version_1": {
-            name: {str(world): _amplification(files, files.order(kind=OrderV1), world) for world in WORLDS}
-            for name, files in stored.items()
-        },
         "shuffle": _shuffle(stored),
     }
 
@@ -119,7 +112,6 @@ def reads_table(numbers: dict[str, Any]) -> str:
     for key, words in (
         ("read_amplification", "64 lanes"),
         ("read_amplification_512_lanes", "512 lanes"),
-        ("read_amplification_version_1", "version 1 of the order"),
     ):
         for world in map(str, WORLDS):
             values = "".join(f"{numbers[key][name][world]:>10.3f}" for name in ("parquet", "tar"))
@@ -133,9 +125,7 @@ def reads_table(numbers: dict[str, Any]) -> str:
 
 
 def _amplification(files: Stored, order: Order, world: int) -> float:
-    # each step of version 1 reads as much as another, and its blocks take long to count
-    end = min(order.epoch_len, FIRST_STEPS) if order.version == 1 else order.epoch_len
-    read, used = files.count(order, world, 0, end)
+    read, used = files.count(order, world, 0, order.epoch_len)
     return read / used
 
 

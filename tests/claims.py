@@ -47,7 +47,7 @@ CLAIMS = {
             "test_reads.py::test_the_ratio_of_reads_is_that_of_the_units_in_the_windows",
             "test_reads.py::test_the_formula_of_the_shuffle_is_what_two_epochs_show",
             "test_reads.py::test_a_bad_layout_is_named_with_its_costs_and_the_way_out",
-            "test_order_version.py::test_a_run_that_an_older_raysl_began_keeps_its_order",
+            "test_order_version.py::test_another_version_of_the_order_is_refused",
             "test_pipeline.py::test_pixels_and_order_are_those_of_one_process",
             "test_order.py::test_seed_epoch_and_dataset_each_give_another_order",
             "test_voc.py::test_an_image_of_another_size_gives_another_fingerprint",

@@ -113,7 +113,7 @@ def peers_table(numbers: dict[str, Any]) -> str:
         by = {library: [one for one in runs if one["library"] == library] for library in LIBRARIES}
         cpu = {name: statistics.median(one["cpu_s_1000"] for one in own) for name, own in by.items() if own}
         cells = [f"`{method}`"]
-        cells += [", ".join(f"{one['knn_top1']:.1f}" for one in by[library]) for library in LIBRARIES]
+        cells += [", ".join(f"{one['knn_k20_top1']:.1f}" for one in by[library]) for library in LIBRARIES]
         cells += [
             f"{cpu[library] / cpu['raysl']:.2f}" if {"raysl", library} <= set(cpu) else "" for library in LIBRARIES[1:]
         ]

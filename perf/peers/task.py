@@ -172,7 +172,7 @@ class Clock:
 
 
 @torch.no_grad()
-def knn_top1(task: Task, features: Features) -> float:
+def knn_k20_top1(task: Task, features: Features) -> float:
     """Return the percentage of test images that the nearest training images classify rightly."""
 
     def of(split: str, num: int) -> tuple[Tensor, Tensor]:
@@ -213,7 +213,7 @@ def main() -> None:
     features, times = module.train(task)
     result = {**asdict(task), **times, "memory_gb": peak_gb(), "torch": torch.__version__}
     if task.test_images:
-        result["knn_top1"] = knn_top1(task, features)
+        result["knn_k20_top1"] = knn_k20_top1(task, features)
     print(json.dumps(result), flush=True)
 
 

@@ -111,7 +111,7 @@ def _cost(setup: "Setup", gpu: str) -> "Cost":
     from raysl.train.rehearsal import rehearse
 
     card, config, old = card_of(gpu), setup.config, setup.plan
-    plan = TrainPlan.from_config(config, setup.data.num_samples, old.world, "cuda", old.lanes, old.order_version)
+    plan = TrainPlan.from_config(config, setup.data.num_samples, old.world, "cuda", old.lanes)
     classes = Components.of(config)
     setup = replace(setup, plan=plan)
     return Cost.of(rehearse(setup, classes, check_views(setup, classes)), card, plan, config.train)

@@ -15,8 +15,7 @@ ranks, without a saved position:
 An epoch keeps the permutation of units and their starts in memory, 12 bytes per unit; the permutation of a window is
 made when it is reached, and an exact one of many rows is computed row by row.
 
-The order of a run never changes. A run stores the version of the order that it began with; `raysl.data.order_v1` is the
-one before this.
+The order of a run never changes: a run stores its version, and another version is refused.
 """
 
 import math
@@ -58,7 +57,7 @@ class Order:
     """
 
     version: ClassVar[int] = 2
-    """Stored with a run, which keeps it to its end."""
+    """Version of the order, stored with a run."""
 
     seed: int
     fingerprint: str
@@ -76,11 +75,6 @@ class Order:
             raise ValueError(f"{self.num_samples} samples are fewer than a batch of {self.batch_size}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"the window holds at least one row, not {self.window}")
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether lanes are read window by window; else their rows are read one by one."""
-        return not self.is_exact
 
     @cached_property
     def num_samples(self) -> int:

@@ -7,7 +7,6 @@ from typing import Literal
 
 from raysl.config.schema import OptimConfig, RunConfig, TrainConfig
 from raysl.data.order import Order, default_lanes, rank_share
-from raysl.data.order_v1 import EXACT_BELOW, OrderV1
 from raysl.data.source import Split
 from raysl.errors import ConfigError, UnevenWorkers
 from raysl.optim.course import check_phases
@@ -37,7 +36,6 @@ class TrainPlan:
         clip_grad_over: which gradients share one norm.
         accumulate: parts of a batch, computed one after another.
         window, exact_below, drop_last: of the order of samples, see `DataConfig`.
-        order_version: of the order of samples, which a run keeps to its end.
         optim: optimizer settings, for the course of the learning rate.
         log_every, checkpoint_every: how often these happen.
     """
@@ -60,7 +58,6 @@ class TrainPlan:
     log_every: Duration
     checkpoint_every: Duration
     clip_grad_over: ClipOver = "model"
-    order_version: int = Order.version
 
     @classmethod
     def from_config(
@@ -70,7 +67,6 @@ class TrainPlan:
         world: int = 1,
         device_type: str = "cpu",
         lanes: int | None = None,
-        order_version: int = Order.version,
     ) -> "TrainPlan":
         """Return the plan of a run over `num_samples` images.
 
@@ -80,7 +76,6 @@ class TrainPlan:
             world: ranks.
             device_type: where they train.
             lanes: of a batch. Default: `data.lanes`, or those of a dataset with any number of read units.
-            order_version: of the order of samples.
 
         >>> import raysl
         >>> plan = TrainPlan.from_config(raysl.load_config("simclr", ["train.batch_size=100"]), num_samples=1000)
@@ -120,28 +115,25 @@ class TrainPlan:
             optim=config.optim,
             log_every=train.log_every,
             checkpoint_every=train.checkpoint_every,
-            order_version=order_version,
         )
 
     def order(self, split: Split) -> Order:
         """Return the order of a split's images in global batches."""
-        is_first = self.order_version == OrderV1.version
-        kind = OrderV1 if is_first else Order
-        return kind(
+        return Order(
             seed=self.seed,
             fingerprint=split.fingerprint,
-            unit_sizes=split.unit_sizes if is_first else split.read_units,
+            unit_sizes=split.read_units,
             batch_size=self.batch_size,
             lanes=self.lanes,
             window=self.window,
-            is_exact=is_exact(split, EXACT_BELOW if is_first and self.exact_below is None else self.exact_below),
+            is_exact=is_exact(split, self.exact_below),
             drop_last=self.drop_last,
         )
 
     @property
     def stored_order(self) -> dict[str, int]:
-        """What a checkpoint stores of the order of samples, since defaults may change."""
-        return {"version": self.order_version, "lanes": self.lanes}
+        """Version and lanes of the order of samples, which a checkpoint stores since defaults may change."""
+        return {"version": Order.version, "lanes": self.lanes}
 
     def step(self, index: int) -> Step:
         """Return the point in training after `index` updates."""

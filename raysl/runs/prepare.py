@@ -16,7 +16,6 @@ from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.sizes import find_size_setting
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
-from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
@@ -171,18 +170,16 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
 def continued(run: Prepared, newest: NewestCheckpoint) -> Prepared:
     """Return the run with the order of samples that its checkpoint was trained in.
 
-    Checkpoints of raysl 0.1 do not name it: it was version 1 with the lanes of that time.
-
     Raises:
-        ConfigError: if it is of a later raysl, or has fewer lanes than the run has workers now.
+        ConfigError: if the order has another version, or fewer lanes than the run has workers now.
     """
     if newest.step == 0:
         return run
-    order = newest.meta.get("order", {"version": OrderV1.version, "lanes": default_lanes(run.setup.plan.batch_size)})
-    if order["version"] > Order.version:
+    order = newest.meta["order"]
+    if order["version"] != Order.version:
         raise ConfigError(
-            f"the run {run.config.name!r} has version {order['version']} of the order of samples, and this raysl knows "
-            f"{Order.version} and below; go on with the version of raysl that began it"
+            f"the run {run.config.name!r} has version {order['version']} of the order of samples, and this raysl has "
+            f"version {Order.version}; go on with the version of raysl that began it"
         )
     workers, lanes = run.config.train.most_workers, run.config.data.lanes or order["lanes"]
     if workers > lanes:
@@ -190,14 +187,12 @@ def continued(run: Prepared, newest: NewestCheckpoint) -> Prepared:
             f"{workers} workers are more than the {lanes} lanes with which the run {run.config.name!r} began; set "
             f"train.workers={lanes} or less, or give the run another name="
         )
-    plan = _plan(run.config, run.loader.split, order["version"], lanes)
+    plan = _plan(run.config, run.loader.split, lanes)
     setup, loader = replace(run.setup, plan=plan), replace(run.loader, order=plan.order(run.loader.split))
-    if order["version"] == OrderV1.version and not loader.order.is_exact:
-        log.info("the run %s keeps version 1 of the order of samples, which reads images many times", run.config.name)
     return replace(run, setup=setup, loader=loader)
 
 
-def _plan(config: RunConfig, split: Split, order_version: int = Order.version, lanes: int | None = None) -> TrainPlan:
+def _plan(config: RunConfig, split: Split, lanes: int | None = None) -> TrainPlan:
     """Return the plan of a run on its largest number of workers, after checking every other number that it allows.
 
     Raises:
@@ -207,7 +202,7 @@ def _plan(config: RunConfig, split: Split, order_version: int = Order.version, l
     train, data = config.train, config.data
     units = None if is_exact(split, data.exact_below) else int(np.count_nonzero(split.read_units))
     lanes = data.lanes or lanes or default_lanes(train.batch_size, units, train.most_workers * train.accumulate)
-    make = partial(TrainPlan.from_config, config, split.num_samples, lanes=lanes, order_version=order_version)
+    make = partial(TrainPlan.from_config, config, split.num_samples, lanes=lanes)
     plan = make(train.most_workers)
     for world in range(train.least_workers, train.most_workers):
         make(world)

@@ -233,10 +233,7 @@ def max_corrupt(setup: Setup) -> int:
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:
     setup = job.run.setup
-    first = setup.plan
-    plan = TrainPlan.from_config(
-        job.config, setup.data.num_samples, dist.world(), device.type, first.lanes, first.order_version
-    )
+    plan = TrainPlan.from_config(job.config, setup.data.num_samples, dist.world(), device.type, setup.plan.lanes)
     if not job.config.train.is_uneven_allowed:
         plan.check_even()
     return plan

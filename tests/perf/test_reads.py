@@ -13,7 +13,6 @@ def test_every_unit_is_read_about_once_at_any_number_of_ranks_and_after_a_resume
         assert 1 < ratios["1"] <= Reads.of(files.order()).read * 1.01
         # a window of 512 images a lane is read again
         assert ratios["1"] < numbers["read_amplification_resumed"][name] < ratios["1"] + 64 * 512 / NUM_IMAGES + 0.1
-        assert numbers["read_amplification_version_1"][name]["1"] > 10
     for row in numbers["shuffle"].values():
         assert 0.5 < row["measured"] / row["formula"] < 2
     assert "64 lanes, 8 ranks" in reads_table(numbers)

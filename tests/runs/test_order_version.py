@@ -1,16 +1,14 @@
-"""A run keeps the order of samples that it began with, also where a new run would get another one."""
+"""A run keeps the order of samples that it began with."""
 
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from raysl.checkpoint.files import checkpoint_name, seal
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.order import Order
-from raysl.data.order_v1 import OrderV1
 from raysl.errors import ConfigError
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
@@ -44,11 +42,11 @@ def begun(config: RunConfig, step: int = STEP) -> Path:
     return checkpoint
 
 
-def change(checkpoint: Path, order: dict[str, int] | None) -> None:
-    """Have a checkpoint store another order, or none."""
+def change(checkpoint: Path, order: dict[str, int]) -> None:
+    """Have a checkpoint store another order."""
     meta = json.loads((checkpoint / "meta.json").read_text())
     kept = {key: value for key, value in meta.items() if key not in ("format", "files", "order")}
-    seal(checkpoint, kept | ({} if order is None else {"order": order}))
+    seal(checkpoint, kept | {"order": order})
 
 
 def test_a_new_run_has_the_order_of_today_and_stores_it(tmp_path: Path) -> None:
@@ -56,27 +54,7 @@ def test_a_new_run_has_the_order_of_today_and_stores_it(tmp_path: Path) -> None:
     meta = json.loads((begun(config) / "meta.json").read_text())
     assert meta["order"] == {"version": 2, "lanes": 32}, "128 units are four for each of 32 lanes"
     order = start(config).loader.order
-    assert (type(order), order.lanes, order.has_windows) == (Order, 32, True)
-
-
-def test_a_run_that_an_older_raysl_began_keeps_its_order(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    change(begun(config), None)
-    run = start(config)
-    split = run.loader.split
-    former = OrderV1(config.seed, split.fingerprint, split.unit_sizes, 128, 64, window=2048, is_exact=False)
-    assert run.setup.plan.stored_order == {"version": 1, "lanes": 64}
-    for step in (STEP, 20):
-        np.testing.assert_array_equal(run.loader.order.batch(step), former.batch(step))
-    state = TrainState.create(run.setup)
-    state.save(tmp_path / "next", {})
-    assert json.loads((tmp_path / "next" / "meta.json").read_text())["order"]["version"] == 1, "to its end"
-
-
-def test_an_older_run_without_a_step_behind_it_begins_with_the_order_of_today(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    change(begun(config, step=0), None)
-    assert start(config).setup.plan.stored_order == {"version": 2, "lanes": 32}
+    assert (type(order), order.lanes, order.is_exact) == (Order, 32, False)
 
 
 def test_lanes_are_those_of_the_first_start_at_any_number_of_workers(tmp_path: Path) -> None:
@@ -88,16 +66,17 @@ def test_lanes_are_those_of_the_first_start_at_any_number_of_workers(tmp_path: P
         start(config_of(tmp_path, "data.num_train=512", "train.workers=64"))
 
 
-def test_the_order_of_a_later_raysl_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_of_the_order_is_refused(tmp_path: Path, version: int) -> None:
     config = config_of(tmp_path)
-    change(begun(config), {"version": 3, "lanes": 32})
-    with pytest.raises(ConfigError, match=r"has version 3 of the order of samples, and this raysl knows 2 and below"):
+    change(begun(config), {"version": version, "lanes": 32})
+    with pytest.raises(ConfigError, match=rf"has version {version} of the order of samples, and this raysl has"):
         start(config)
 
 
-def test_a_fork_goes_on_with_the_order_of_its_parent(tmp_path: Path) -> None:
+def test_a_fork_goes_on_with_the_lanes_of_its_parent(tmp_path: Path) -> None:
     checkpoint = begun(config_of(tmp_path))
-    change(checkpoint, None)
+    change(checkpoint, {"version": 2, "lanes": 64})
     child = config_of(tmp_path, "name=child", "optim.lr=0.1")
     fork(child, str(checkpoint))
-    assert start(child).setup.plan.stored_order == {"version": 1, "lanes": 64}
+    assert start(child).setup.plan.stored_order == {"version": 2, "lanes": 64}

@@ -130,7 +130,7 @@ def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, targe
         first, end: steps.
         target: desired rows of a block; a window stays whole, so that its units are read once.
     """
-    if not order.has_windows:
+    if order.is_exact:
         return _row_blocks(order, rank, world, first, end, target)
     lanes = [_window_blocks(order, lane, first, end) for lane in rank_share(order.lanes, rank, world)]
     return heapq.merge(*lanes, key=lambda block: (block.step, block.lane))

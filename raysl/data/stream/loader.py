@@ -74,7 +74,7 @@ class Loader:
     @property
     def has_windows(self) -> bool:
         """Whether rows are read window by window, each for several steps."""
-        return self.order.has_windows
+        return not self.order.is_exact
 
     def prepare(self) -> None:
         """Load the compiled loops for small images, before the first of them are read."""

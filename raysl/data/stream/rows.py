@@ -137,7 +137,7 @@ def join_batches(
             corrupt += rows.corrupt
             following = next(arriving, None)
         expected = order.batch(step, rank, world)
-        counts = _counts(order, step, rank, world) if order.has_windows else [(ALL_LANES, len(expected))]
+        counts = [(ALL_LANES, len(expected))] if order.is_exact else _counts(order, step, rank, world)
         parts = [part for lane, count in counts for part in lanes[lane].take(count)]
         columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
         if not np.array_equal(columns["index"], expected):

@@ -25,7 +25,6 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import Replaced
 from raysl.data.order import Order
-from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Rows, Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
@@ -68,11 +67,10 @@ def _loader(
     split = split or source.required("train")
     jitter = ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
     view = View(RandomResizedCrop(size=size), (HorizontalFlip(p=0.5), jitter))
-    make = OrderV1 if kind == "first" else Order
     return Loader(
         split=split,
         recipe=ViewRecipe({"global": (view, view)}),
-        order=make(0, split.fingerprint, split.unit_sizes, batch, lanes, window=20, is_exact=kind == "exact"),
+        order=Order(0, split.fingerprint, split.unit_sizes, batch, lanes, window=20, is_exact=kind == "exact"),
         mean=(0.5, 0.5, 0.5),
         std=(0.25, 0.25, 0.25),
         augment_in_task=True,
@@ -157,7 +155,7 @@ def _assert_same(loader: Loader, ranks: list[list[Batch]], start: int, end: int)
 
 @pytest.mark.parametrize(
     ("world", "kind", "is_ahead"),
-    [(1, "exact", True), (2, "windows", False), (3, "first", False), (3, "windows", True)],
+    [(1, "exact", True), (2, "windows", False), (3, "windows", True)],
 )
 def test_pixels_and_order_are_those_of_one_process(
     world: int, kind: str, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +184,7 @@ def test_rows_too_many_for_a_block_travel_in_parts(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_windowed_parquet_set_goes_on_at_any_step_with_any_number_of_ranks(world: int, tmp_path: Path) -> None:
     loader = _parquet_loader(tmp_path)
-    assert loader.order.has_windows
+    assert not loader.order.is_exact
     for start in (0, 7):
         _assert_same(loader, _consume(loader, world, start, 16), start, 16)
 
