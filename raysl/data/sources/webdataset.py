@@ -245,8 +245,8 @@ def _describe_left_out(uri: str, known: Sequence[Summary]) -> tuple[str, ...]:
     if num := sum(summary.num_unread for summary in known):
         first = next(summary.unread for summary in known if summary.num_unread)
         notes.append(
-            f"of samples with several images in {uri!r}, {counted(num, 'image')} will not be read, such as {first}: a photo "
-            "(.jpg, .webp) comes before others; data.image_key= chooses another ending"
+            f"of samples with several images in {uri!r}, {counted(num, 'image')} will not be read, such as {first}: a "
+            "photo (.jpg, .webp) comes before others; data.image_key= chooses another ending"
         )
     return tuple(notes)
 
