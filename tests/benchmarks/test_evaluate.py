@@ -111,7 +111,7 @@ def test_what_the_second_start_of_a_finished_run_asks_for_is_measured(config: Ru
     assert "knn/k20/top1" not in pretrain(replace(config, benchmarks={})).metrics
     assert set(pretrain(replace(config, benchmarks={"knn": knn})).metrics) >= {"knn/k20/top1", "knn/k20/top5"}
     more = pretrain(replace(config, benchmarks={"knn": replace(knn, k=(5, 1))})).metrics
-    assert {"knn/k20/top1", "knn/k1/top1"} <= set(more)
+    assert {"knn/k5/top1", "knn/k1/top1"} <= set(more)
     assert json.loads(next((tmp_path / "run").rglob("knn.json")).read_text())["settings"]["k"] == [5, 1]
 
 
@@ -125,10 +125,18 @@ def test_results_add_up_and_belong_to_their_checkpoint_settings_and_images(confi
     assert names_in(run / "report.json") == {"low_shot", "knn"}
     low_shot = run / "benchmarks" / new.name / "low_shot.json"
     low_shot.write_text(low_shot.read_text().replace("digits:test", "digits:other"))
-    other = benchmark(str(run), ["knn"], ["knn.k=[3]"], **trusted)
+    further = benchmark(str(run), ["knn"], ["knn.k=[20,3]"], **trusted)
+    assert {score.benchmark for score in further.scores} == {"knn"}, "the k is in the names of the numbers"
+    assert {"knn/k3/top1", "knn/k20/top1"} <= set(further.metrics)
+    names = [(score.benchmark, score.metric) for score in further.scores]
+    assert len(set(names)) == len(names)
+    other = benchmark(str(run), ["knn"], ["knn.temperature=0.5"], **trusted)
     (variant,) = {score.benchmark for score in other.scores} - {"knn"}
     assert re.fullmatch(r"knn@\w{6}", variant)
-    assert {score.note for score in other.scores if score.benchmark == variant} == {"k=[3]"}
+    assert {score.note for score in other.scores if score.benchmark == variant} == {"temperature=0.5"}
+    (leading,) = (score for score in other.scores if (score.benchmark, score.metric) == (variant, "k20/top1"))
+    assert leading.is_headline
+    assert leading.heading == "kNN, top-1, k = 20 (temperature=0.5)"
     report = json.loads((run / "report.json").read_text())
     assert names_in(run / "report.json") == {"knn", variant}, "low-shot was measured on other images"
     assert {name: report[name] for name in facts} == facts
