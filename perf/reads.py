@@ -89,7 +89,8 @@ def measure_reads(num_images: int = NUM_IMAGES) -> dict[str, Any]:
     Returns:
         `read_amplification`: bytes read over bytes used by kind of files and number of ranks. The same, by files, with
         512 lanes, and with a resume on 64 ranks in the middle of an epoch that 8 ranks began:
-        `read_amplification_512_lanes`, `read_amplification_resumed`. `shuffle`: variance of the number of images that batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
+        `read_amplification_512_lanes`, `read_amplification_resumed`. `shuffle`: variance of the number of images that
+        batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
     """
     stored = {"parquet": Stored.parquet(num_images), "tar": Stored.tar(num_images)}
     return {
