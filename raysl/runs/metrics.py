@@ -4,6 +4,7 @@ from ray.util.metrics import Gauge
 from typing_extensions import override
 
 from raysl import distributed as dist
+from raysl.cluster.names import ray_name
 from raysl.config.schema import RunConfig
 from raysl.schedule import Step
 from raysl.storage.addresses import cut
@@ -22,10 +23,13 @@ _GAUGES = {
 
 
 def tags_of(config: RunConfig, is_trial: bool) -> Tags:
-    """Return the tags of a run's metrics; a trial has its sweep's name, that of its storage, as `run`."""
+    """Return the tags of a run's metrics; a trial has its sweep's name, that of its storage, as `run`.
+
+    Names are as Ray takes them (`ray_name`).
+    """
     if not is_trial:
-        return {"run": config.name, "trial": ""}
-    return {"run": cut(config.storage.rstrip("/"))[1], "trial": config.name}
+        return {"run": ray_name(config.name), "trial": ""}
+    return {"run": ray_name(cut(config.storage.rstrip("/"))[1]), "trial": ray_name(config.name)}
 
 
 class RayMetrics(Callback):

@@ -29,6 +29,7 @@ from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, disconnect, is_private, not_inherited
 from raysl.cluster.controllers import forget_controller, note_controller
 from raysl.cluster.losses import reason
+from raysl.cluster.names import ray_name
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import RunFailed, Stopped
 from raysl.process.cpus import spin_variables
@@ -116,7 +117,7 @@ def _run_workers(
             torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
             run_config=ray.train.RunConfig(
-                name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
+                name=ray_name(job.config.name),
                 storage_path=notes,
                 worker_runtime_env={"env_vars": spin} if spin else {},
                 failure_config=FailureConfig(max_failures=train.max_failures),
@@ -130,7 +131,7 @@ def _run_workers(
             ),
         )
         trainer.failure_policy = Retries(failures, partial(saved_step, RunFolder.of(job.config).uri))
-        trainer.look, trainer.hang_timeout_s = look, train.hang_timeout
+        trainer.look, trainer.hang_timeout_s, trainer.run_name = look, train.hang_timeout, job.config.name
         if train.is_elastic:
             trainer.scaling_policy = Elastic(scaling, train, shape, cluster_resources().trials, job.last)
         elif is_private():
@@ -154,12 +155,14 @@ class Trainer(TorchTrainer):
     Attributes:
         look: called several times a second by `fit`.
         hang_timeout_s: seconds after which a worker that does not answer counts as lost.
+        run_name: the run's name as the user gave it.
         failure_policy, scaling_policy: decide in the controller in place of Ray's, if they are set.
     """
 
     controller: Any = None
     look: Look
     hang_timeout_s: float
+    run_name: str
     failure_policy: FailurePolicy | None = None
     scaling_policy: ScalingPolicy | None = None
 
@@ -188,7 +191,7 @@ class Trainer(TorchTrainer):
         if variables := not_inherited(from_user):
             options["runtime_env"] = {"env_vars": variables}
         self.controller = ray.remote(**options)(TrainController).remote(settings, **arguments)
-        note_controller(self.request, self.controller._actor_id.hex(), self.run_config.name)
+        note_controller(self.request, self.controller._actor_id.hex(), self.run_name)
         end = self.controller.run.remote()
         while not ray.wait([end], timeout=LOOK_EVERY_S)[0]:
             self.look()
