@@ -14,6 +14,7 @@ from raysl.components import Classes
 from raysl.config.channels import MEAN, STD
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.sizes import find_size_setting
+from raysl.data.decode.images import check_readable
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
 from raysl.data.source import Split, make_source
@@ -36,6 +37,7 @@ from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.callbacks.online_probe import check_probe
 from raysl.train.expected import check_expected_names, course_warning
+from raysl.train.rehearsal import rehearse
 from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
@@ -114,6 +116,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         source = make_source(config.data)
         train, test = source.required("train"), source.optional("test")
         warn_of_notes([train] if test is None else [train, test])
+        check_readable(train, "training")
         config = adapted(config, classes, train.num_samples, len(train.classes))
         if line := describe_adapted(written, config, train.num_samples):
             log.info(line)
@@ -142,8 +145,11 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         if config.train.online_probe is not None:
             check_probe(train, recipe)
     with problems.catching():
+        if test is not None and measure is not None:
+            check_readable(test, "held-out")
         online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
     problems.check()
+    _check_statistics(setup, classes, recipe)
     if derived := describe_scaling(config):
         log.info(derived)
     if config.train.online_probe is not None and test is None:
@@ -255,6 +261,34 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
         except ConfigError as error:
             raise ConfigError(f"{find_size_setting(setup.config, side)}={side}: {error}") from error
     return recipe
+
+
+def _check_statistics(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
+    """Refuse one image for layers that normalise over several, by a step on shapes alone where there is only one.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    plan, train = setup.plan, setup.config.train
+    rows = plan.batch_size if train.sync_bn and train.sync_bn_ranks is None else min(plan.rows)
+    if rows > 1 or classes.method.targets(setup) is not None:
+        return
+    try:
+        with only_errors():
+            rehearse(setup, classes, recipe)
+    except ValueError as error:
+        if not str(error).startswith(_TOO_FEW):
+            raise
+        where = "" if plan.world == 1 else f" for one of {plan.world} workers"
+        sync = "" if train.sync_bn else ", or train.sync_bn=true for statistics of all workers"
+        raise ConfigError(
+            f"train.batch_size={plan.batch_size} is 1 image{where}, and {setup.config.method.name} normalises over "
+            f"several: set train.batch_size={2 * plan.world} or more{sync}"
+        ) from error
+
+
+_TOO_FEW = "Expected more than 1 value per channel"
+"""Beginning of torch's message."""
 
 
 def _check_adapters(config: RunConfig, classes: Classes) -> None:

@@ -21,7 +21,8 @@ from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.losses import reason
 from raysl.cluster.resources import TASK_CPUS
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
-from raysl.errors import RunFailed
+from raysl.data.decode.images import NoValidImage
+from raysl.errors import ConfigError, RunFailed
 
 Numpy = dict[str, np.ndarray]
 
@@ -48,6 +49,7 @@ def over_chunks(
         with_pool: whether actors hold the networks; default: where the cluster has GPUs.
 
     Raises:
+        ConfigError: if no image of a chunk is valid.
         RunFailed: if a file of images is missing or damaged, or its storage fails again and again.
     """
     if not numbers:
@@ -79,6 +81,8 @@ def over_chunks(
     try:
         yield from chunks.iter_batches(batch_size=None, batch_format="numpy")
     except RayTaskError as error:
+        if isinstance(error.cause, NoValidImage):
+            raise ConfigError(f"{reason(error)}; replace these files, or give other images") from error
         if isinstance(error.cause, RunFailed):
             raise RunFailed(reason(error)) from error
         raise

@@ -13,9 +13,12 @@ from raysl.data.decode.decode import CorruptImage, decode, image_size
 from raysl.data.decode.quiet import quiet_libraries
 from raysl.data.limits import limiting
 from raysl.data.source import Rows, Split
+from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s
 from raysl.redact import redact
 
+LOOKED_AT = 32  # images at even distances before all are tried
+SHOWN = 5  # broken images in a message
 MOST_TRIED = 4096  # neighbours that are tried as a replacement
 DECODED_BYTES = 1 << 28  # of decoded images that wait to be cropped, beside the one that is being decoded
 
@@ -69,6 +72,38 @@ class Cut:
     names: tuple[str, ...] = ()
 
 
+class NoValidImage(DamagedData):
+    """Too many images in a row are broken, so that none can take the place of another."""
+
+
+def check_readable(split: Split, what: str) -> None:
+    """Refuse a split none of whose images can be read; as a rule one image is looked at.
+
+    Args:
+        split: the images.
+        what: which they are, "training" or "held-out".
+
+    Raises:
+        ConfigError: with the first broken ones.
+    """
+    broken: list[str] = []
+    with quiet_libraries(), limiting(split.limits):
+        for row in np.unique(np.linspace(0, split.num_samples - 1, LOOKED_AT).astype(np.int64)):
+            rows = split.read(np.array([row]))
+            try:
+                _decode_sample(split, (rows, *rows.partners), 0, [1] * (1 + len(rows.partners)))
+                return
+            except CorruptImage as error:
+                broken.append(redact(str(error)))
+    try:
+        read_images(split, np.zeros(1, np.int64))
+    except NoValidImage as error:
+        shown = "; ".join(broken[:SHOWN]) + ("; ..." if split.num_samples > SHOWN else "")
+        raise ConfigError(
+            f"none of the {split.num_samples:,} {what} images can be read: {shown}; replace these files, or give others"
+        ) from error
+
+
 def read_images(split: Split, index: Int64s, reductions: Reductions | None = None) -> Read:
     """Read and decode samples.
 
@@ -81,7 +116,7 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
         reductions: the allowed reductions; default: all are decoded in full.
 
     Raises:
-        CorruptImage: if none of the next MOST_TRIED images is valid.
+        NoValidImage: if none of the next MOST_TRIED images is valid.
     """
     with quiet_libraries(), limiting(split.limits):
         samples = _Samples(split, index, reductions, {})
@@ -105,7 +140,7 @@ def cut_images(
         known: corrupt images of earlier reads: their replacements are read at once in their place.
 
     Raises:
-        CorruptImage: as `read_images`.
+        NoValidImage: as `read_images`.
     """
     with limiting(split.limits):
         samples = _Samples(split, index, reductions, known or {})
@@ -193,9 +228,8 @@ def _find_replacement(split: Split, index: int, reason: str) -> tuple[list[_Imag
         except CorruptImage:
             continue
     tried = min(MOST_TRIED, split.num_samples - 1)
-    if tried == 0:
-        raise CorruptImage(reason)
-    raise CorruptImage(f"no valid image among the {tried:,} after row {index}; the first problem: {reason}")
+    among = f" among the {tried:,} after row {index}; the first problem" if tried else ""
+    raise NoValidImage(f"no valid image{among}: {redact(reason)}")
 
 
 def _other_rows(split: Split, index: int) -> Iterator[int]:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from raysl.data.decode.corrupt import CorruptLog, Replaced
-from raysl.data.decode.decode import CorruptImage
-from raysl.data.decode.images import Pictures, Read, cut_images, read_images
+from raysl.data.decode.images import NoValidImage, Pictures, Read, cut_images, read_images
 from raysl.data.source import Rows, Split, runs
 from raysl.hashing import Int64s
 
@@ -44,7 +43,7 @@ def test_a_unit_without_a_valid_image_takes_the_next_units(monkeypatch: pytest.M
     assert shades(read_images(Shades(10, unit=4, broken={4, 5, 6, 7}), np.array([0, 6]))) == [0, 8]
     assert shades(read_images(Shades(9, unit=4, broken={8}), np.array([8]))) == [0], "the last row is a unit of its own"
     monkeypatch.setattr("raysl.data.decode.images.MOST_TRIED", 3)
-    with pytest.raises(CorruptImage, match=r"no valid image among the 3 after row 6; the first problem: image 6"):
+    with pytest.raises(NoValidImage, match=r"no valid image among the 3 after row 6; the first problem: image 6"):
         read_images(Shades(20, unit=4, broken=set(range(4, 12))), np.array([0, 6]))
 
 
