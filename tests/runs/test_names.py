@@ -30,7 +30,9 @@ def test_a_run_of_any_name_trains_in_a_folder_of_any_name(tmp_path: Path) -> Non
 @pytest.mark.cluster
 def test_a_sweep_of_any_name_trains_in_a_folder_of_any_name(tmp_path: Path) -> None:
     sweep = tmp_path / "search.yaml"
-    sweep.write_text("base: quickstart\nspace: {optim.lr: {choice: [0.1]}}\ntrials: 1\nmetric: loss\nmode: min\n")
+    sweep.write_text(
+        "config: quickstart\nscheduler: none\nspace: {optim.lr: {choice: [0.1]}}\ntrials: 1\nmetric: loss\nmode: min\n"
+    )
     words = [*SMALL, "train.epochs=1", f"storage={tmp_path}/süß", "name=größe 1"]
     done = subprocess.run(
         [sys.executable, "-m", "raysl", "sweep", str(sweep), *words], capture_output=True, text=True, timeout=400
