@@ -151,13 +151,7 @@ class Detection(TargetBenchmark):
         return self.scores(detections, test, sizes)
 
     def scores(self, detections: Sequence[Detected], test: BoxSplit, sizes: Sequence[tuple[int, int]]) -> Findings:
-        """Compute the numbers of detections in the test images.
-
-        Args:
-            detections: in each image.
-            test: the images.
-            sizes: their heights and widths.
-        """
+        """Compute the numbers of detections in the test images."""
         metrics: list[Metric] = []
         figures: dict[str, dict[str, float]] = {}
         for kind, title in _kinds(self.config).items():

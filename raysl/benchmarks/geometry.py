@@ -166,7 +166,6 @@ def embedded_views(
 
     Args:
         network: from normalised images [B, C, H, W] to [B, D], in evaluation mode.
-        images: where they are from.
         recipe: of one group of V views.
         data: gives normalisation and channels.
         most: images that are looked at.

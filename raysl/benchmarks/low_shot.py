@@ -122,11 +122,6 @@ def fitting_shots(
     """Return the numbers of shots that every class has enough images for, and a line on the others; see
     `Benchmark.fit_to`.
 
-    Args:
-        shots: the numbers.
-        images: facts on them.
-        setting: its name.
-
     Raises:
         ConfigError: if a class has too few images for any.
     """

@@ -29,10 +29,6 @@ ROWS = 256
 def online_vote(config: RunConfig, images: Labelled) -> KNN.Config:
     """Return the vote of the online kNN: that of the run's `knn` benchmark on its own images, or the default one.
 
-    Args:
-        config: settings of the run.
-        images: facts on its images.
-
     Raises:
         ConfigError: if every k is more than the training images that vote.
     """
@@ -42,11 +38,7 @@ def online_vote(config: RunConfig, images: Labelled) -> KNN.Config:
 
 
 def own_vote(benchmarks: Iterable[BenchmarkConfig]) -> KNN.Config:
-    """Return the settings of a run's `knn` benchmark on its own images, or the default ones.
-
-    Args:
-        benchmarks: settings of all benchmarks of the run.
-    """
+    """Return the settings of a run's `knn` benchmark on its own images, or the default ones."""
     return next((one for one in benchmarks if isinstance(one, KNN.Config) and one.data is None), KNN.Config())
 
 
@@ -64,8 +56,6 @@ class OnlineKNN(Callback):
     count directions that features use: RankMe is at most their width, LiDAR that or the number of images less one.
 
     Args:
-        loader: of the run's training images.
-        test: held-out images.
         num_classes: classes of the labels.
         every: how often, rounded to whole epochs.
         read: makes a batch of each block of images. Default: this process does.

@@ -161,9 +161,7 @@ class Follower:
     """A backbone that follows the objects of videos.
 
     Args:
-        config: settings of the propagation.
         network: in evaluation mode.
-        stage: whose features are compared.
         data: gives normalisation and the filter of the resize.
     """
 

@@ -42,7 +42,6 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
     """Read a checkpoint, or the newest one of a run, from a local path or a URI.
 
     Args:
-        uri: address of either.
         trust_code: whether to import components of the checkpoint that are not raysl's.
         config: the current settings of the run, used in place of the stored ones, which lack credentials.
 

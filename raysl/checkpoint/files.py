@@ -119,7 +119,6 @@ def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, An
     """Compare files of a checkpoint with the sizes and hashes in its `meta.json`.
 
     Args:
-        folder: folder of the checkpoint.
         names: names of the files; default: all that `meta.json` lists.
 
     Returns:
@@ -160,7 +159,6 @@ def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestChe
     """Return the newest checkpoint of a run whose files verify.
 
     Args:
-        run: folder of the run.
         names: names of the files to verify, as in `verify`.
 
     Raises:

@@ -13,11 +13,6 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
 
     The folder of a run stands for its `run.yaml`; for `raysl ingest` images stand for themselves.
 
-    Args:
-        name: a configuration's name or file, or the path of a run or of images.
-        overrides: settings of the command.
-        command: the command's name, for messages.
-
     Raises:
         ConfigError: for anything else, with the line to type.
     """

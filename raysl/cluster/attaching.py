@@ -40,9 +40,6 @@ def check_address(address: str) -> None:
 def prepare(address: str) -> None:
     """Check that a cluster answers, and set RAY_AUTH_MODE to `token` where it wants a token and none is set.
 
-    Args:
-        address: of RAY_ADDRESS.
-
     Raises:
         ConfigError: if the address is of another form, nothing answers there, or the cluster wants a token that this
             process does not have.

@@ -19,13 +19,7 @@ ANSWER_S = 1.0
 
 
 def note_controller(request: str, actor: str, run: str) -> None:
-    """Note the controller of a run for other drivers.
-
-    Args:
-        request: identifier of its request for nodes.
-        actor: identifier of its actor, in hexadecimal.
-        run: name of the run.
-    """
+    """Note the controller of a run for other drivers."""
     _BOARD.write(request, {"actor": actor, "run": run})
 
 

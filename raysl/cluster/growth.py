@@ -25,7 +25,6 @@ class Growth:
     """The nodes that an autoscaler may have at a time, head included.
 
     Args:
-        groups: of nodes.
         most_nodes: largest number of nodes of all groups together; None for no limit.
         origin: where this is written, for messages.
 

@@ -42,12 +42,7 @@ _KILLED = "its process was killed, as by SIGKILL or by the kernel for lack of me
 
 @dataclass(frozen=True)
 class Worker:
-    """A training worker as the controller knows it.
-
-    Args:
-        node: address of its node.
-        pid: number of its process.
-    """
+    """A training worker as the controller knows it."""
 
     node: str
     pid: int
@@ -68,10 +63,6 @@ def describe_failures(failures: Mapping[int, BaseException], workers: Mapping[in
 
     >>> describe_failures({1: ValueError("no such class")}, {1: Worker("10.0.0.2", 7)})
     'worker 1 on 10.0.0.2 failed: ValueError: no such class'
-
-    Args:
-        failures: the error of each rank that has one.
-        workers: of the group, by rank.
     """
     causes = {rank: error for rank, error in failures.items() if not is_consequence(error)} or dict(failures)
     ranks: dict[tuple[str, str], list[int]] = {}

@@ -19,7 +19,6 @@ class Resources:
     """CPUs and GPUs that a cluster has, or that its autoscaler can add.
 
     Args:
-        cpus, gpus: total numbers.
         trials: concurrent trials of Ray Tune that share them; 0: one run has them alone.
         node_cpus: CPUs of its largest node; with GPUs, of the largest node that has one; None: unknown.
         origins: what says how many CPUs and GPUs the cluster can ever have, for messages: ` by FILE`.
@@ -43,11 +42,8 @@ class Resources:
         """Return the most that a cluster can have.
 
         Args:
-            up: its nodes.
             growth: what its autoscaler may add up to, where that is known.
-            settings: of the run, which say more about it.
             may_grow: what to do where nobody knows whether it grows; `{}` stands for the settings to give.
-            trials: that share it.
 
         >>> nodes, settings = [NodeGroup(cpus=8, gpus=0)], ClusterConfig(max_gpus=4)
         >>> have = Resources.of(nodes, None, settings, "; or set {}", trials=0)

@@ -15,11 +15,6 @@ KindT = TypeVar("KindT")
 def words(value: Any, name: str, example: str) -> list[str]:
     """Return a list of texts.
 
-    Args:
-        value: the argument.
-        name: of the argument.
-        example: a valid text.
-
     Raises:
         ConfigError: if it is anything else, such as a single text.
     """
@@ -43,12 +38,6 @@ def text_or_path(value: Any, name: str, example: str) -> str:
 
 def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
     """Return an instance of a class.
-
-    Args:
-        value: the argument.
-        kind: the class.
-        name: of the argument.
-        way: how to get an instance, for the message.
 
     Raises:
         ConfigError: if it is anything else.

@@ -25,8 +25,6 @@ class Described:
     """A setting as its class declares it.
 
     Args:
-        key: dotted.
-        value: plain.
         kind: its type in words, `float or null`.
         range: of its numbers in words, `at least 1`; empty without one.
         doc: the text below the field.

@@ -118,12 +118,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def keep_texts(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a tree whose texts are as typed: `name=007` and `name=no` are texts, though YAML has a number and false.
-
-    Args:
-        tree: settings, overrides included.
-        overrides: `key=value` words.
-    """
+    """Return a tree whose texts are as typed: `name=007` and `name=no` are texts, not YAML's number and false."""
     typed: dict[Keys, str] = {}
     for key, _, text in (override.partition("=") for override in overrides):
         keys = tuple(key.split("."))

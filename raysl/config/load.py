@@ -161,11 +161,6 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
     """Build one node of the tree, for settings outside a run's configuration.
 
-    Args:
-        kind: the class of the node, such as `DataConfig`.
-        tree: its plain settings.
-        key: of the node, for messages.
-
     Raises:
         ConfigError: as `from_dict`.
     """
@@ -178,8 +173,6 @@ def load_dumped(
     """Load the settings that `dump` wrote, without users' callbacks: a finished run does not need their files.
 
     Args:
-        text: the YAML text.
-        where: its file, for messages.
         trust_code: whether components that are not part of raysl may be imported, and settings followed that do more
             than read (`raysl.config.stored`).
         trusted: names of such components that may be imported in any case.

@@ -84,10 +84,6 @@ def without_trust(config: ConfigT, where: str) -> ConfigT:
     A field with the metadata `ASKS_TRUST` gets its default, which a warning says. A URI that is not opened is marked,
     so that its use is an error and all else goes on: a user may give another source.
 
-    Args:
-        config: a `RunConfig`.
-        where: its file, for messages.
-
     Raises:
         ConfigError: if the backbone is one that is fetched by its name.
     """

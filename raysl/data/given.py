@@ -35,7 +35,6 @@ class GivenImages(Split):
     """Images in memory, or files that are read when they are needed.
 
     Args:
-        images: each of them.
         labels: int64 [N], -1 where unlabelled.
         names: of the images, for messages; default: their numbers.
     """
@@ -140,7 +139,6 @@ def to_stored(image: Any, name: str, bands: Bands | None = None) -> bytes | np.n
 
     Args:
         image: a uint8 tensor [3, H, W] or [1, H, W], an array [H, W, 3] or [H, W], or a Pillow image.
-        name: for messages.
         bands: how channels are read that are taken as they are stored: then [C, H, W] and [H, W, C] of any numbers.
 
     Raises:

@@ -18,12 +18,7 @@ PIXELS_VARIABLE, BYTES_VARIABLE = "RAYSL_MAX_PIXELS", "RAYSL_MAX_FILE_BYTES"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a dataset's settings; None: those of the environment.
-
-    Args:
-        max_pixels: of a decoded image.
-        max_file_bytes: of its file.
-    """
+    """Limits of a dataset's settings; None: those of the environment."""
 
     max_pixels: int | None = None
     max_file_bytes: int | None = None

@@ -102,10 +102,6 @@ def check_inner(config: DataConfig, where: str) -> None:
     An inner source has the settings that decide which images it has: those that it declares, those that choose among
     its images, and common ones that it marks with OF_THE_IMAGES, such as `image_size` where images are drawn.
 
-    Args:
-        config: settings of the inner source.
-        where: its name in the message.
-
     Raises:
         ConfigError: naming the first setting that differs from its default.
     """

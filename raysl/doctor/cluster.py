@@ -37,9 +37,6 @@ class Node:
     """A node that is up, as the head knows it.
 
     Args:
-        id: Ray's, hexadecimal.
-        address: its IP address.
-        is_head: whether it is the head.
         cpus, gpus: that it offers to Ray.
         object_store: GiB.
     """
@@ -167,7 +164,6 @@ def ask_storage(asked: Sequence[Node], uri: str, note: str, patience: float = 1.
     """Return `storage_speed` of nodes, by id; all read and write at a time.
 
     Args:
-        asked: the nodes.
         uri, note: of a `StorageProbe`.
         patience: factor of the time in which they must answer.
     """
@@ -180,7 +176,6 @@ def ask_sums(asked: Sequence[Node], patience: float = 1.0) -> Answer:
     """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs.
 
     Args:
-        asked: the nodes.
         patience: factor of the time in which they must meet and answer.
     """
     enter(f"summing tensors over {len(asked)} nodes")
@@ -205,7 +200,6 @@ def ask_images(cpus: float, patience: float = 1.0) -> Answer:
     """Return `image_speed` with as many data tasks.
 
     Args:
-        cpus: of the cluster that are free.
         patience: factor of the time in which it must end.
     """
     enter("decoding images on the cluster")

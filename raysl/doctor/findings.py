@@ -140,12 +140,7 @@ def busy_nodes(nodes: list[dict[str, Any]]) -> str:
 
 
 def of_sums(answer: "Answer", busy: str = "") -> list[str]:
-    """Return what is wrong with sums over nodes.
-
-    Args:
-        answer: what they answered.
-        busy: of `busy_nodes`.
-    """
+    """Return what is wrong with sums over nodes."""
     if answer.is_late and busy:
         return [f"nodes cannot sum tensors together: {answer.error}; {busy}"]
     if answer.error is not None:
@@ -162,12 +157,7 @@ def of_sums(answer: "Answer", busy: str = "") -> list[str]:
 
 
 def of_images(answer: "Answer", busy: str = "") -> list[str]:
-    """Return what is wrong with the way of images.
-
-    Args:
-        answer: what the cluster answered.
-        busy: of `busy_nodes`.
-    """
+    """Return what is wrong with the way of images."""
     if answer.error is None:
         return []
     advice = busy or "end what holds the CPUs, or look at `ray status`"

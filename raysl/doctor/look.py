@@ -26,7 +26,6 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     """Look at the cluster of RAY_ADDRESS.
 
     Args:
-        address: of the cluster, to show.
         storage: local path or URI that every node has to read and write; None: none.
 
     Returns:
@@ -84,11 +83,7 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
 
 
 class _Probed:
-    """A storage with the driver's probe in it while inside; `facts` are what was seen.
-
-    Args:
-        uri: of the storage.
-    """
+    """A storage with the driver's probe in it while inside; `facts` are what was seen."""
 
     def __init__(self, uri: str) -> None:
         self.given = uri

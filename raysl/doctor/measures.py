@@ -24,11 +24,7 @@ ROWS = 64
 
 
 class StorageProbe:
-    """A folder `.doctor_...` in a storage, with a note and a sample that every node has to be able to read.
-
-    Args:
-        storage: local path or URI.
-    """
+    """A folder `.doctor_...` in a storage, with a note and a sample that every node has to be able to read."""
 
     def __init__(self, storage: str) -> None:
         self.storage = Folder(storage)

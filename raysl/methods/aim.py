@@ -90,12 +90,7 @@ class AIM(Method):
 
 
 class Head(nn.Module):
-    """From tokens to the pixels of the next patch, each token by itself (section 3.2, "MLP prediction heads").
-
-    Args:
-        config: of the method.
-        backbone: the network whose tokens it gets.
-    """
+    """From tokens to the pixels of the next patch, each token by itself (section 3.2, "MLP prediction heads")."""
 
     positions: Tensor
 

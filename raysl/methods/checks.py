@@ -19,7 +19,6 @@ def check_two_views(setup: Setup, why: str) -> None:
     """Refuse numbers of views other than two.
 
     Args:
-        setup: facts and settings of the run.
         why: what the method does with two views, for the message.
 
     Raises:
@@ -60,7 +59,6 @@ def check_queue(setup: Setup, what: str) -> None:
     """Refuse a queue smaller than a batch.
 
     Args:
-        setup: facts and settings of the run.
         what: what happens to its rows too early, such as "keys would leave before a query met them".
 
     Raises:

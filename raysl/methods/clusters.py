@@ -27,7 +27,6 @@ def embed_all(
     Args:
         network: from images [B, 3, H, W] to features [B, D].
         batches: from `Method.before_epoch`.
-        device: of the images.
     """
     results = [(batch.index, at_least_fp32(network(batch.views["image"][:, 0]))) for batch in batches()]
     width = max(dist.gather_objects(results[0][1].shape[1] if results else 0))  # a rank may have no images
@@ -52,9 +51,7 @@ def feature_clusters(features: Tensor, k: int, num_iters: int, seed: int, pca_di
 
     Args:
         features: of images.
-        k: number of clusters.
         num_iters: rounds of k-means.
-        seed: of the initial rows.
         pca_dim: number of principal components to whiten first, all if the features have fewer; None for the features
             themselves.
 

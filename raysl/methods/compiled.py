@@ -53,7 +53,6 @@ def compile_step(method: Method, with_graphs: bool) -> None:
     """Have the forward pass of a method run its `training_step` compiled; names of weights stay as they are.
 
     Args:
-        method: on its device.
         with_graphs: record the kernels of a step as CUDA graphs, and replay them.
     """
     # The function of the class, not of the object: a copy of the method then computes with its own weights.

@@ -32,9 +32,7 @@ class Lesson:
     """A teacher, and the student's heads for it; the method owns the modules.
 
     Args:
-        given: the teacher's settings.
         images: turns the student's images into the teacher's.
-        teacher: the network, with its classifier for target=labels.
         head: from the student's features to the teacher's features or scores.
         stage: the teacher's map, for target=tokens.
         place_head: from the features of a place to the teacher's.
@@ -53,9 +51,7 @@ def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig
 
     Args:
         setup: of the run; `hidden_dims` of its method are those of the heads.
-        backbone: the student.
         key: of the teacher below `method`, for messages.
-        given: the teacher's settings.
 
     Raises:
         ConfigError: if the teacher cannot be read.

@@ -118,8 +118,6 @@ class Decoder(nn.Module):
     """From the tokens of visible patches to the pixels of all patches (section 3, "MAE decoder").
 
     Args:
-        config: of the method.
-        backbone: the network whose tokens it gets.
         depth: of it, in blocks; default: `decoder_depth` of the settings.
         num_values: of its output for each patch; default: those of the patch's pixels.
     """

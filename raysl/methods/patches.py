@@ -12,10 +12,6 @@ from raysl.transforms.multi_block import MultiBlockMask
 def patch_side(setup: Setup, title: str) -> int:
     """Return the side of the backbone's patches in pixels.
 
-    Args:
-        setup: facts and settings of the run.
-        title: name of the method.
-
     Raises:
         ConfigError: if the backbone has no patches.
     """
@@ -113,8 +109,6 @@ def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockM
     """Return the mask of large views: none for half of them, else blocks that cover a share in `method.mask_share`.
 
     Args:
-        setup: facts and settings of the run.
-        title: name of the method.
         min_block: patches in the smallest block; None for a ninth of a view's, as in BEiT.
 
     Raises:

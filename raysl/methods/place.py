@@ -22,8 +22,6 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
     """Refuse contradictory settings, on the driver.
 
     Args:
-        train: settings.
-        method_class: class of the method.
         units: names of `Backbone.units` of its backbone.
 
     Raises:

@@ -18,12 +18,7 @@ from raysl.transforms.device import to_device
 
 
 class Recalled:
-    """Asks teachers for their outputs, or reads them.
-
-    Args:
-        setup: of the run.
-        lessons: the teachers.
-    """
+    """Asks teachers for their outputs, or reads them."""
 
     def __init__(self, setup: Setup, lessons: Sequence[Lesson]) -> None:
         self.setup = setup
@@ -34,9 +29,7 @@ class Recalled:
         """Return what `ask` does of a teacher; it computes if an image of the batch is not stored.
 
         Args:
-            number: of the teacher.
             images: all views of the batch [B*V, C, H, W].
-            batch: that they are of.
         """
         cache = self._cache(number, images)
         stored = None if cache is None else cache.read(_host_index(batch), self._cycle(batch))

@@ -35,7 +35,6 @@ class TeacherCache:
 
     Args:
         folder: of all caches; it is made where it is missing.
-        num_rows: number of images.
         basis: everything that the outputs depend on, in the types of JSON.
 
     >>> import tempfile

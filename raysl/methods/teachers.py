@@ -131,7 +131,6 @@ def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> 
     """Return the checkpoint at `method.teacher`, or another key, or the newest one of the run there.
 
     Args:
-        setup: of the run.
         key: the setting, for messages too.
         uri: its value. Default: read from the settings.
 
@@ -198,8 +197,6 @@ def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
     """Refuse a teacher that cannot be read or downloaded, does not take the views, or does not know their classes.
 
     Args:
-        setup: of the run.
-        given: the teacher's settings.
         key: of the teacher below `method`: `teacher`, or `teachers[0]`.
 
     Raises:

@@ -34,8 +34,6 @@ def build_optimizer(
     Loading a state keeps the groups' scales of the present settings, and keys of a group that a newer torch has added.
 
     Args:
-        method: the method to optimise.
-        optim: settings of the optimizer.
         optimizer_class: the resolved class, for a name that is not known in this process.
         is_shared: whether each of several ranks keeps a share of the state.
 

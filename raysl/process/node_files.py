@@ -21,12 +21,7 @@ _LOCK = "lock"
 
 
 class NodeFolder:
-    """A folder that stays while it is in use; `close` ends the use by this process.
-
-    Args:
-        path: of the folder.
-        lock: open file descriptor of its lock.
-    """
+    """A folder that stays while it is in use; `close` ends the use by this process."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path

@@ -141,7 +141,6 @@ def benchmarks_section(scores: Sequence[Score], anchors: Mapping[str, str]) -> s
     """Return every score, by benchmark; a long table is folded.
 
     Args:
-        scores: the rows.
         anchors: ids of the drawings of a benchmark, by its name, where there are any.
     """
     if not scores:

@@ -28,8 +28,6 @@ def score_table(
     """Return scores as rows under names that are HTML; empty columns are left out.
 
     Args:
-        scores: the rows.
-        names: of each.
         with_notes: whether their notes are a column.
         anchors: ids on the page by benchmark; where they are given, each benchmark's rows stand under its name, which
             is a link to its id if it has one.

@@ -70,10 +70,6 @@ _KINDS = {
 def parse_score(content: dict[str, Any], where: str) -> Score:
     """Return the score of a JSON object; without an interval where one of its bounds was not finite.
 
-    Args:
-        content: the object.
-        where: its file, for messages.
-
     Raises:
         Damaged: if a field is missing, unknown or of another type.
     """

@@ -44,11 +44,7 @@ class Gain:
         return "better" if (self.interval[0] < 0) == self.is_lower_better else "worse"
 
     def words(self, rival: str) -> str:
-        """Return part of a sentence: better than raw pixels by 12.30 (95 %: 9.80 to 14.80).
-
-        Args:
-            rival: in words.
-        """
+        """Return part of a sentence: better than raw pixels by 12.30 (95 %: 9.80 to 14.80)."""
         unit = f" {self.unit}" if self.unit not in ("", "%") else ""
         if self.interval is None:
             side = "below" if self.change < 0 else "above"
@@ -63,10 +59,6 @@ def gain(score: Score, rival: str) -> Gain | None:
     """Return the difference between a score and a rival; None where either is unknown.
 
     Where the interval of the difference is unknown, the rival's interval or deviation counts as equally wide.
-
-    Args:
-        score: of a benchmark.
-        rival: a key of `RIVALS`.
     """
     other = getattr(score, rival)
     if other is None or not math.isfinite(score.trained - other):

@@ -40,11 +40,7 @@ def announce(
     """Note the start in events.jsonl, which the driver shows.
 
     Args:
-        plan: plan of the run.
-        state: state of the run.
-        logs: local folder of the run's logs.
         nodes: addresses of the nodes of all workers.
-        disk: disk of the logs.
         lost_step: updates that had been done when workers were lost just before.
     """
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"

@@ -21,7 +21,6 @@ def claim_cpus(folder: RunFolder, since: CpuTime | None) -> Cpus | None:
     """Return the CPUs on which a run counts: those of its first start, else those that other work leaves now.
 
     Args:
-        folder: folder of the run.
         since: beginning of the measurement; None: nothing is measured.
 
     Returns:

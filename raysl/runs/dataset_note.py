@@ -45,8 +45,6 @@ class DatasetNote:
     """The facts that identify the training images of a run.
 
     Args:
-        fingerprint: of the split.
-        num_samples: number of images.
         num_classes: number of classes of their labels; 0 without labels.
         epoch_len: global batches in an epoch.
         content: see `Split.content`.
@@ -95,8 +93,6 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest
     """Note the dataset of a run, or compare it with the one noted before.
 
     Args:
-        folder: of the run.
-        config: its settings.
         now: the dataset as it is.
         newest: the run's newest whole checkpoint.
 

@@ -32,8 +32,6 @@ class Elastic(ElasticScalingPolicy):
 
     Args:
         scaling_config: least and largest number of workers, and their resources.
-        train: settings of the run.
-        shape: resources of each worker.
         trials: number of concurrent trials that share the cluster; 0 for a run that has it alone.
         last: updates to be done when this start ends, after which it grows no more; None if that is not known.
     """
@@ -124,7 +122,6 @@ class _Growth:
 
     Args:
         decision: what Ray's policy has decided.
-        main: the main worker.
     """
 
     def __init__(self, decision: ResizeDecision, main: Any) -> None:

@@ -19,7 +19,6 @@ class Executors(WorkerGroupCallback):
 
     Args:
         loader: reference to the loader of the run, in a list, so that Ray does not resolve it.
-        task_cpus: CPUs of a data task.
     """
 
     def __init__(self, loader: list[Any], task_cpus: float) -> None:

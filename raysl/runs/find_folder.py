@@ -19,11 +19,6 @@ def find_folder(folder: RunFolder, probe: str, board: Board) -> None:
 
     Workers that replace others wait for it for up to half an hour, since those have seen it.
 
-    Args:
-        folder: of the run.
-        probe: content of the note.
-        board: of the run.
-
     Raises:
         StorageError: if a node does not see the folder any more.
         ConfigError: if a node has never seen it.

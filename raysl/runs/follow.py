@@ -35,8 +35,6 @@ def showing_progress(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: 
     """Follow the run's logs: show new events and the newest line of metrics.
 
     Args:
-        folder: of the run.
-        plan: of the run.
         waits: shows what the start waits for; its `show` decides whether anything is shown.
         first: steps done before this start.
     """

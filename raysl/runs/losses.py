@@ -43,11 +43,7 @@ class Loss:
 
 
 class Losses:
-    """The notes of a run about its groups of workers.
-
-    Args:
-        board: of the run.
-    """
+    """The notes of a run about its groups of workers."""
 
     def __init__(self, board: Board) -> None:
         self.board = board

@@ -21,8 +21,6 @@ class MissingLines:
     """Says each minute which workers have no place, while a run waits for them.
 
     Args:
-        train: settings of the run.
-        shape: resources of each worker.
         nodes: returns the nodes that live.
         saved_step: returns the last saved step.
         activity: returns what the autoscaler does, in words; empty if it does nothing.
@@ -79,8 +77,6 @@ def describe_missing(
 train.workers=[1,2] goes on from step 40 with as many as there are
 
     Args:
-        train: settings of the run.
-        shape: resources of each worker.
         nodes: resources of each node that lives, by name.
         step: the last saved step, in updates of the run.
         waited_s: seconds since the wait began.

@@ -14,11 +14,7 @@ _run: Run | None = None
 
 
 class Presence(Callback):
-    """Notes the first step of this group of workers, which from then on can save a checkpoint when asked to stop.
-
-    Args:
-        board: of the run.
-    """
+    """Notes the first step of this group of workers, which from then on can save a checkpoint when asked to stop."""
 
     def __init__(self, board: Board) -> None:
         self.losses = Losses(board)

@@ -26,10 +26,6 @@ def telling_losses(folder: RunFolder, board: Board) -> Iterator["LossTeller"]:
     """Tell each loss in one line while inside; afterwards all of them stand in the run's events.
 
     Ray's own words go to `ray.log` in the run's folder.
-
-    Args:
-        folder: of the run.
-        board: of the run.
     """
     teller = LossTeller(folder, board)
     try:
@@ -80,11 +76,7 @@ class LossTeller:
 
 
 class RayLog:
-    """The file `ray.log` of a run, written by a thread of its own, so that a slow storage delays nobody.
-
-    Args:
-        folder: of the run.
-    """
+    """The file `ray.log` of a run, written by a thread of its own, so that a slow storage delays nobody."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder

@@ -35,9 +35,6 @@ class RayReporter(Reporter):
     """Reports to Ray Train's controller; checkpoints of remote runs are uploaded while training goes on.
 
     Args:
-        folder: of the run.
-        logs: local folder of the logs.
-        keep: number of newest checkpoints to keep.
         owner: of the run's folder, if remote; nothing is stored once another driver owns it.
         disk: remembers whether it is full.
     """

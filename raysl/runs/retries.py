@@ -67,11 +67,7 @@ class Failures:
 
 
 def saved_step(uri: str) -> int:
-    """Return the step of the newest whole checkpoint of a run; 0 without one, or while the storage fails.
-
-    Args:
-        uri: of the run's folder.
-    """
+    """Return the step of the newest whole checkpoint of a run; 0 without one, or while the storage fails."""
     try:
         return newest_whole(Folder(uri), ()).step
     except ConfigError:

@@ -57,8 +57,6 @@ class TrainedRun:
     """A run after its training.
 
     Args:
-        config: its settings.
-        folder: its folder.
         checkpoint: URI of the newest checkpoint.
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None.
         metrics: the newest value of every logged number, and step and epoch of the checkpoint.
@@ -126,10 +124,8 @@ def training(
     """Train a run; inside the block it is trained, and its folder is still locked, so that it can be measured.
 
     Args:
-        config: the run's settings.
         measure: checks what will be measured of the run, and brings the online kNN; see `prepare`.
         callbacks: see `raysl.pretrain`, as for the other arguments.
-        show_progress: whether to show how training goes.
         until: epochs after which training pauses.
         stop: asks the run to save a checkpoint and stop.
 
@@ -184,15 +180,10 @@ class _Start:
     """A start of a run, from its newest checkpoint to its end or the epoch to pause at.
 
     Args:
-        run: settings and images.
-        folder: folder of the run.
-        owner: owner of the folder, where it is remote.
         newest: the checkpoint to go on from.
         marks: moments of the start so far, seconds since 1970, by name.
         cpu_time: use of CPUs up to the beginning of this start.
         callbacks: observers of Ray Train's.
-        signals: signals to this process.
-        waits: display of what the start waits for.
         until: epoch to pause at.
         stop: asks the run to stop.
     """

@@ -29,9 +29,6 @@ class Stopping:
     """Asks the workers of a run to save a checkpoint and stop, or ends the run where none trains.
 
     Args:
-        folder: folder of the run.
-        board: board of the run.
-        signals: signals of this process.
         stop: event by which another thread asks for the same, or None.
         left: returns a description of what is kept if the run ends now.
     """

@@ -53,9 +53,6 @@ class RemoteStore(Store):
     `put` waits for the upload of the checkpoint before; if that fails, the older one is given up for the newer one.
 
     Args:
-        folder: of the run.
-        logs: local folder of the logs.
-        keep: number of checkpoints to keep.
         tell: takes a sentence when one cannot be stored.
         owner: of the run's folder; nothing more is stored once another driver owns it.
         on_saved: takes the name of each stored checkpoint.
@@ -197,8 +194,6 @@ class LocalStore(RemoteStore):
     there in the background.
 
     Args:
-        folder: of the run.
-        keep: number of checkpoints to keep.
         tell: takes a sentence when one cannot be stored.
         on_saved: takes the name of each stored checkpoint.
         disk: remembers whether it is full.

@@ -65,7 +65,6 @@ def run_workers(
 
     Args:
         job: what the workers do.
-        shape: device and resources of a worker.
         callbacks: observers of Ray Train's, called in its controller.
         step: of the checkpoint from which they go on.
         look: called several times a second; what it raises ends the workers, and is raised here.

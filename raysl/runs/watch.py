@@ -54,7 +54,6 @@ class Watch(ControllerCallback, WorkerGroupCallback):
     """Notes on the board of a run whether a group of workers is there and what was lost, and ends a group that hangs.
 
     Args:
-        board: of the run.
         hang_timeout_s: seconds for which a worker may keep the others waiting.
     """
 

@@ -66,14 +66,11 @@ class Job:
     """A run as the driver sends it to the workers. All names are resolved: user files need not exist there.
 
     Args:
-        run: settings, images and classes.
         task_cpus: CPUs of a data task.
         probe: text that the driver wrote into the run's folder, for workers to find there.
-        owner: owner of the run's folder, if remote.
         marks: moments of the start so far, in seconds since 1970, by name.
         last: updates to be done when this start ends; None: all of the run.
         cpus: CPUs on which the run counts, on machines like the one of its first start; None: all.
-        tags: tags of the run's metrics.
     """
 
     run: Prepared

@@ -29,7 +29,6 @@ class RecentlyUsed(Generic[T]):
         """Return the value of a key.
 
         Args:
-            key: of the value.
             make: returns the value with its size in bytes; called if it is not cached.
             is_kept: whether a value that was made is cached.
         """

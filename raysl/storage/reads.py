@@ -95,8 +95,6 @@ def read_file(system: fs.FileSystem, path: str, most: int | None = None) -> byte
     """Return the content of one file, read with `retrying`.
 
     Args:
-        system: file system of the file.
-        path: path of the file.
         most: bytes; a file with more is not read. What fsspec reads, such as a website, is limited only where it says
             its size.
 
@@ -159,8 +157,6 @@ def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes:
     """Return parts of one file, read with `retrying`; of a remote file, several at a time.
 
     Args:
-        system: file system of the file.
-        path: path of the file.
         offsets: start of each part, in bytes.
         sizes: size of each part, in bytes.
 
@@ -187,8 +183,6 @@ def read_together(system: fs.FileSystem, path: str, offsets: Int64s, sizes: Int6
     """Return parts of one file, in any order; parts of a remote file that lie close together are one request.
 
     Args:
-        system: file system of the file.
-        path: path of the file.
         offsets: int64 [N], start of each part in bytes.
         sizes: int64 [N], bytes of each part.
 
@@ -226,11 +220,6 @@ class RangeFile:
 
     A range is twice as long as the one before while the reader goes on near its end, and short after a long skip: a
     request costs as much time as the transfer of some megabytes.
-
-    Args:
-        system: file system of the file.
-        path: path of the file.
-        num_bytes: its size.
     """
 
     def __init__(self, system: fs.FileSystem, path: str, num_bytes: int) -> None:
@@ -284,11 +273,6 @@ def small_reads(system: fs.FileSystem) -> int:
 
 def in_parallel(work: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
     """Yield what `work` returns for each item, in their order; only some results ahead of the caller are kept.
-
-    Args:
-        work: called in threads.
-        items: any number.
-        threads: calls at a time.
 
     >>> list(in_parallel(len, ["a", "bcd"], threads=2))
     [1, 3]

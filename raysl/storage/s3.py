@@ -42,7 +42,6 @@ def delete(system: fs.FileSystem, paths: Sequence[str]) -> None:
     """Delete files, those that are there, and leave no empty object for their folder.
 
     Args:
-        system: of the files.
         paths: of files in one bucket.
 
     Raises:

@@ -23,7 +23,6 @@ class Board:
     """Writes a leaderboard regularly, and at the end.
 
     Args:
-        folder: of the sweep.
         make: the leaderboard as things stand, with what the sweep does.
     """
 

@@ -67,7 +67,6 @@ def warn_about_space(sweep: SweepConfig, epochs: int) -> None:
     """Say plainly what a sweep will not do, and how few values a range has.
 
     Args:
-        sweep: its settings.
         epochs: of the longest trial.
     """
     if sweep.scheduler == "population" and sweep.interval >= epochs:

@@ -31,12 +31,6 @@ RUNS = ("configs", "checkpoints", "seeds", "trials")
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
     """Claim a folder for this sweep, or check that it belongs to it.
 
-    Args:
-        folder: of the sweep.
-        name: of the sweep.
-        bases: base configurations of its trials, by name.
-        sweep: its settings.
-
     Returns:
         A line for each setting that has changed since the last start.
 

@@ -25,7 +25,6 @@ class Draws:
     """The draws of a sweep by their place, a file each, without credentials.
 
     Args:
-        folder: of the sweep.
         space: what varies; values with credentials are read from it again.
         configs: names of the base configurations.
         may_write: whether draws are written; not in a dry run.

@@ -16,8 +16,6 @@ def make_entries(
     """Return the entries in the order of drawing; for a run that was trained in parts, of its newest part.
 
     Args:
-        records: of the trials.
-        folder: of the sweep.
         protocols: returns the protocols of a trial's measurements, see `Entry.protocols`.
     """
     newest = {record.trial.name: record for record in records}
@@ -28,9 +26,7 @@ def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[st
     """Return the entry of a run; that of a stopped run ends at the epoch of the verdict.
 
     Args:
-        record: of the trial.
         index: of the trial in the order of drawing.
-        folder: of the sweep.
         protocols: of its measurements, see `Entry.protocols`.
     """
     trial, verdict = record.trial, record.verdict

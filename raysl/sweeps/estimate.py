@@ -78,7 +78,6 @@ def whole_seconds(record: Record, elapsed: float, before: float) -> float | None
     """Return the seconds of a whole trial by the part of a running one: its start, and its steps on and on.
 
     Args:
-        record: of the running trial.
         elapsed: seconds since it was started, start-up included.
         before: epoch that it had come to then.
 

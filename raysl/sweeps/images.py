@@ -28,7 +28,6 @@ class TrainedImages:
     many datasets as trials.
 
     Args:
-        folder: of the sweep.
         bases: what its trials depart from that are trained, by name.
     """
 
@@ -54,10 +53,6 @@ class TrainedImages:
 
     def check(self, name: str, records: Iterable[Record]) -> None:
         """Refuse to continue if trials ended on other images, unless `data.changed` is `accept`.
-
-        Args:
-            name: of the sweep.
-            records: its trials.
 
         Raises:
             ConfigError: with how many trials ended on others, and what has changed.

@@ -123,9 +123,6 @@ class Judge:
     """Decides which trials are stopped, and where, from the results so far.
 
     Args:
-        rule: that decides.
-        rungs: when.
-        objective: what is better.
         group: which trials are compared; default: all.
 
     Attributes:
@@ -198,8 +195,6 @@ class Judge:
         """Judge a trial at all epochs with enough results; return whether it is settled.
 
         Args:
-            index: of the trial.
-            course: of the trial.
             group: of the trial, of which all members drawn before were judged.
             is_first: whether those are settled.
         """

@@ -61,7 +61,6 @@ def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str,
     """Return a line for each benchmark that has to be measured again because its code has changed.
 
     Args:
-        records: trials so far.
         measures: returns the digests of a trial's settings and code now, by benchmark.
     """
     counts: Counter[str] = Counter()

@@ -45,7 +45,6 @@ class PopulationSearch:
     """Produces the trials of a population; one trial = one member for one interval.
 
     Args:
-        sweep: settings of the sweep.
         bases: the one configuration that all trials change, by name.
         seed: seed of all random choices.
         fork: makes a new run start from its parent's checkpoint; called before any run of its interval starts.

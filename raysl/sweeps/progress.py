@@ -20,9 +20,7 @@ class Progress:
     """Counts the trials of a replay.
 
     Args:
-        replay: which trials there are.
         parts: in which each run is trained, each a trial: more than one in a population.
-        objective: number that is logged for each trial.
         is_exact: whether `num_trials` depends on no result.
     """
 
@@ -83,8 +81,6 @@ class Progress:
         """Describe a trial that has ended, and the rest of the sweep.
 
         Args:
-            record: of the trial.
-            concurrent: trials at a time.
             begun: as of `seconds_left`.
         """
         number = self._number(record)

@@ -49,7 +49,6 @@ class Promotion:
     Args:
         reduction: one in so many is promoted.
         rungs: epochs at which trials wait.
-        objective: what is better.
         group: which trials are compared; default: all.
 
     Attributes:

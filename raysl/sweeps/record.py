@@ -160,8 +160,6 @@ def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping
     """Update a record from its run's folder; it stays as it is while the storage fails.
 
     Args:
-        record: to be changed.
-        folder: of its run.
         judged_by: number of the course.
         measures: what is asked for now, see `measures_of`: a note of something else counts as unfinished.
     """

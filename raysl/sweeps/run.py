@@ -89,11 +89,6 @@ def sweep(
 class SweepRun:
     """A sweep whose settings have been checked.
 
-    Args:
-        base: settings with its name and storage.
-        bases: base settings of its trials, by name.
-        sweep: its settings.
-
     Raises:
         ConfigError: if a setting is wrong.
     """
@@ -197,9 +192,6 @@ class SweepRun:
 
     def run(self, signals: Any) -> Leaderboard:
         """Run the trials that are left.
-
-        Args:
-            signals: of `raysl.process.signals.handling_signals`.
 
         Raises:
             ConfigError: if another sweep has this name, or trials have ended on other images.

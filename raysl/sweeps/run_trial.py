@@ -29,7 +29,6 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
     """Train a run, measure it at its end, and write its note.
 
     Args:
-        config: of the run.
         settings: of it that vary, which TensorBoard shows.
         until: epoch to train to; default: its end.
 
@@ -69,7 +68,6 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     """Measure a checkpoint instead of training; results, report and note go to the trial's folder.
 
     Args:
-        uri: of the checkpoint, or of a run.
         config: what it is measured by: benchmarks, images and seed; name and storage are those of the trial.
         settings: of it that vary.
 
@@ -191,8 +189,6 @@ def failed_note(config: RunConfig, reason: str, begun: float | None = None, earl
     """Return the note of why a trial failed for good, with the numbers that its run logged and measured, and its cost.
 
     Args:
-        config: of its run.
-        reason: why it failed.
         begun: when its newest start began, in seconds since 1970; default: now, and `earlier` is read.
         earlier: note of the starts before that one.
     """

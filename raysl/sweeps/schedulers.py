@@ -9,7 +9,6 @@ def judge_of(sweep: SweepConfig, epochs: int) -> Judge | Promotion | None:
     """Return the judge that stops trials early; None for no scheduler and for populations.
 
     Args:
-        sweep: its scheduler, and the settings of that.
         epochs: of the longest trial.
     """
     first = halving_rungs(sweep.grace_epochs, sweep.reduction, epochs)

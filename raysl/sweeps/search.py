@@ -56,7 +56,6 @@ class RandomSearch:
     """Draws, each with every grid value and every configuration; then the same again with further seeds.
 
     Args:
-        sweep: settings of the sweep.
         bases: what trials depart from, by name.
         seed: of what is drawn.
     """

@@ -36,7 +36,6 @@ class End:
     """The end of a trial whose folder is still to be read.
 
     Args:
-        record: of the trial.
         failure: why it failed for good, or None.
         since: when it ended, by the monotonic clock.
     """
@@ -52,7 +51,6 @@ class Stage:
     Args:
         replay: which trials come and which are stopped.
         bases: what they depart from.
-        folder: of the sweep.
         concurrent: trials at a time.
         told: called after each look, and when a trial has ended.
     """
@@ -132,8 +130,6 @@ class Stage:
         """Record a failure of a trial, which is tried again if `number` is at most `retries`.
 
         Args:
-            record: of the trial.
-            reason: why it failed, in one line.
             trace: what is written into its folder, without credentials.
             number: of failures so far, this one included; those do not count in which a node was taken back.
             retries: times that a trial is tried again.
@@ -179,7 +175,6 @@ class Stage:
         """Record the end of a trial, as soon as its folder can be read.
 
         Args:
-            record: of the trial.
             failure: why it failed for good; None if it came to its end.
         """
         self.ends[record.trial.name] = end = End(record, failure)

@@ -50,9 +50,6 @@ class SweepStart:
     def run(self, signals: Any) -> None:
         """Run the trials that are left.
 
-        Args:
-            signals: of `raysl.process.signals.handling_signals`.
-
         Raises:
             ConfigError: if no trial reports what the sweep looks at, or the sweep cannot go on.
             RunFailed: if Ray ends.

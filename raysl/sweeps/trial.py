@@ -35,7 +35,6 @@ class Trial:
 
     Args:
         settings: what varies, by dotted key.
-        seed: of the run.
         config: configuration that it departs from, by its name, or `ALONE`.
         parents: whose weights it goes on from, and whose those went on from, the newest first; a new run has none.
         until: epoch that it trains to; None: to the end, with what is measured then.
@@ -84,9 +83,6 @@ def trial_name(
     """Return `trial_` and eight hexadecimal digits of a hash of the settings without credentials.
 
     Args:
-        settings: what varies.
-        seed: of the run.
-        config: configuration that it departs from.
         parent: run and epoch whose weights it goes on from.
     """
     whole = {"settings": bare_tree(dict(settings)), SEED: seed, CONFIG: bare_uri(config), "parent": parent}

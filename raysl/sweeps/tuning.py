@@ -188,7 +188,6 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
     """Run the rest of a sweep, in a process that is connected to a cluster.
 
     Args:
-        stage: what goes on in it.
         retries: times that a trial that failed is tried again.
         checkpoints: names of what is measured and not trained.
 

@@ -51,7 +51,6 @@ def plain_blocks(
     read in units.
 
     Args:
-        split: the images.
         most: number of images over all ranks.
         rows: images of a block, unless their storage has larger units.
         is_held_out: whether the split is the held-out one.
@@ -92,7 +91,6 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
     Args:
         stream: of the run; one without a loader is read from its beginning.
         most: number of images over all ranks.
-        device: of the batches.
     """
     if isinstance(stream, _Loading):
         whole = stream.loader.split
@@ -129,11 +127,6 @@ class _Loading(Protocol):
 
 def as_stream(batches: BatchStream | Sequence[Batch], state: TrainState, plan: TrainPlan) -> BatchStream:
     """Return the batches that `fit` was given as a stream.
-
-    Args:
-        batches: a stream, or a list.
-        state: the state to train.
-        plan: how to train it.
 
     Raises:
         ConfigError: if it is neither, or the batches do not fit the plan and the method.

@@ -17,10 +17,6 @@ class EpochLines:
     """Shows a line at the end of each epoch: its last loss, and how long the rest takes.
 
     A program that has set up logging finds the lines in its log; else they go to stderr.
-
-    Args:
-        plan: of the training.
-        first: steps done before.
     """
 
     def __init__(self, plan: TrainPlan, first: int) -> None:

@@ -27,7 +27,6 @@ def check_expected_names(
     """Refuse to expect, to stop early by, or to keep checkpoints by a number that will not be reported.
 
     Args:
-        config: the run's settings.
         method_class: class of its method. If it does not declare what it logs, any name without a slash is accepted; if
             the run has callbacks, any name at all, but for one that begins like the online kNN's.
         measured: names of the numbers of its benchmarks.

@@ -27,7 +27,6 @@ def note_event(logs: Path, event: str, kind: str | None = None, nodes: Sequence[
     """Add a line to the events of a run, which the driver shows.
 
     Args:
-        logs: local folder of the run's logs.
         event: a sentence without a full stop.
         kind: `save` for events that reports leave out, `loss` for what was lost, and `finished`, `stopped` or `failed`
             for the end of a start.

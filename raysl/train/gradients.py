@@ -27,10 +27,7 @@ def backward_in_parts(
     """Run forward and backward of each part; gradients add up in the parameters, and over ranks with the last part.
 
     Args:
-        model: the method, or its wrapper by `dist.data_parallel`.
         batch: this rank's rows.
-        plan: number and rows of the parts.
-        step: the point in training.
         scaler: scales the loss before backward, if enabled.
 
     Returns:

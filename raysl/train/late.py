@@ -102,7 +102,6 @@ class FiniteCheck:
     calls `settle` before it logs, ends an epoch or saves.
 
     Args:
-        device: of the training.
         tell: called on all ranks with the step of that loss, before the run ends.
         agreement: exchanges the flags of a step; on a GPU the loop has it do so after each step.
     """

@@ -119,8 +119,6 @@ def seed_step(seed: int, step: int, rank: int | None) -> None:
     """Seed all generators for a step, so that no generator's state has to be saved.
 
     Args:
-        seed: of the run.
-        step: updates done.
         rank: None before an epoch, when all ranks draw the same numbers.
     """
     number = step_seed(seed, step, rank)

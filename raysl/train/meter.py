@@ -16,7 +16,6 @@ class Meter:
     """Times the steps since the last reading by this process's clock; a GPU has to be synchronised before a reading.
 
     Args:
-        device: of the training.
         warm_up: number of first steps that are not timed.
     """
 

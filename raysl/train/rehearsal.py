@@ -39,8 +39,6 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
 
     Args:
         setup: of the run on GPUs; `setup.plan.world` ranks are pretended.
-        classes: of its components.
-        recipe: views of the method.
 
     Raises:
         ConfigError: if batches have targets in place of views.

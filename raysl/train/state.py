@@ -250,11 +250,6 @@ def _lay_out_state(optimizer: Optimizer) -> None:
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
     """Refuse to go on from a checkpoint of another method.
 
-    Args:
-        meta: content of its `meta.json`.
-        uri: of the checkpoint.
-        config: settings of the run.
-
     Raises:
         ConfigError: if the methods differ.
     """

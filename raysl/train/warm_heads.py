@@ -25,7 +25,6 @@ class WarmHeads:
     Nothing has to be stored: a step is one of the first by its number.
 
     Args:
-        method: the method in training; its gradients are complete when `drop_gradients` is called.
         length: how long the backbone waits, or None for not at all.
     """
 

@@ -89,8 +89,6 @@ def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | N
 
     Args:
         node: the group of the schedule, with VISSL's defaults in it.
-        epochs: of the run.
-        batch: of the run.
         scaling: how VISSL scales it; None if it does not.
 
     Raises:

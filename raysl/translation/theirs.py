@@ -62,7 +62,6 @@ class Theirs:
     """The settings of VISSL, with its defaults below them.
 
     Args:
-        tree: settings of the files.
         defaults: values of keys that they may leave out, by dotted key.
     """
 

@@ -47,7 +47,6 @@ class Line:
     """One key of a configuration of VISSL.
 
     Args:
-        key: dotted, as its files have it.
         value: its value there, or VISSL's default.
         is_given: whether the files have it.
         kind: how its meaning here compares.
@@ -69,12 +68,7 @@ class Line:
 
 
 class Translation:
-    """Collects the lines of a translation.
-
-    Args:
-        theirs: settings of VISSL.
-        name: of the run.
-    """
+    """Collects the lines of a translation."""
 
     def __init__(self, theirs: Theirs, name: str) -> None:
         self.theirs = theirs

@@ -31,8 +31,6 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
     """Translate a configuration of VISSL.
 
     Args:
-        tree: its settings, with or without the group `config` around them.
-        name: of the run.
         chosen: raysl's settings that the user gives beside it, by dotted key.
 
     Raises:

@@ -35,7 +35,6 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
         labels: int64 [N].
         num_classes: labels lie in [0, num_classes).
         share: in (0, 1), rounded to whole images of each class.
-        seed: of the choice.
 
     Raises:
         ConfigError: if none is held out.
@@ -56,12 +55,6 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
 
 def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> None:
     """Refuse images where no class has enough to hold one out, as far as the counts are known.
-
-    Args:
-        images: facts on them.
-        share: of each class.
-        name: of the benchmark.
-        settings: its field of which a single one needs no choice.
 
     Raises:
         ConfigError: with the numbers.

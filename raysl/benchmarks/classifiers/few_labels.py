@@ -45,7 +45,6 @@ def few_label_metrics(
         num_classes: labels lie in [0, num_classes).
         labels: of each class; several values are all measured, each once.
         draws: random choices of them.
-        seed: of the choices.
         what: begins the titles, such as `kNN`.
         classify: learns from some rows.
 

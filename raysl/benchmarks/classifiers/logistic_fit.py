@@ -36,7 +36,6 @@ def fit_logistic(
         index: int64 [M], places of the rows that are learned from.
         num_classes: labels lie in [0, num_classes).
         costs: the G values of C.
-        scaling: of the features.
         tolerance, max_iter: see `minimise`.
 
     Returns:
@@ -68,8 +67,6 @@ class _Rows:
         features: [N, D].
         labels: int64 [N] or [N, K].
         index: int64 [M], the places of the rows.
-        scaling: of the features.
-        device: that calculates.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, index: Tensor, scaling: Scaling, device: torch.device) -> None:

@@ -69,7 +69,6 @@ class Probes:
         weight: [G K, D].
         bias: [G K].
         num_classes: K.
-        scaling: of the features.
     """
 
     weight: Tensor
@@ -132,9 +131,7 @@ def train_probes(
         index: int64 [M], places of the rows that are trained on.
         num_classes: labels lie in [0, num_classes).
         settings: one for each of G classifiers.
-        scaling: of the features.
         length: and batches.
-        seed: of the order.
     """
     device, width = device_for(features), len(settings) * num_classes
     dtype = rows_of(features, index[:1], device).dtype

@@ -48,15 +48,7 @@ class TargetConfig(BenchmarkConfig):
 
 @dataclass(frozen=True)
 class Course:
-    """What is trained, and for how long.
-
-    Args:
-        method: settings of the method.
-        optim: optimizer and learning rate.
-        iterations: updates.
-        checkpoint_every: how often a checkpoint is saved.
-        clip_grad: largest norm of the gradient; None for any.
-    """
+    """What is trained, and for how long."""
 
     method: MethodConfig
     optim: OptimConfig

@@ -42,7 +42,6 @@ def coco_precisions(
     Args:
         detections, objects: of each image, in the same order.
         sizes: heights and widths of the images.
-        num_classes: K.
         kind: of overlaps, those of boxes or masks.
 
     Returns:

@@ -47,7 +47,6 @@ def depth_metrics(scores: Tensor, seed: int = 0) -> list[Metric]:
 
     Args:
         scores: of each image, see `depth_scores` [N, 6].
-        seed: of the bootstrap.
     """
     scores = scores[scores.isfinite().all(dim=1)]
     metrics = []

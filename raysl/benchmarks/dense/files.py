@@ -42,11 +42,6 @@ class Files:
     def of(cls, uri: str, names: Sequence[str], listed_in: str) -> "Files":
         """Find the files that a list names.
 
-        Args:
-            uri: of their folder.
-            names: of the files.
-            listed_in: name of the list, for messages.
-
         Raises:
             ConfigError: if one of them is not there.
         """

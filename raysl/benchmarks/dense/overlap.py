@@ -43,7 +43,6 @@ def overlap_metrics(counts: np.ndarray, seed: int = 0) -> list[Metric]:
 
     Args:
         counts: of each image, see `pixel_counts`, float64 [N, 3, K].
-        seed: of the bootstrap.
     """
     random = np.random.default_rng(seed)
     draws = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)  # [R, N]

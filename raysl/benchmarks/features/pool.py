@@ -43,9 +43,7 @@ def over_chunks(
     """Yield the result of the work on each chunk, in any order.
 
     Args:
-        work: on each chunk.
         networks: on the CPU; they are put into evaluation mode.
-        numbers: of the chunks.
         with_pool: whether actors hold the networks; default: where the cluster has GPUs.
 
     Raises:

@@ -89,12 +89,7 @@ class Rows:
 
 
 class Store:
-    """The stored features of a split, which may be incomplete.
-
-    Args:
-        folder: where they lie.
-        about: their description.
-    """
+    """The stored features of a split, which may be incomplete."""
 
     def __init__(self, folder: Folder, about: About) -> None:
         self.folder = folder

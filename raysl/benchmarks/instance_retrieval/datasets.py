@@ -44,8 +44,6 @@ def load(dataset: Dataset, path: str | None, query_splits: Sequence[str] = ("str
     """Read a dataset.
 
     Args:
-        dataset: which one.
-        path: its folder.
         query_splits: folders of Copydays whose images are the queries.
 
     Raises:

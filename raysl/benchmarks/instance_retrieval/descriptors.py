@@ -51,9 +51,7 @@ class Describer:
     Stages of a backbone are maps, for tokens those of their patches; other networks, such as raw pixels, have a vector.
 
     Args:
-        network: in evaluation mode.
         data: gives normalisation and channels.
-        recipe: the way.
 
     Raises:
         ValueError: if the stage, or the class token that the pooling needs, does not exist.
@@ -163,9 +161,6 @@ def describe(
     """Compute descriptors of images, which are read one by one.
 
     Args:
-        describer: the network.
-        images: where they lie.
-        whitening: of parts.
         most_broken: share of them that may be broken.
         only: numbers of those to describe; default: all. Descriptors do not depend on other images.
 

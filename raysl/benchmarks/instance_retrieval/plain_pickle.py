@@ -40,10 +40,6 @@ class _Plain(pickle.Unpickler):
 def read_plain(content: bytes, where: str) -> Any:
     """Read a pickle file of dicts, lists, texts, numbers and numpy arrays, written by Python 2 or 3.
 
-    Args:
-        content: of the file.
-        where: its name, for the message.
-
     Raises:
         ConfigError: if it names anything else, which is then not run, or is not a pickle file.
     """

@@ -32,12 +32,7 @@ class Search:
     """A dataset and how it is searched.
 
     Args:
-        dataset: its name.
-        path: its folder.
-        query_splits: of Copydays.
-        recipe: of the descriptors.
         crop_queries: whether boxes of queries are cut out.
-        similarity: of descriptors.
         whiten_on: folder of the images that the whitening is learned on; None for no whitening.
         whiten_dim: directions that are kept.
         whiten_images: images that it is learned on at most, an even share.

@@ -21,7 +21,6 @@ class Images:
     """Image files of one folder.
 
     Args:
-        uri: the folder.
         paths: below it.
         boxes: part of each that counts; empty, or None for an image, for the whole image.
     """
@@ -48,9 +47,6 @@ class InstanceSet:
 
 class ImageFiles:
     """The images below a folder, by name.
-
-    Args:
-        uri: folder or URI.
 
     Raises:
         ConfigError: if it cannot be read, or there are none.

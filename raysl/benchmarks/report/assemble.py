@@ -84,10 +84,6 @@ def assemble(
     """Return the report of a run, without its scores.
 
     Args:
-        loaded: the checkpoint that was measured.
-        images: what it was measured on.
-        pictured: those of them that are shown.
-        folder: of the run.
         facts: fields of the report that only the caller knows: times, events, command, the time of its end.
         retrieved: results of searches among these images, by benchmark, see `Findings.figures`.
     """

@@ -20,14 +20,7 @@ from raysl.storage.folder import Folder, outlast
 
 
 class Page:
-    """A report.
-
-    Args:
-        loaded: the checkpoint.
-        images: what is shown.
-        run: folder of the run.
-        home: folder of the report.
-    """
+    """A report."""
 
     def __init__(self, loaded: Checkpoint, images: MeasuredImages, run: Folder, home: Folder) -> None:
         self.loaded = loaded
@@ -74,14 +67,7 @@ class Page:
         return [redact(score.note) for score in scores] != [score.note for score in before.scores]
 
     def write(self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], pictured: Pictured) -> None:
-        """Write it.
-
-        Args:
-            results: in the order of the page.
-            notes: what could not be measured.
-            facts: fields that only the caller knows, where there is no report yet.
-            pictured: the images of its pictures.
-        """
+        """Write it."""
         if self.before is not None:
             facts = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
         figures = {result.name: result.figures for result in results if result.figures}

@@ -155,13 +155,9 @@ def training_run(
     """Return the settings of the run that trains a classifier on a network.
 
     Args:
-        context: of the benchmark.
-        config: settings of the benchmark.
         data: the training images; default: those of the benchmark.
-        num_train: how many they are.
         seed: of the order and the first classifier; default: that of the benchmark.
         freeze: whether the network stays as it is.
-        layer_decay: see `optim.layer_decay`.
         **method: settings of `Probe`.
 
     Returns:
@@ -220,12 +216,6 @@ def start_of(context: Context) -> tuple[str | None, BackboneConfig]:
 def named_run(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> RunConfig:
     """Return the run of a benchmark under a name that follows from everything that its result depends on: the same one
     at the next start, and another one for other settings, images, weights or code.
-
-    Args:
-        context: of the benchmark.
-        run: its settings but for the name.
-        config: settings of the benchmark.
-        images: training and test images.
     """
     return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config, images)}")
 

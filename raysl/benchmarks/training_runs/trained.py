@@ -159,10 +159,7 @@ def findings(results: Trained, title: str, endings: Sequence[str], context: Cont
     The best epoch is chosen by the images that it is measured on, and so is a little too good.
 
     Args:
-        results: of the training.
-        title: of the metrics, such as `Fine-tuned`.
         endings: of the names, see `suffixes`; one for each classifier.
-        context: of the benchmark.
     """
     metrics, seed = [], context.seed
     for number, ending in enumerate(endings):

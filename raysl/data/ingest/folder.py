@@ -38,7 +38,6 @@ def claim(folder: Folder, plan: Json, data: DataConfig) -> None:
     """Write the plan into a new folder, or check that the folder was begun with the same plan.
 
     Args:
-        folder: to fill.
         plan: everything that determines the content of its files.
         data: settings of the source.
 
@@ -117,8 +116,6 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
     `raysl.data.ingest.ingest.verify` compares all bytes.
 
     Args:
-        system: the file system of the root.
-        root: path of a folder.
         files: all files below it, by their paths there.
 
     Returns:
@@ -206,13 +203,7 @@ def files_of(manifest: Json) -> list[Json]:
 
 
 def first_damaged(system: fs.FileSystem, folder: str, files: Sequence[Json], sizes: Mapping[str, int]) -> str | None:
-    """Return the name of the first file that is missing, or whose size or footer differs from the manifest's.
-
-    Args:
-        system, folder: of the files.
-        files: their entries in the manifest.
-        sizes: bytes of the files in the folder, by path.
-    """
+    """Return the name of the first file that is missing, or whose size or footer differs from the manifest's."""
     for file in files:
         if sizes.get(f"{folder}/{file['name']}") != file["bytes"]:
             return str(file["name"])

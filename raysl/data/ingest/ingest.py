@@ -54,10 +54,6 @@ class Ingested:
     """Summary of an ingested dataset.
 
     Args:
-        uri: of its folder.
-        rows: number of images of each split.
-        num_files: number of Parquet files.
-        num_bytes: their total size.
         num_corrupt: images that were left out because they cannot be decoded.
         was_done: whether an earlier ingest had finished it.
     """
@@ -74,7 +70,6 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     """Store all images of a dataset as Parquet files; files that exist from an interrupted ingest are kept.
 
     Args:
-        data: settings of the dataset.
         out: local path or URI of a new folder, or of one that the same call began to fill.
         layout: how images are stored; default: unchanged, 10,000 to a file, training images in a random order.
         spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
@@ -111,9 +106,6 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
 
 def verify(out: str) -> dict[str, str]:
     """Compare every byte of a finished ingest with its manifest.
-
-    Args:
-        out: local path or URI of its folder.
 
     Returns:
         What is wrong with each damaged file, by its name; empty if none is.

@@ -104,11 +104,9 @@ class Totals:
     """Counts over a split.
 
     Args:
-        num_images: number of images.
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
         classes: images by class; of a multi-label split, those where the class is present.
         notes: problems of its files, a line each.
-        moments: of the pixels of images that can be decoded.
     """
 
     num_images: int = 0
@@ -180,7 +178,6 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
     """Read and decode every image of a dataset.
 
     Args:
-        data: settings of the dataset.
         spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
 
     Raises:

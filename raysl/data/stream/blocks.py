@@ -125,8 +125,6 @@ def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, targe
     """Yield the blocks with a rank's rows of the steps [first, end), by the first step that needs them and their lane.
 
     Args:
-        order: of the samples.
-        rank, world: whose rows.
         first, end: steps.
         target: desired rows of a block; a window stays whole, so that its units are read once.
     """

@@ -169,8 +169,6 @@ class Feed:
     """The blocks of a rank in order, made ahead by an executor.
 
     Args:
-        executor: of the node.
-        loader: reference to the loader, in Ray's object store.
         blocks: in the order in which they are needed.
         row_bytes: bytes of a row.
         ahead: how much is made before it is needed.

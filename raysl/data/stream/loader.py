@@ -121,9 +121,7 @@ class Loader:
             loaded: whose indices and labels it has.
             views: of the rows, normalised and on the device.
             extras: of the rows.
-            step: of the run.
             device: where the batch goes.
-            rank, world: whose rows they are.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
         return Batch(

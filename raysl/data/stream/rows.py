@@ -49,7 +49,6 @@ class BlockRows:
     """The rows of a block as a data task returns them.
 
     Args:
-        columns: of the rows.
         corrupt: images that were replaced, "name: reason".
     """
 
@@ -61,8 +60,6 @@ def load_block(loader: "Loader", block: Block, known: Known | None = None) -> Bl
     """Load the rows of a block; those of an epoch together, to set up the transforms once.
 
     Args:
-        loader: of the rows.
-        block: which rows.
         known: corrupt images that need not be read again, see `cut_images`.
     """
     if isinstance(block, PlainRows):
@@ -116,9 +113,6 @@ def join_batches(
     """Yield a rank's rows of each of the steps [first, end).
 
     Args:
-        loader: whose order the rows have.
-        rank, world: whose rows.
-        first, end: steps.
         blocks: as `rank_blocks` orders them, each with what waits for its rows; called when a step needs them.
 
     Raises:

@@ -34,8 +34,6 @@ class TargetRecipe(ABC):
         """Read, crop and augment an image with its targets.
 
         Args:
-            split: of the images, of the method's own source.
-            index: of the image in the split.
             random: numbers of (seed, epoch, index), one row.
 
         Raises:

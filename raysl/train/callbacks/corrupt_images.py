@@ -26,9 +26,7 @@ class CorruptImages(Callback):
 
     Args:
         corrupt: log of the broken images in this rank's batches.
-        logs: local folder of the run's logs.
         limit: number of images; with more broken ones the run stops and fails.
-        disk: writes the list.
     """
 
     def __init__(self, corrupt: CorruptLog, logs: Path, limit: int, disk: Disk | None = None) -> None:

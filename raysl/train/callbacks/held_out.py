@@ -21,8 +21,6 @@ class HeldOut(Callback):
     counts once.
 
     Args:
-        loader: of the run's training images.
-        test: held-out images.
         every: how often; the last step is always included.
     """
 

@@ -64,7 +64,6 @@ def parse_metrics(content: bytes, where: str = METRICS_FILE) -> list[dict[str, f
     [{'step': 1, 'loss': 2.5}]
 
     Args:
-        content: of the file.
         where: its path or URI, for the warning.
     """
     lines, damaged = split_metrics(content)
@@ -122,7 +121,6 @@ class Startup(Callback):
         folder: local folder to write into.
         marks: moments so far, in seconds since the epoch by name; "command" is the first.
         put_logs: called when the file is written, so that the driver sees it soon.
-        disk: writes it.
     """
 
     def __init__(

@@ -152,7 +152,6 @@ class Head:
         Args:
             h: float32 [B, D].
             label: int64 [B], below 0 where unlabelled.
-            lr: learning rate.
 
         Returns:
             Mean loss and accuracy in %, of the labelled rows of all ranks, before the step; 0 where there are none.

@@ -25,7 +25,6 @@ class EventFile:
     thread of tensorboardX dies of a full disk, and its callers then hang.
 
     Args:
-        folder: local folder, made where it is missing.
         first: updates done before this start.
     """
 
@@ -92,10 +91,8 @@ def write_hparams(folder: Folder, settings: Mapping[str, Any], metrics: Mapping[
     left to TensorBoard: a list written here would be taken from the first run, and some runs may have other settings.
 
     Args:
-        folder: of the run.
         settings: by dotted key; booleans, numbers and text as they are, other values as JSON, without credentials.
         metrics: numbers by name; those that are not finite are left out.
-        step: step of the numbers.
     """
     from tensorboardX.summary import hparams, scalar
 

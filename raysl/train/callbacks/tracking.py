@@ -55,7 +55,6 @@ class Tracking(Callback):
 
         Args:
             run_id: made at the run's first start.
-            name: of the run.
             settings: by dotted key, without credentials.
             folder: local folder of the run's files.
         """

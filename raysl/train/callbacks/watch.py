@@ -20,9 +20,7 @@ class DataWait(Callback):
     """Notes once that training spends much of its time waiting for data, and what may help.
 
     Args:
-        logs: local folder of the run's logs.
         augment_in_task: whether the data tasks also augment.
-        disk: writes the note.
     """
 
     def __init__(self, logs: Path, augment_in_task: bool, disk: Disk | None = None) -> None:
@@ -66,10 +64,6 @@ class CollapseWatch(Callback):
 
     Notes once, too, which logged number became NaN or infinite while the loss stayed finite; a loss that is not finite
     ends the run (`raysl.train.late`). Only logged lines are read, so no step waits for a GPU.
-
-    Args:
-        logs: local folder of the run's logs.
-        disk: writes the notes.
     """
 
     def __init__(self, logs: Path, disk: Disk | None = None) -> None:
