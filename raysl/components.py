@@ -233,9 +233,6 @@ def resolve_function(name: str, what: str) -> Callable[..., Any]:
     Args:
         name: `package.module:function` or `path/to/file.py:function`.
         what: purpose of the function, for messages.
-
-    Raises:
-        ConfigError: as `resolve`.
     """
     where, attribute, module = _import(what, name)
     function = getattr(module, attribute, None)

@@ -123,11 +123,7 @@ class LowShotSVM(Benchmark):
         return _findings(maps, shots, costs)
 
     def _check(self, labels: Labels, shots: tuple[int, ...], columns: Int64s) -> None:
-        """Refuse classes with fewer images than shots, and classes that all images have.
-
-        Raises:
-            ConfigError: with the class and the number.
-        """
+        """Refuse classes with fewer images than shots, and classes that all images have."""
         positives, negatives = (labels == 1).sum(axis=0), (labels == 0).sum(axis=0)
         column = int(positives.argmin())
         if positives[column] < max(shots):

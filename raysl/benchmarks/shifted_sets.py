@@ -68,9 +68,6 @@ def objectnet(uri: str, classes: Sequence[str]) -> ShiftedSet:
 
     Of an object that is several of ImageNet's classes each is right. Objects that are none are left out, and classes
     that no object is may not be predicted.
-
-    Raises:
-        ConfigError: if a file is missing or does not fit the others.
     """
     folder = Folder(uri)
     classes_of = _object_classes(folder, len(classes))
@@ -91,9 +88,6 @@ def objectnet(uri: str, classes: Sequence[str]) -> ShiftedSet:
 def real_labels(uri: str, num_classes: int) -> list[list[int]]:
     """Read ReaL (Beyer et al. 2020, arXiv 2006.07159): `real.json`, a list of classes for each validation image, in
     order.
-
-    Raises:
-        ConfigError: if it is not that.
     """
     labels = _json(uri)
     if not isinstance(labels, list) or not all(isinstance(answers, list) for answers in labels):

@@ -185,11 +185,7 @@ class SVM(Benchmark):
 
 
 def _check_positives(config: SVM.Config, num_positive: int, num_rows: int, label: str) -> None:
-    """Refuse a class that all images of a fold have, or none.
-
-    Raises:
-        ConfigError: with the class and the number.
-    """
+    """Refuse a class that all images of a fold have, or none."""
     least = config.folds if len(set(config.costs)) > 1 else 1
     if num_positive < least:
         raise ConfigError(

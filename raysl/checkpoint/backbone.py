@@ -44,9 +44,6 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
     Args:
         trust_code: whether to import components of the checkpoint that are not raysl's.
         config: the current settings of the run, used in place of the stored ones, which lack credentials.
-
-    Raises:
-        ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
     """
     uri = newest(uri)
     with local_copy(uri, [META_FILE, SETTINGS_FILE, BACKBONE_FILE]) as folder:

@@ -234,11 +234,7 @@ def write_local(run: Path, name: str, write: Callable[[Path], None]) -> None:
 
 
 def upload(source: Path, run: Folder, name: str) -> None:
-    """Copy a whole checkpoint from a local folder into a run's folder, its `meta.json` last.
-
-    Raises:
-        ConfigError: if the storage fails.
-    """
+    """Copy a whole checkpoint from a local folder into a run's folder, its `meta.json` last."""
     target = run.child(name)
     if target.versions():
         remove(run, name)

@@ -69,11 +69,7 @@ class Weights:
     has_method: bool = True
 
     def fill_backbone(self, backbone: Backbone) -> None:
-        """Load these weights into a fresh backbone; those for other images are adapted by the rules of `adapt`.
-
-        Raises:
-            ConfigError: as `check_backbone`.
-        """
+        """Load these weights into a fresh backbone; those for other images are adapted by the rules of `adapt`."""
         self.check_backbone(backbone)
         backbone.load_state_dict(adapt(backbone, self.backbone)[0])
 
@@ -141,11 +137,7 @@ def adapted_by(method: nn.Module, tensors: Tensors) -> list[str]:
 
 
 def read_weights(config: RunConfig) -> Weights:
-    """Read the weights at `method.weights`: of a checkpoint, or of the newest whole one of a run.
-
-    Raises:
-        ConfigError: if there is no checkpoint, or it cannot be read.
-    """
+    """Read the weights at `method.weights`: of a checkpoint, or of the newest whole one of a run."""
     assert config.method.weights is not None
     try:
         uri = newest(config.method.weights, [BACKBONE_FILE, STATE_FILE])

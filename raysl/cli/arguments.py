@@ -64,9 +64,6 @@ def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
 
     A path or URI of images beside CONFIG becomes `data=PATH`.
 
-    Raises:
-        ConfigError: if another argument is not key=value, with a line for each.
-
     >>> split_arguments(["simclr", "optim.lr=0.1"])
     ('simclr', ['optim.lr=0.1'])
     """
@@ -96,11 +93,7 @@ def sort_arguments(arguments: list[str]) -> tuple[str | None, list[str], list[st
 
 
 def refuse_stray(words: list[str]) -> None:
-    """Refuse words that are neither CONFIG nor a setting.
-
-    Raises:
-        ConfigError: with a line for each.
-    """
+    """Refuse words that are neither CONFIG nor a setting."""
     rule = "write settings as key=value, and before them CONFIG and, if you like, one path of images"
     lines = []
     for word in words:
@@ -111,11 +104,7 @@ def refuse_stray(words: list[str]) -> None:
 
 
 def load_run(arguments: list[str] | None, low_resource: bool, command: str = "pretrain") -> "RunConfig":
-    """Load the settings of a run from a command's arguments.
-
-    Raises:
-        ConfigError: with a line for each error in them.
-    """
+    """Load the settings of a run from a command's arguments."""
     from raysl.cli.locate import find_config
     from raysl.config.load import load_config
 

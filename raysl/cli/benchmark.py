@@ -152,11 +152,7 @@ def _is_weights(word: str) -> bool:
 
 
 def _check_words(uris: list[str], chosen: list[str] | None, watch: str | None) -> None:
-    """Refuse unknown benchmarks, and a command that names nothing to measure.
-
-    Raises:
-        ConfigError: with a line for each problem.
-    """
+    """Refuse unknown benchmarks, and a command that names nothing to measure."""
     from raysl.components import ALIASES, resolve
 
     lines, runs = [], []
@@ -208,11 +204,7 @@ def _problems_of(uri: str, command: str) -> Iterator[str]:
 
 
 def _one_checkpoint(words: list[str], checkpoint: str | None, command: str) -> tuple[str, list[str]]:
-    """Return the checkpoint of a command and its settings; a path of images is the setting `data=PATH`.
-
-    Raises:
-        ConfigError: with a line for each problem.
-    """
+    """Return the checkpoint of a command and its settings; a path of images is the setting `data=PATH`."""
     from raysl.config.places import data_setting, is_place
 
     settings = [word for word in words if is_setting(word)]

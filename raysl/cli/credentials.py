@@ -21,11 +21,7 @@ _VARIABLES = {
 
 
 def refuse_credentials(words: list[str]) -> None:
-    """Refuse URIs with a key, password or token among the words of a command.
-
-    Raises:
-        ConfigError: with a line for each, without the credential, which names what to use instead.
-    """
+    """Refuse URIs with a key, password or token among the words of a command."""
     lines = [_describe(word, scheme) for word in words if (scheme := credential_scheme(word)) is not None]
     if lines:
         raise ConfigError("\n".join(lines))

@@ -51,11 +51,7 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
 
 
 def refuse_run(name: str) -> None:
-    """Refuse the configuration of a run in the place of a sweep.
-
-    Raises:
-        ConfigError: with the line to type.
-    """
+    """Refuse the configuration of a run in the place of a sweep."""
     from raysl.config.files import find, read_file
 
     tree = read_file(find(name, Path.cwd()))

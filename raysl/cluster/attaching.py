@@ -25,9 +25,6 @@ def check_address(address: str) -> None:
     """Check the form of RAY_ADDRESS; nothing is connected.
 
     >>> check_address("10.0.0.1:6379")
-
-    Raises:
-        ConfigError: if it is neither `host:port` nor `auto`.
     """
     match = _HOST_AND_PORT.fullmatch(address)
     if address != "auto" and (match is None or not 0 < int(match[2]) < 1 << 16):

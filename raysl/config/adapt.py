@@ -20,9 +20,6 @@ def adaptable_keys(tree: dict[str, Any], layers: Iterable[tuple[dict[str, Any], 
         tree: merged settings of the run.
         layers: settings from the lowest layer up, each with whether it is a configuration of raysl. A list `adapt` in
             one replaces what the layers below allow.
-
-    Raises:
-        ConfigError: if such a list names another setting.
     """
     marked = [
         ".".join(keys)

@@ -13,11 +13,7 @@ KindT = TypeVar("KindT")
 
 
 def words(value: Any, name: str, example: str) -> list[str]:
-    """Return a list of texts.
-
-    Raises:
-        ConfigError: if it is anything else, such as a single text.
-    """
+    """Return a list of texts; refuse anything else, such as a single text."""
     if isinstance(value, str):
         raise ConfigError(f"{name}: {value!r} is a single text; give a list, [{value!r}]")
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
@@ -26,33 +22,21 @@ def words(value: Any, name: str, example: str) -> list[str]:
 
 
 def text_or_path(value: Any, name: str, example: str) -> str:
-    """Return a text, or a `Path` as a text.
-
-    Raises:
-        ConfigError: if it is anything else.
-    """
+    """Return a text, or a `Path` as a text."""
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"{name}: {_shorten(value)} is not a name, path or URI; give one such as {example!r}")
     return str(os.fspath(value))
 
 
 def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
-    """Return an instance of a class.
-
-    Raises:
-        ConfigError: if it is anything else.
-    """
+    """Return a value that is an instance of a class; refuse others."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name}: {_shorten(value)} is not a {kind.__name__}; give {way}")
     return value
 
 
 def run_config(value: Any) -> RunConfig:
-    """Return a run's settings after a check of their values: some may have been changed since they were loaded.
-
-    Raises:
-        ConfigError: if it is anything else, with a line for each value that cannot be.
-    """
+    """Return a run's settings after a check of their values: some may have been changed since they were loaded."""
     if isinstance(value, str):
         try:
             find(value, Path.cwd())

@@ -16,9 +16,6 @@ def parse_color(background: str | Sequence[int]) -> Color | None:
 
     Args:
         background: a CSS name (`white`), `#rrggbb`, [red, green, blue] in [0, 255], or `none`.
-
-    Raises:
-        ConfigError: if it is anything else.
     """
     if background == "white":
         return WHITE

@@ -44,11 +44,7 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
 
 
 def check(config: RunConfig) -> None:
-    """Check a configuration that is in memory as `from_dict` checks a tree: `dataclasses.replace` takes any value.
-
-    Raises:
-        ConfigError: a line for each wrong type and value out of its range.
-    """
+    """Check a configuration that is in memory as `from_dict` checks a tree: `dataclasses.replace` takes any value."""
     _check_node(RunConfig, config, "", None)
     if problems := list(_find_problems(config)):
         raise ConfigError("\n".join(problems))
@@ -81,11 +77,7 @@ def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
 
 
 def build_node(kind: type[NodeT], tree: Any, key: str) -> NodeT:
-    """Build one node of the tree, such as `DataConfig`; messages name it by `key`.
-
-    Raises:
-        ConfigError: as `from_dict`.
-    """
+    """Build one node of the tree, such as `DataConfig`; messages name it by `key`."""
     node = _Builder({key: tree}).node(kind, tree, key, None)
     assert isinstance(node, kind)
     return node

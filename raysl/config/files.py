@@ -113,9 +113,6 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
         name_or_path: a path or URI that ends in .yaml, or a name.
         folder: folder of relative paths.
         asking: the file that is based on it. Names are then searched beside it first.
-
-    Raises:
-        ConfigError: if it does not exist.
     """
     if is_file_name(name_or_path) and "://" in name_or_path:
         return _fetched(name_or_path, asking)
@@ -171,11 +168,7 @@ def _fetched(uri: str, asking: Path | None) -> Path:
 
 
 def base_names(bases: Any, origin: str) -> list[str]:
-    """Return the entries of a `base:` key, which has one name or a list of them.
-
-    Raises:
-        ConfigError: if it holds anything else.
-    """
+    """Return the entries of a `base:` key, which has one name or a list of them."""
     listed = [] if bases is None else [bases] if isinstance(bases, str) else bases
     if not isinstance(listed, list) or not all(isinstance(base, str) for base in listed):
         raise ConfigError(f"{origin}: base: {bases!r} is not a name; write one name or path, or a list of them")
@@ -198,19 +191,12 @@ def expand(text: str) -> str:
 
 
 def read(text: str, origin: str) -> Any:
-    """Parse a YAML text.
-
-    Raises:
-        ConfigError: if it is not YAML; the message has `origin`, the line and the cause.
-    """
+    """Parse a YAML text."""
     return read_dotlist(f"value={text}", origin)["value"]
 
 
 def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
     """Parse `key=value`, a dotted key and a value in YAML, to a tree.
-
-    Raises:
-        ConfigError: if it is not YAML; the message has `origin`, by default the word itself.
 
     >>> read_dotlist("optim.lr=1e-3")
     {'optim': {'lr': 0.001}}
@@ -231,11 +217,7 @@ def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> Any:
-    """Read a YAML file.
-
-    Raises:
-        ConfigError: if it cannot be read, is not UTF-8, or is not YAML.
-    """
+    """Read a YAML file."""
     return copy.deepcopy(_parsed(_read_text(path), str(path)))
 
 

@@ -100,11 +100,7 @@ def _change(before: Any, now: Any) -> str:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """The tree of settings that `key=value` words describe, later ones over earlier ones.
-
-    Raises:
-        ConfigError: a line for each word that is none.
-    """
+    """The tree of settings that `key=value` words describe, later ones over earlier ones."""
     tree: dict[str, Any] = {}
     errors: list[str] = []
     for override in overrides:

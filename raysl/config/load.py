@@ -159,11 +159,7 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
-    """Build one node of the tree, for settings outside a run's configuration.
-
-    Raises:
-        ConfigError: as `from_dict`.
-    """
+    """Build one node of the tree, for settings outside a run's configuration."""
     return build_node(kind, _expand_locations(kind, tree, (key,)) if isinstance(tree, dict) else tree, key)
 
 

@@ -42,9 +42,6 @@ class Assignments:
         Args:
             num_samples: number of images.
             fingerprint: of the images; empty: unknown.
-
-        Raises:
-            ConfigError: if they are not the clustered images.
         """
         if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):
             raise ConfigError(
@@ -54,11 +51,7 @@ class Assignments:
             )
 
     def write(self, path: str) -> None:
-        """Write the columns index, name and cluster, and the rest as a note in the file.
-
-        Raises:
-            StorageError: if the file cannot be written.
-        """
+        """Write the columns index, name and cluster, and the rest as a note in the file."""
         note = {key: getattr(self, key) for key in ("num_clusters", "fingerprint", "checkpoint")}
         clusters = self.clusters.cpu().numpy()
         names = {"name": pa.array(self.names, pa.string())} if self.names else {}
@@ -71,11 +64,7 @@ class Assignments:
 
 
 def read_assignments(uri: str) -> Assignments:
-    """Read the clusters in a file at a local path or a URI.
-
-    Raises:
-        ConfigError: if the file is missing or of another kind.
-    """
+    """Read the clusters in a file at a local path or a URI."""
     system, path = open_uri(uri)
     with storage_errors("read", uri), system.open_input_file(path) as file:
         try:

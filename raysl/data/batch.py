@@ -106,9 +106,5 @@ class DataInfo:
 
     @classmethod
     def stored(cls, note: dict[str, Any], where: str = "meta.json: data") -> "DataInfo":
-        """Read it from a checkpoint's `meta.json`.
-
-        Raises:
-            Damaged: naming `where`, if a fact is missing or of another type.
-        """
+        """Read it from a checkpoint's `meta.json`."""
         return from_record(cls, note, where)

@@ -104,9 +104,6 @@ def split_images(given: Sequence[Any], first: int = 0, bands: Bands | None = Non
         given: images as `to_stored` takes them, encoded bytes, paths or URIs.
         first: number of the first image, for messages.
         bands: how channels are read that are taken as they are stored.
-
-    Raises:
-        ConfigError: listing everything that is not an image.
     """
     stored: list[GivenImage] = []
     names, wrong = [], []
@@ -140,9 +137,6 @@ def to_stored(image: Any, name: str, bands: Bands | None = None) -> bytes | np.n
     Args:
         image: a uint8 tensor [3, H, W] or [1, H, W], an array [H, W, 3] or [H, W], or a Pillow image.
         bands: how channels are read that are taken as they are stored: then [C, H, W] and [H, W, C] of any numbers.
-
-    Raises:
-        ConfigError: if it is anything else, or Pillow cannot read it.
 
     >>> to_stored(torch.zeros(3, 4, 5, dtype=torch.uint8), "image").shape
     (4, 5, 3)

@@ -101,9 +101,6 @@ def check_inner(config: DataConfig, where: str) -> None:
 
     An inner source has the settings that decide which images it has: those that it declares, those that choose among
     its images, and common ones that it marks with OF_THE_IMAGES, such as `image_size` where images are drawn.
-
-    Raises:
-        ConfigError: naming the first setting that differs from its default.
     """
     declared = {field.name: field for field in fields(type(config))}
     for common in fields(DataConfig):

@@ -34,11 +34,7 @@ class StorageProbe:
         """Local folders that `write` made around the probe, the innermost first."""
 
     def write(self) -> None:
-        """Write the note and the sample.
-
-        Raises:
-            ConfigError: if the storage cannot be written.
-        """
+        """Write the note and the sample."""
         folder = Folder(self.uri)
         path = self.storage.path
         while self.storage.is_local and path and not os.path.lexists(path):
@@ -65,9 +61,6 @@ def storage_speed(uri: str, note: str, node: str) -> dict[str, Any]:
 
     Returns:
         `sees`: whether this is the folder that the driver wrote to; if so also `read` and `write`, in MB/s.
-
-    Raises:
-        ConfigError: if the storage cannot be read or written.
     """
     folder = Folder(uri)
     if folder.read_if_there("note").decode() != note:

@@ -20,9 +20,6 @@ def check_two_views(setup: Setup, why: str) -> None:
 
     Args:
         why: what the method does with two views, for the message.
-
-    Raises:
-        ConfigError: with the number.
     """
     num = setup.method.views.num
     if num != 2:
@@ -30,11 +27,7 @@ def check_two_views(setup: Setup, why: str) -> None:
 
 
 def check_some_views(setup: Setup, why: str) -> None:
-    """Refuse a single view, large or small; the arguments are those of `check_two_views`.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse a single view, large or small; the arguments are those of `check_two_views`."""
     views = setup.method.views
     if views.num + views.num_local < 2:
         raise ConfigError(
@@ -43,11 +36,7 @@ def check_some_views(setup: Setup, why: str) -> None:
 
 
 def check_batch(setup: Setup, why: str) -> None:
-    """Refuse batches of a single image, and warn of small ones; the arguments are those of `check_two_views`.
-
-    Raises:
-        ConfigError: with the number.
-    """
+    """Refuse batches of a single image, and warn of small ones; the arguments are those of `check_two_views`."""
     batch_size = setup.plan.batch_size
     if batch_size < 2:
         raise ConfigError(f"train.batch_size is {batch_size}; {why}: at least 2, better 256")
@@ -60,9 +49,6 @@ def check_queue(setup: Setup, what: str) -> None:
 
     Args:
         what: what happens to its rows too early, such as "keys would leave before a query met them".
-
-    Raises:
-        ConfigError: with the numbers.
     """
     queue_size, batch_size = setup.method.queue_size, setup.plan.batch_size
     if queue_size < batch_size:
@@ -73,11 +59,7 @@ def check_queue(setup: Setup, what: str) -> None:
 
 
 def check_map_stage(setup: Setup) -> None:
-    """Refuse a `method.stage` that the backbone has not, and a backbone without a map in front of its features.
-
-    Raises:
-        ConfigError: with the stages that there are.
-    """
+    """Refuse a `method.stage` that the backbone has not, and a backbone without a map in front of its features."""
     backbone: type[Backbone] = resolve("backbone", setup.config.backbone.name)
     info, stage = backbone.info(setup.config.backbone), setup.method.stage
     if stage is None:
@@ -88,11 +70,7 @@ def check_map_stage(setup: Setup) -> None:
 
 
 def check_heads(setup: Setup) -> None:
-    """Refuse heads on unknown stages, and pools that do not fit their stages.
-
-    Raises:
-        ConfigError: with the known stages, or the misfit.
-    """
+    """Refuse heads on unknown stages, and pools that do not fit their stages."""
     config, info = setup.config, setup.backbone
     if not info.feature_stages:
         raise ConfigError(

@@ -64,11 +64,7 @@ def feature_clusters(features: Tensor, k: int, num_iters: int, seed: int, pca_di
 
 
 def check_clusters(clusters: int, num_samples: int) -> None:
-    """Refuse more clusters than images.
-
-    Raises:
-        ConfigError: with the numbers and what to set instead.
-    """
+    """Refuse more clusters than images."""
     if clusters > num_samples:
         raise ConfigError(
             f"method.clusters has {clusters} for {num_samples} training images: k-means cannot find more clusters than "

@@ -12,11 +12,7 @@ BLOCKS = "set train.compile=true, which compiles the blocks of the backbone"
 
 
 def check_compiled(train: TrainConfig, method_class: type[Method]) -> None:
-    """Refuse settings and methods with which a step cannot be compiled as a whole, on the driver.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse settings and methods with which a step cannot be compiled as a whole, on the driver."""
     if train.cuda_graphs and train.compile != "step":
         raise ConfigError("train.cuda_graphs=true records a compiled step; set train.compile=step as well")
     if train.compile != "step":

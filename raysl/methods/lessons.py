@@ -52,9 +52,6 @@ def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig
     Args:
         setup: of the run; `hidden_dims` of its method are those of the heads.
         key: of the teacher below `method`, for messages.
-
-    Raises:
-        ConfigError: if the teacher cannot be read.
     """
     data = setup.config.data
     mean: tuple[float, ...] = data.mean

@@ -41,11 +41,7 @@ def grid_side(setup: Setup, title: str) -> int:
 
 
 def check_small_views(setup: Setup, title: str) -> None:
-    """Refuse small views that patches do not cover exactly; arguments are those of `patch_side`.
-
-    Raises:
-        ConfigError: with the numbers and what to set instead.
-    """
+    """Refuse small views that patches do not cover exactly; arguments are those of `patch_side`."""
     patch_size, local = patch_side(setup, title), setup.method.views.local_size
     if setup.method.views.num_local and (rest := local % patch_size):
         ways = [str(size) for size in (local - rest, local - rest + patch_size) if size >= patch_size]
@@ -58,9 +54,6 @@ def check_small_views(setup: Setup, title: str) -> None:
 def check_mask_size(setup: Setup, title: str) -> None:
     """Refuse masked squares that are not made of whole patches or do not cover a view exactly; arguments are those of
     `patch_side`.
-
-    Raises:
-        ConfigError: with the sides that fit.
     """
     patch_size, size, side = patch_side(setup, title), setup.method.views.size, setup.method.mask_size
     if side % patch_size or size % side:
@@ -72,11 +65,7 @@ def check_mask_size(setup: Setup, title: str) -> None:
 
 
 def need_mask_token(setup: Setup, title: str) -> None:
-    """Refuse a ViT without a token for masked patches.
-
-    Raises:
-        ConfigError: with the setting.
-    """
+    """Refuse a ViT without a token for masked patches."""
     backbone = setup.config.backbone
     if isinstance(backbone, ViT.Config) and not backbone.mask_token:
         raise ConfigError(
@@ -133,9 +122,6 @@ def check_block_masks(setup: Setup, title: str) -> None:
     """Refuse backbones without patches or mask token, views that patches do not cover, and empty masks.
 
     Arguments are those of `block_mask`.
-
-    Raises:
-        ConfigError: with the numbers and what to set instead.
     """
     side = grid_side(setup, title)
     need_mask_token(setup, title)
@@ -160,11 +146,7 @@ def multi_block_mask(setup: Setup, title: str) -> MultiBlockMask:
 
 
 def check_context(setup: Setup, title: str) -> None:
-    """Refuse backbones without patches, and views too small for a context; arguments are those of `patch_side`.
-
-    Raises:
-        ConfigError: with the numbers and what to set instead.
-    """
+    """Refuse backbones without patches, and views too small for a context; arguments are those of `patch_side`."""
     config, side = setup.method, grid_side(setup, title)
     most, _ = multi_block_mask(setup, title).most((config.views.size, config.views.size))
     if most < max(config.min_context, 1):

@@ -23,9 +23,6 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
 
     Args:
         units: names of `Backbone.units` of its backbone.
-
-    Raises:
-        ConfigError: with what to set instead.
     """
     for name in () if train.recompute == "all" else train.recompute:
         if name not in units:

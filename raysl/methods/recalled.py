@@ -65,11 +65,7 @@ class Recalled:
 
 
 def check_cache(setup: Setup) -> None:
-    """Refuse a cache of views that never come again, outside of a disk, or beside settings that it does not go with.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse a cache of views that never come again, outside of a disk, or beside settings that it does not go with."""
     method, train = setup.method, setup.config.train
     if method.cycle is None:
         raise ConfigError(

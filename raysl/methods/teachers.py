@@ -133,9 +133,6 @@ def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> 
     Args:
         key: the setting, for messages too.
         uri: its value. Default: read from the settings.
-
-    Raises:
-        ConfigError: if it cannot be read, or its images had other channels or another normalisation.
     """
     try:
         checkpoint = load_checkpoint(uri or getattr(setup.method, key))
@@ -175,11 +172,7 @@ def read_classifier(checkpoint: Checkpoint) -> nn.Linear:
 
 
 def check_several(config: Any) -> None:
-    """Refuse one teacher beside several, and names that are not different.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse one teacher beside several, and names that are not different."""
     if config.teacher is not None:
         raise ConfigError(
             "method.teacher and method.teachers are both set; give all teachers in method.teachers, and leave "

@@ -74,11 +74,7 @@ def _stretched(optim: OptimConfig, step: Step) -> Step:
 
 
 def check_phases(optim: OptimConfig, total: int, epoch_len: int) -> None:
-    """Refuse phases whose lengths do not add up to the run.
-
-    Raises:
-        ConfigError: with the numbers.
-    """
+    """Refuse phases whose lengths do not add up to the run."""
     lengths = [phase.length.length(total, epoch_len) for phase in optim.phases]
     if lengths and round(sum(lengths)) != total:
         terms = " + ".join(str(phase.length) for phase in optim.phases)

@@ -52,9 +52,6 @@ def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any, has_
         num_layers: `Backbone.num_layers`.
         backbone: an instance or its class, for the message.
         has_patches: whether it maps patches to tokens.
-
-    Raises:
-        ConfigError: with what to set instead.
     """
     kind = backbone if isinstance(backbone, type) else type(backbone)
     if optim.patch_lr_scale != 1 and not has_patches:

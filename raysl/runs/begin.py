@@ -56,11 +56,7 @@ def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
 
 
 def check_weights(config: RunConfig) -> None:
-    """Refuse `method.weights` of a new run that do not fit its backbone, as `begin` would, without building the method.
-
-    Raises:
-        ConfigError: if they cannot be read or do not fit.
-    """
+    """Refuse `method.weights` of a new run that do not fit its backbone, as `begin` does, without the method."""
     if config.method.weights is None:
         return
     folder = RunFolder.of(replace(config, storage=absolute(config.storage)))

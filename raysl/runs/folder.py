@@ -42,11 +42,7 @@ class RunFolder(Folder):
         return cls(join(config.storage, config.name))
 
     def as_begun(self, config: RunConfig) -> RunConfig:
-        """Return the settings of a start, with those that the run's first start adapted to its images as they are.
-
-        Raises:
-            ConfigError: if the stored settings cannot be read.
-        """
+        """Return the settings of a start, with those that the run's first start adapted to its images as they are."""
         if not config.adapt or newest_whole(self, ()).name is None or not self.exists(SETTINGS_FILE):
             return config
         tree = stored_tree(self.read(SETTINGS_FILE).decode(), self.uri_of(SETTINGS_FILE))
@@ -179,9 +175,6 @@ def _extension_message(config: RunConfig, checkpoint: NewestCheckpoint) -> str |
 
     Returns:
         A line for the event log; None if the run is not extended.
-
-    Raises:
-        ConfigError: with both lengths and, for an extension, both learning rates.
     """
     epochs = config.train.epochs
     if checkpoint.step == 0 or epochs == (old_epochs := int(checkpoint.meta["epochs"])):

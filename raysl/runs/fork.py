@@ -179,11 +179,7 @@ class _Origin:
 
 
 def _check(run: Prepared, origin: _Origin) -> None:
-    """Refuse settings under which the parent's steps would mean something else.
-
-    Raises:
-        ConfigError: with a line for each difference.
-    """
+    """Refuse settings under which the parent's steps would mean something else."""
     train, plan = run.config.train, run.setup.plan
     pairs = {
         "optim.name": (origin.settings["optim"]["name"], run.config.optim.name),

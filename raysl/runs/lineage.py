@@ -31,11 +31,7 @@ class Parent:
 
 
 def read_parents(folder: Folder) -> list[Parent]:
-    """Return the ancestors of the run in a folder, its parent first; none if it began by itself.
-
-    Raises:
-        ConfigError: if `lineage.json` is damaged, or the storage cannot be read.
-    """
+    """Return the ancestors of the run in a folder, its parent first; none if it began by itself."""
     content, where = folder.read_if_there(LINEAGE_FILE), folder.uri_of(LINEAGE_FILE)
     try:
         parents = json.loads(content or b"[]")

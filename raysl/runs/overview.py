@@ -136,11 +136,7 @@ def known_keys(runs: Sequence[RunSummary]) -> set[str]:
 
 
 def check_keys(runs: Sequence[RunSummary], keys: Sequence[str]) -> None:
-    """Refuse keys that no run has.
-
-    Raises:
-        ConfigError: with the nearest keys, and the numbers that runs have.
-    """
+    """Refuse keys that no run has."""
     known = known_keys(runs)
     for key in keys:
         if runs and key not in known:

@@ -136,11 +136,7 @@ class Views(LocalBatches):
 
 
 def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) -> Split:
-    """Return images as a split: those of a folder, or those that are given.
-
-    Raises:
-        ConfigError: listing everything that is not an image.
-    """
+    """Return images as a split: those of a folder, or those that are given."""
     if isinstance(images, str | os.PathLike):
         if labels is not None:
             raise ConfigError(

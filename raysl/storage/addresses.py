@@ -103,30 +103,19 @@ def check_scheme(uri: str) -> None:
     """Check that the scheme of a URI is one that can be opened; the storage is not asked.
 
     >>> check_scheme("s3://bucket/runs")
-
-    Raises:
-        ConfigError: if no client knows the scheme.
     """
     if _is_uri(uri) and urlparse(uri).scheme not in _ARROW_SCHEMES:
         open_uri(uri)
 
 
 def stat_uri(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
-    """Return the file system of a local path or a URI, and the kind and size of what is there.
-
-    Raises:
-        ConfigError: if it cannot be reached.
-    """
+    """Return the file system of a local path or a URI, and the kind and size of what is there."""
     system, path = open_uri(uri)
     return system, stat_path(system, path, uri)
 
 
 def stat_path(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
-    """Return kind and size of what is at a path; a website that does not answer is an error, not a missing file.
-
-    Raises:
-        ConfigError: if it cannot be reached.
-    """
+    """Return kind and size of what is at a path; a website that does not answer is an error, not a missing file."""
     with storage_errors("read", uri):
         info = system.get_file_info(path)
         if info.type == fs.FileType.NotFound:

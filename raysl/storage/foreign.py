@@ -58,11 +58,7 @@ def _parameters(query: str) -> list[str]:
 
 
 def check_listed(uri: str, origin: str) -> None:
-    """Refuse a URI that a list of images names, unless it is only read.
-
-    Raises:
-        ConfigError: with the list, the URI and the reason.
-    """
+    """Refuse a URI that a list of images names, unless it is only read."""
     reason = problem(uri)
     if reason is not None:
         raise ConfigError(
@@ -72,11 +68,7 @@ def check_listed(uri: str, origin: str) -> None:
 
 
 def check_withheld(uri: str) -> None:
-    """Refuse a URI that a checkpoint's settings name and that is not opened.
-
-    Raises:
-        ConfigError: with the URI, the reason and the ways on.
-    """
+    """Refuse a URI that a checkpoint's settings name and that is not opened."""
     if uri.startswith(WITHHELD):
         inner = uri.removeprefix(WITHHELD)
         raise ConfigError(

@@ -148,11 +148,7 @@ def own_local(folder: Folder) -> Iterator[None]:
 
 
 def is_owned(folder: Folder) -> bool:
-    """Return whether a process owns a folder; of a local one nothing is written for that.
-
-    Raises:
-        ConfigError: if the folder cannot be read.
-    """
+    """Return whether a process owns a folder; of a local one nothing is written for that."""
     if not folder.is_local:
         try:
             with own_remote(folder):

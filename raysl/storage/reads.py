@@ -185,9 +185,6 @@ def read_together(system: fs.FileSystem, path: str, offsets: Int64s, sizes: Int6
     Args:
         offsets: int64 [N], start of each part in bytes.
         sizes: int64 [N], bytes of each part.
-
-    Raises:
-        FileNotFoundError, PermissionError, IsADirectoryError, RunFailed: as `read_ranges`.
     """
     if isinstance(system, fs.LocalFileSystem):
         return read_ranges(system, path, offsets.tolist(), sizes.tolist())

@@ -66,11 +66,7 @@ def from_record(kind: type[RecordT], tree: Any, where: str) -> RecordT:
 
 
 def check_types(tree: Any, where: str, kinds: Kinds | None = None, optional: Kinds | None = None) -> dict[str, Any]:
-    """Check that a value is an object whose fields have the given types; arguments as of `read_record`.
-
-    Raises:
-        Damaged: if not.
-    """
+    """Check that a value is an object whose fields have the given types; arguments as of `read_record`."""
     if not isinstance(tree, dict):
         raise Damaged(f"{where} is damaged: it is {_shown(tree)}, not an object")
     for name, kind in (kinds or {}).items():

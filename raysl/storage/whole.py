@@ -56,11 +56,7 @@ def read_whole(uri: str) -> bytes:
 
 
 def copy_whole(uri: str, target: Path) -> None:
-    """Copy a file of any size to a local path.
-
-    Raises:
-        ConfigError, StorageError: as `read_whole`.
-    """
+    """Copy a file of any size to a local path."""
 
     def copy(source: Any) -> None:
         with target.open("wb") as output:

@@ -37,11 +37,7 @@ class MetricMissing(ConfigError):
 
 
 def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
-    """Refuse what could not be tried, and numbers that nothing would report.
-
-    Raises:
-        ConfigError: with a line for each mistake, which names the configurations where there are several.
-    """
+    """Refuse what could not be tried, and numbers that nothing would report."""
     space = Space.of(sweep.space)
     _check_conditions(bases, space)
     lacking: dict[str, MetricMissing] = {}
@@ -94,11 +90,7 @@ def warn_about_space(sweep: SweepConfig, epochs: int) -> None:
 
 
 def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
-    """Refuse settings whose condition never holds in the space or a configuration.
-
-    Raises:
-        ConfigError: with the first one.
-    """
+    """Refuse settings whose condition never holds in the space or a configuration."""
     presents = {name: present_in(to_dict(base)) for name, base in bases.items()}
     for key in space.never(presents.values(), MOST_COMBINATIONS):
         when = space.distributions[key].when
@@ -150,11 +142,7 @@ def _with_conditions(words: list[str], draw: Mapping[str, object], space: Space,
 
 
 def _check_shapes(base: RunConfig, space: Space) -> None:
-    """Refuse settings of a population that change what its runs take from each other.
-
-    Raises:
-        ConfigError: with the first such value.
-    """
+    """Refuse settings of a population that change what its runs take from each other."""
     keys = [key for key in space.distributions if key.startswith("method.")]
     with only_errors():
         shapes = _shapes(base) if keys else {}
@@ -205,11 +193,7 @@ def _check_labels(base: RunConfig, metric: str) -> None:
 
 
 def check_reported(objectives: Sequence[Objective], metrics: Mapping[str, float]) -> None:
-    """Refuse to continue a sweep whose first trial reported no number to rank by.
-
-    Raises:
-        ConfigError: with what it reported.
-    """
+    """Refuse to continue a sweep whose first trial reported no number to rank by."""
     known = {name for name in metrics if not is_beside(name)}
     if missing := [objective.metric for objective in objectives if objective.metric not in known]:
         hint = did_you_mean(missing[0], known)

@@ -33,9 +33,6 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
 
     Returns:
         A line for each setting that has changed since the last start.
-
-    Raises:
-        ConfigError: if another sweep has this name, with what differs.
     """
     tree = _stored(folder)
     allowed: list[str] = []
@@ -54,11 +51,7 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
 
 
 def _stored(folder: Folder) -> dict[str, Any] | None:
-    """What `sweep.yaml` holds; None where there is none.
-
-    Raises:
-        ConfigError: if it is not what a sweep writes.
-    """
+    """What `sweep.yaml` holds; None where there is none."""
     text = outlast(partial(folder.read_if_there, SWEEP_FILE)).decode()
     check_text(text, SWEEP_FILE)
     tree = read(text, SWEEP_FILE) if text else None

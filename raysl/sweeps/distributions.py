@@ -124,9 +124,6 @@ def parse(key: str, given: Any) -> Distribution:
         key: of the setting, for messages.
         given: `{loguniform: [0.01, 1]}`, `{choice: [1, 2], when: {method.name: moco}}`; from Python also one of Ray
             Tune's, `tune.loguniform(0.01, 1)`.
-
-    Raises:
-        ConfigError: if it is none of the known ones, or its values do not fit it.
     """
     known = f"write one of {{{'}, {'.join(f'{name}: [..]' for name in DISTRIBUTIONS)}}}"
     if not isinstance(given, Mapping):

@@ -100,9 +100,6 @@ def load_starts(
         sweep: what `load_sweep` gave.
         overrides: settings for all of them, after those of the sweep.
         load: from a name and overrides, in one list, to settings; default: `load_config`.
-
-    Raises:
-        ConfigError: if one of them does not load, with a line for each mistake, which names the configurations.
     """
     load = load or (lambda words: load_config(words[0], words[1:]))
     starts, problems = {}, ProblemsByName()
@@ -152,9 +149,6 @@ def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
     Args:
         tree: settings by name; the distributions of `space` may be Ray Tune's.
         where: file that they stand in, for messages; empty for none.
-
-    Raises:
-        ConfigError: if one is wrong, or they do not go together.
     """
     prefix = f"{where}: " if where else ""
     fields = {setting.name: setting for setting in dataclasses.fields(SweepConfig)}
@@ -189,11 +183,7 @@ def _unknown(key: str, known: list[str]) -> str:
 
 
 def check(sweep: SweepConfig) -> None:
-    """Refuse settings that do not go together.
-
-    Raises:
-        ConfigError: with a line for each two.
-    """
+    """Refuse settings that do not go together."""
     problems = Problems()
     with problems.catching():
         Space.of(sweep.space)

@@ -46,11 +46,7 @@ class ProblemsByName:
         return [with_names(names, line) for line, names in self._names.items()]
 
     def check(self) -> None:
-        """Raise what was collected, if anything.
-
-        Raises:
-            ConfigError: with all lines.
-        """
+        """Raise what was collected, if anything."""
         if self._names:
             raise ConfigError("\n".join(self.lines))
 

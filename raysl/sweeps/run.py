@@ -87,11 +87,7 @@ def sweep(
 
 
 class SweepRun:
-    """A sweep whose settings have been checked.
-
-    Raises:
-        ConfigError: if a setting is wrong.
-    """
+    """A sweep whose settings have been checked."""
 
     def __init__(self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         self.base = replace(base, storage=absolute(base.storage))

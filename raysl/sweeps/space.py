@@ -29,11 +29,7 @@ class Space:
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> "Space":
-        """Parse a space: a distribution for each setting.
-
-        Raises:
-            ConfigError: if one is wrong, or its conditions can never be met.
-        """
+        """Parse a space: a distribution for each setting."""
         given = {key: parse(key, value) for key, value in tree.items()}
         _check_keys(given)
         plain_keys = {without_name(key): key for key in given}
@@ -140,11 +136,7 @@ def _value(draw: Draw, name: str, present: Present) -> Any:
 
 
 def _check_keys(given: Mapping[str, Distribution]) -> None:
-    """Refuse settings that a draw cannot set, and two entries for one setting.
-
-    Raises:
-        ConfigError: with the entry.
-    """
+    """Refuse settings that a draw cannot set, and two entries for one setting."""
     for key in given:
         if key in NOT_VARIED:
             raise ConfigError(f"space.{key}: the sweep gives each run its own {key}; take it out of the space")

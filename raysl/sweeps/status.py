@@ -53,11 +53,7 @@ _NAMES = ("finished", "stopped", "failed", "running", "waiting")
 
 
 def status_of(uri: str) -> Status:
-    """Read the status of the sweep in a folder.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Read the status of the sweep in a folder."""
     folder = Folder(uri)
     if not folder.exists(SWEEP_FILE):
         raise ConfigError(f"no sweep in {folder.uri}; give its name and the storage= that it was started with")

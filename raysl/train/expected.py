@@ -32,9 +32,6 @@ def check_expected_names(
         measured: names of the numbers of its benchmarks.
         online: names of the online kNN, as it is measured during training.
         evaluated: names of the method's own measurements on held-out images.
-
-    Raises:
-        ConfigError: with the names that will be reported.
     """
     by_method = method_class.logged_by(config.method)
     logged = {*LOGGED, *(by_method or ()), *online}

@@ -20,11 +20,7 @@ LARGEST = 1e15
 
 
 def read_tree(path: str) -> dict[str, Any]:
-    """Read a YAML file that a stranger may have written: plain values only, no aliases, at most 128 KiB.
-
-    Raises:
-        ConfigError: if it cannot be read, or is no tree of settings.
-    """
+    """Read a YAML file that a stranger may have written: plain values only, no aliases, at most 128 KiB."""
     tree = _read(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} has no settings; give a YAML file of VISSL")
@@ -111,11 +107,7 @@ class Theirs:
 
 
 def checked(value: Any, kinds: tuple[type, ...], key: str, what: str) -> Any:
-    """Return a value if it has one of the types.
-
-    Raises:
-        ConfigError: with the key, if it has none of them.
-    """
+    """Return a value if it has one of the types."""
     is_wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
     if is_wrong or (isinstance(value, int | float) and not abs(value) < LARGEST):
         raise ConfigError(f"{key}: {str(value)[:80]!r} is not {what}")
@@ -123,11 +115,7 @@ def checked(value: Any, kinds: tuple[type, ...], key: str, what: str) -> Any:
 
 
 def pair(value: Any, key: str) -> tuple[Any, Any]:
-    """Return a list of two.
-
-    Raises:
-        ConfigError: if it is another value.
-    """
+    """Return a list of two."""
     two = checked(value, (list,), key, "a list of pairs")
     if len(two) != 2:
         raise ConfigError(f"{key}: {str(two)[:80]} is not a pair")
@@ -135,11 +123,7 @@ def pair(value: Any, key: str) -> tuple[Any, Any]:
 
 
 def numbers(value: Any, key: str, at_least: int = 0) -> list[float]:
-    """Return a list of numbers.
-
-    Raises:
-        ConfigError: if it is another value, or has fewer.
-    """
+    """Return a list of numbers."""
     many = checked(value, (list,), key, "a list of numbers")
     if len(many) < at_least:
         raise ConfigError(f"{key}: {many} has fewer than {at_least} numbers")

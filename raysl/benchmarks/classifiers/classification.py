@@ -35,9 +35,6 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
         labels: int64 [N].
         num_classes: labels lie in [0, num_classes).
         share: in (0, 1), rounded to whole images of each class.
-
-    Raises:
-        ConfigError: if none is held out.
     """
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)
@@ -54,11 +51,7 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
 
 
 def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> None:
-    """Refuse images where no class has enough to hold one out, as far as the counts are known.
-
-    Raises:
-        ConfigError: with the numbers.
-    """
+    """Refuse images where no class has enough to hold one out, as far as the counts are known."""
     if images.counts is not None and not num_held_out(images.counts, share).any():
         raise ConfigError(
             f"holdout={share:g} of {images.num_train:,} training images of {len(images.classes)} classes is not one "
@@ -67,11 +60,7 @@ def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> 
 
 
 def check_sets(train: FeatureSet, test: FeatureSet, num_classes: int) -> None:
-    """Refuse sets that a classifier cannot use, see `FeatureSet.check`; further stages are checked too.
-
-    Raises:
-        ConfigError: see there.
-    """
+    """Refuse sets that a classifier cannot use, see `FeatureSet.check`; further stages are checked too."""
     for split, rows in (("train", train), ("test", test)):
         for stage in (FEATURES, *rows.stages):
             rows.at(stage).check(split if stage == FEATURES else f"{split} {stage}", num_classes)

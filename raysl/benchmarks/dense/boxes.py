@@ -126,9 +126,6 @@ def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
     Args:
         folder: of the year, with `JPEGImages`, `Annotations` and `ImageSets/Main` in it.
         chosen: name of the set.
-
-    Raises:
-        ConfigError: if a file is missing or is not an annotation.
     """
     listed = f"ImageSets/Main/{chosen}.txt"
     names = lines_of(folder, listed)
@@ -172,9 +169,6 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
         folder: with `annotations` and the folders of the images, as `train2017`, or those in `images`.
         chosen: name of the set, as `train2017`.
         with_segments: whether masks are wanted.
-
-    Raises:
-        ConfigError: if a file is missing or is not an annotation file.
     """
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):

@@ -16,11 +16,7 @@ from raysl.errors import ConfigError
 
 
 def tools() -> Any:
-    """Import pycocotools.
-
-    Raises:
-        ConfigError: if it is not installed.
-    """
+    """Import pycocotools."""
     try:
         import pycocotools.coco
         import pycocotools.cocoeval

@@ -36,11 +36,7 @@ class DepthSplit(PairedSplit):
 
 
 def metres(data: bytes) -> np.ndarray:
-    """Read depths in metres, float32 [H, W].
-
-    Raises:
-        CorruptImage: if it is not an image with one number of 16 bits a pixel.
-    """
+    """Read depths in metres, float32 [H, W]."""
     with open_image(data) as file:
         if not file.mode.startswith("I"):
             raise CorruptImage(f"an image of the mode {file.mode}, and depths are numbers of 16 bits in millimetres")

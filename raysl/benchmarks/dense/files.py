@@ -40,11 +40,7 @@ class Files:
 
     @classmethod
     def of(cls, uri: str, names: Sequence[str], listed_in: str) -> "Files":
-        """Find the files that a list names.
-
-        Raises:
-            ConfigError: if one of them is not there.
-        """
+        """Find the files that a list names."""
         present = {
             f"{inner}{name}": file
             for inner in sorted({name[: name.rfind("/") + 1] for name in names})
@@ -71,11 +67,7 @@ class Files:
         return hashlib.sha256("\n".join(self.names).encode() + self.sizes.tobytes()).digest()
 
     def read(self, number: int) -> bytes:
-        """Read a file.
-
-        Raises:
-            ConfigError: if it is gone.
-        """
+        """Read a file."""
         system, root = open_uri(self.uri)
         data = read_if_there(system, f"{root}/{self.names[number]}")
         if isinstance(data, Missing):
@@ -126,11 +118,7 @@ class TargetSplit(Split):
         return np.array([len(self)])
 
     def image(self, number: int) -> Tensor:
-        """Read an image, uint8 [3, H, W].
-
-        Raises:
-            ConfigError: if it is missing or broken.
-        """
+        """Read an image, uint8 [3, H, W]."""
         files, number = self._file(number)
         return files.image(number)
 
@@ -177,18 +165,10 @@ class PairedSplit(TargetSplit):
 
     @abstractmethod
     def target(self, number: int) -> Tensor:
-        """Read the target of an image [H, W].
-
-        Raises:
-            ConfigError: if the file cannot be read, or has what it cannot have.
-        """
+        """Read the target of an image [H, W]."""
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Read an image uint8 [3, H, W] and its target [H, W], see `target`.
-
-        Raises:
-            ConfigError: if a file cannot be read, or the two differ in size.
-        """
+        """Read an image uint8 [3, H, W] and its target [H, W], see `target`."""
         image, target = self.image(number), self.target(number)
         if image.shape[1:] != target.shape:
             raise ConfigError(

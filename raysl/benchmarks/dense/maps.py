@@ -28,11 +28,7 @@ class MapStage:
 
 @torch.no_grad()
 def map_stages(backbone: nn.Module) -> list[MapStage]:
-    """Find the stages that are maps, in order, by a pass over an empty image.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Find the stages that are maps, in order, by a pass over an empty image."""
     stages = []
     if isinstance(backbone, Backbone) and backbone.stage_widths:
         was_training = backbone.training

@@ -64,11 +64,7 @@ class MaskSplit(PairedSplit):
 
 
 def indices(data: bytes) -> np.ndarray:
-    """Read the number of each pixel, uint8 [H, W]; for palettes, the index of the colour.
-
-    Raises:
-        CorruptImage: if it is not an image with one number a pixel.
-    """
+    """Read the number of each pixel, uint8 [H, W]; for palettes, the index of the colour."""
     with open_image(data) as file:
         if file.mode not in ("P", "L"):
             raise CorruptImage(f"an image of the mode {file.mode}, and masks have one number of 8 bits a pixel")
@@ -87,9 +83,6 @@ def mask_split(
         chosen: set of images. Default: `train` and `val` of VOC, `training` and `validation` of ADE20K.
         masks: folder of the masks inside. Default: `SegmentationClass`, of the set `trainaug` `SegmentationClassAug`,
             or `annotations/{set}`.
-
-    Raises:
-        ConfigError: if a file or folder that it needs is not there.
     """
     if layout == "voc":
         return _voc(folder, chosen or ("train" if is_train else "val"), masks)

@@ -44,9 +44,6 @@ class TargetMethod(Method):
 
         Returns:
             Tensors [n, ...] on the CPU, which those of other images are appended to.
-
-        Raises:
-            ConfigError: if a file is missing or broken.
         """
 
 

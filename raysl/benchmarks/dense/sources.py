@@ -96,11 +96,7 @@ class BoxImages(TargetSource):
         return _BoxesOfSource(split.images, split.objects, split.classes, config, name)
 
     def _boxes(self, chosen: str) -> BoxSplit:
-        """Read a whole set of images.
-
-        Raises:
-            ConfigError: if a file is missing or is not an annotation.
-        """
+        """Read a whole set of images."""
         folder = Folder(self.config.path)
         if self.config.layout == "voc":
             return voc_boxes(folder, chosen)

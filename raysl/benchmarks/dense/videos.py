@@ -32,11 +32,7 @@ class Video:
         return len(self.frames)
 
     def mask(self, number: int) -> Tensor:
-        """Read the object of each pixel of a frame, uint8 [H, W]: 0 is the background, objects count from 1.
-
-        Raises:
-            ConfigError: if the file cannot be read.
-        """
+        """Read the object of each pixel of a frame, uint8 [H, W]: 0 is the background, objects count from 1."""
         objects = self.masks.decoded(number, indices)
         return torch.from_numpy(np.where(objects == VOID, 0, objects).astype(np.uint8))
 

@@ -133,11 +133,7 @@ def _choose_split(data: DataConfig, loaded: Checkpoint, name: str | None) -> tup
 
 
 def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None:
-    """Refuse stages that a backbone does not have.
-
-    Raises:
-        ConfigError: with those that it has.
-    """
+    """Refuse stages that a backbone does not have."""
     known = list(backbone.stage_widths) if isinstance(backbone, Backbone) else []
     for stage in stages:
         if stage != FEATURES and stage not in known:

@@ -113,11 +113,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Folder) -> "Store":
-        """Open a store for reading.
-
-        Raises:
-            ConfigError: if there is none, it is of another raysl, or parts are missing.
-        """
+        """Open a store for reading."""
         content = folder.read_if_there(ABOUT_FILE)
         if not content:
             raise ConfigError(f"{folder.uri} holds no features; raysl extract --checkpoint RUN writes them")

@@ -45,9 +45,6 @@ def load(dataset: Dataset, path: str | None, query_splits: Sequence[str] = ("str
 
     Args:
         query_splits: folders of Copydays whose images are the queries.
-
-    Raises:
-        ConfigError: if a file is missing or has impossible content.
     """
     folder = folder_of(path, dataset)
     if dataset in REVISITED:

@@ -46,11 +46,7 @@ class InstanceSet:
 
 
 class ImageFiles:
-    """The images below a folder, by name.
-
-    Raises:
-        ConfigError: if it cannot be read, or there are none.
-    """
+    """The images below a folder, by name."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -67,9 +63,6 @@ class ImageFiles:
         Args:
             names: that some list has.
             listed_in: name of the list, for the message.
-
-        Raises:
-            ConfigError: with the number of those that are not there, and of those that several files could be.
         """
         matches = [self._matching(name) for name in names]
         bad = [(name, paths) for name, paths in zip(names, matches, strict=True) if len(paths) != 1]
@@ -121,11 +114,7 @@ def places(values: Any, num: int, where: str, first: int = 0) -> Int64s:
 
 
 def box_of(values: Any, where: str) -> Box:
-    """Parse a box of four numbers.
-
-    Raises:
-        ConfigError: if it is not, or holds nothing.
-    """
+    """Parse a box of four numbers."""
     edges = np.asarray(values, dtype=object).reshape(-1).tolist()
     try:
         left, top, right, bottom = (float(value) for value in edges)

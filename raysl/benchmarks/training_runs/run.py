@@ -163,9 +163,6 @@ def training_run(
     Returns:
         The run. Its name follows from all that its result depends on, so that it is the same one at the next start,
         and another one for other settings, images or weights.
-
-    Raises:
-        ConfigError: if the settings do not go together.
     """
     measured, data = context.checkpoint.config, data or context.data
     batch_size = min(config.batch_size, num_train or context.images["train"].num_samples)

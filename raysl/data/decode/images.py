@@ -138,9 +138,6 @@ def cut_images(
         cut: takes the images of some of the samples and their indices, and returns tensors [b, ...] by name; a sample's
             rows must not depend on the other samples.
         known: corrupt images of earlier reads: their replacements are read at once in their place.
-
-    Raises:
-        NoValidImage: as `read_images`.
     """
     with limiting(split.limits):
         samples = _Samples(split, index, reductions, known or {})

@@ -120,9 +120,6 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
 
     Returns:
         The manifest of each ingest below the root, by its folder there: empty, or ending in a slash.
-
-    Raises:
-        ConfigError: naming the folder, and what is wrong with it.
     """
     manifests: dict[str, Json] = {}
     for inner in [path.removesuffix(PLAN_FILE) for path in files if path.rpartition("/")[2] == PLAN_FILE]:

@@ -109,9 +109,6 @@ def verify(out: str) -> dict[str, str]:
 
     Returns:
         What is wrong with each damaged file, by its name; empty if none is.
-
-    Raises:
-        ConfigError: if there is no finished ingest, or it cannot be read.
     """
     folder = Folder(out)
     files = files_of(read_manifest(folder.system, folder.path))

@@ -179,9 +179,6 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
 
     Args:
         spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
-
-    Raises:
-        ConfigError, RunFailed: if images cannot be listed or read.
     """
     splits = open_splits(resolve("source", data.name)(data))
     done = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))

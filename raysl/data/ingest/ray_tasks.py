@@ -22,9 +22,6 @@ def on_ray(
     """Work on parts as tasks of one CPU each, as many at a time as the cluster has CPUs or can scale up to.
 
     Ray repeats the task of a lost node elsewhere.
-
-    Raises:
-        ConfigError, RunFailed: as `work` does.
     """
     connect()
     wait_for_nodes([{"CPU": 1.0}], "ingest tasks")

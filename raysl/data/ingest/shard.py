@@ -320,9 +320,6 @@ def encode_for_storage(
 
     Returns:
         The file unchanged, pixels as a PNG file, or a shrunk image as a JPEG file.
-
-    Raises:
-        CorruptImage: if it cannot be decoded.
     """
     pixels = decode(image, background=background, bands=bands)
     if resize is not None and min(pixels.shape[1:]) > resize:

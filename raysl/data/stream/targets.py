@@ -35,9 +35,6 @@ class TargetRecipe(ABC):
 
         Args:
             random: numbers of (seed, epoch, index), one row.
-
-        Raises:
-            ConfigError: if a file is missing or broken.
         """
 
     @abstractmethod
