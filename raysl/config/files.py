@@ -112,7 +112,8 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
     Args:
         name_or_path: a path or URI that ends in .yaml, or a name.
         folder: folder of relative paths.
-        asking: the file that is based on it. Names are then searched beside it first.
+        asking: the file that is based on it. A name is then that of a packaged configuration, else of a file beside
+            `asking`; a name that begins with `./` or `../` is of a file beside it alone.
     """
     if is_file_name(name_or_path) and "://" in name_or_path:
         return _fetched(name_or_path, asking)
@@ -123,13 +124,12 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
             hint = f"; a packaged one has the name {known!r}" if known in config_names() else ""
             raise ConfigError(f"no file {name_or_path!r}; it should be {path}{hint}")
         return path.resolve()
-    candidates = [packaged_folder() / f"{name_or_path}.yaml"]
-    if asking is not None:
-        candidates.insert(0, folder / f"{name_or_path}.yaml")
-    paths = [path.resolve() for path in candidates if path.is_file()]
-    others = [path for path in paths if path != asking]  # data/a.yaml may be based on a packaged one of its name
-    if paths:
-        return (others or paths)[0]
+    is_relative = name_or_path.startswith(("./", "../"))
+    folders = [] if is_relative else [packaged_folder()]
+    folders += [] if asking is None else [folder]
+    for root in folders:
+        if (path := root / f"{name_or_path}.yaml").is_file():
+            return path.resolve()
     raise NoSuchConfig(name_or_path, asking)
 
 

@@ -216,6 +216,22 @@ def test_packaged_names_are_found_and_near_ones_suggested(
     assert load_config(own).seed == 9
 
 
+def test_a_base_is_a_packaged_configuration_before_a_file_beside_it_unless_it_says_so(
+    tiny: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(tiny).read_text()
+    for name, seed in (("packaged/a", 1), ("packaged/sub/a", 2), ("a", 3), ("b", 4)):
+        write(f"{name}.yaml", f"{text}seed: {seed}\n")
+    monkeypatch.setattr(files, "packaged_folder", lambda: Path(tiny).parent / "packaged")
+    assert load_config(write("packaged/sub/top.yaml", "base: a\n")).seed == 1
+    assert load_config(write("packaged/sub/near.yaml", "base: ./a\n")).seed == 2
+    assert load_config(write("packaged/sub/far.yaml", "base: sub/a\n")).seed == 2
+    for base, seed in (("a", 1), ("./a", 3), ("../a", 3), ("b", 4)):
+        folder = "own/" if base.startswith("../") else ""
+        assert load_config(write(f"{folder}mine.yaml", f"base: {base}\n")).seed == seed, base
+    assert "mine.yaml: base: no configuration './c'" in error_of(write("mine.yaml", "base: ./c\n"))
+
+
 def test_configurations_are_taken_from_the_package_before_the_folder_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

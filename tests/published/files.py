@@ -16,6 +16,8 @@ from tests.published.recipe import IMAGES, Recipe
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "recipes.md"
 BEGIN, END = "<!-- departures: written by `python -m tests.published` -->", "<!-- end of departures -->"
+STAGES = tuple(f"continue/dino_v3_{stage}" for stage in ("distill", "gram", "high_res"))
+"""Configurations of a paper that begin with trained weights."""
 OTHERS = ("quickstart",)
 """Configurations that are no run of a paper."""
 
@@ -107,8 +109,9 @@ def text(value: Any) -> str:
 
 
 def recipes() -> list[str]:
-    """Names of the configurations that need a file."""
-    return [name for name in config_names() if "/" not in name and not name.endswith("_cifar10") and name not in OTHERS]
+    """Names of the configurations that need a file: those of ImageNet from the start, and `STAGES`."""
+    names = [name for name in config_names() if "/" not in name and not name.endswith("_cifar10")]
+    return sorted({*names, *STAGES} - {*OTHERS})
 
 
 def table() -> str:

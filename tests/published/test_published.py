@@ -7,7 +7,7 @@ from raysl.config.files import config_names
 from tests.published.files import FOLDER, OTHERS, PAGE, Published, compared, recipes, same, with_table
 from tests.published.initial import drawn, fans_of
 
-FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
 
 
 def test_every_recipe_has_a_file() -> None:
