@@ -55,7 +55,6 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
     Args:
         scores, labels: [N, K].
         kind: how the curve is summed up.
-        seed: of the samples.
 
     Returns:
         The bounds, in [0, 1]; None where there are more than a million scores, fewer than two images or no class that

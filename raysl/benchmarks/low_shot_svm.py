@@ -142,7 +142,6 @@ class _Shared:
     Args:
         train, test: all rows.
         picks: int64 [samples, K, shots], the images of each draw where images have one label; else None.
-        config, machine, seed: see there.
     """
 
     train: LabelledRows

@@ -28,7 +28,6 @@ class ShiftedSet:
     """A test set of a classifier.
 
     Args:
-        images: where they are.
         rows: int64 [M], those that count.
         right: int64 [M, R], the classes of each any of which is right; -1 fills up.
         allowed: int64, classes that may be predicted, rising; None where all may.

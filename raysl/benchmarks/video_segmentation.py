@@ -174,7 +174,6 @@ class Follower:
         """Yield the object of each pixel of each frame between the first and the last, int64 [H, W] on the CPU.
 
         Args:
-            video: the frames.
             first: objects of the first frame's pixels, uint8 [H, W].
         """
         config = self.config

@@ -38,7 +38,6 @@ class NewestCheckpoint:
 
     Args:
         name: name of its folder; None if there is no whole checkpoint.
-        meta: its `meta.json`.
         passed_over: newer checkpoints that are not whole, as "name: reason".
     """
 

@@ -24,7 +24,6 @@ class PublishedWeights:
 
     Args:
         library: value of `backbone.name`.
-        published: the downloaded weights.
     """
 
     library: str

@@ -30,7 +30,6 @@ def load_tensors(path: Path, is_mapped: bool = False) -> dict[str, Any]:
     """Read a file of tensors and primitives, on the CPU.
 
     Args:
-        path: of the file.
         is_mapped: whether tensors are read from the file only when they are used, so that memory holds one at a time.
             They must be copied before the file changes.
 

@@ -93,7 +93,6 @@ class Weights:
         A part is a direct child or buffer of the method, such as its projector or its queue.
 
         Args:
-            method: whose parts are filled.
             given: parts that stay as they are, with the setting that says where they come from,
                 `Method.given_parts`.
 

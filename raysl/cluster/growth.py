@@ -11,7 +11,6 @@ class NodeGroup:
     """Nodes of one kind.
 
     Args:
-        cpus, gpus: of each node.
         most: largest number of nodes.
     """
 
@@ -26,7 +25,6 @@ class Growth:
 
     Args:
         most_nodes: largest number of nodes of all groups together; None for no limit.
-        origin: where this is written, for messages.
 
     >>> growth = Growth((NodeGroup(cpus=16, gpus=1, most=8), NodeGroup(cpus=32, gpus=0, most=16)), most_nodes=20)
     >>> growth.cpus, growth.gpus
@@ -60,7 +58,6 @@ def read_growth(config: Mapping[str, Any], origin: str) -> Growth | None:
 
     Args:
         config: its content, with `available_node_types`, each with `resources` and `max_workers`.
-        origin: where it is from, for messages.
     """
     kinds = config.get("available_node_types") or {}
     head = config.get("head_node_type")

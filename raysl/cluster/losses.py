@@ -205,7 +205,6 @@ def describe_message(text: str, known: Iterable[int] = ()) -> str | None:
     """Describe in one line a loss that Ray prints by itself; None for a text that tells of none.
 
     Args:
-        text: what Ray prints.
         known: processes whose loss is described elsewhere, as that of training workers is.
     """
     if node := re.search(r"node with node id: \w+ and address: (\S+)", text):

@@ -103,9 +103,6 @@ def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activi
 
     Args:
         need: CPUs and GPUs that are waited for.
-        up: those of the nodes that are there.
-        free: those that nobody uses.
-        activity: of the autoscaler.
         runs: names of the runs at work on the cluster.
 
     >>> describe_missing({"GPU": 8}, {"GPU": 2}, {"GPU": 2}, Activity(is_adding=True))

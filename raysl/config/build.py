@@ -161,7 +161,6 @@ class _Builder:
 
         Args:
             name: last part of the key.
-            value: the value, or the group of settings below the key.
             key: the key without its last part.
             siblings: settings beside the first unknown part of the key.
             group: the key up to its first unknown part, where that is above `name`.

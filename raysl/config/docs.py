@@ -27,7 +27,6 @@ class Described:
     Args:
         kind: its type in words, `float or null`.
         range: of its numbers in words, `at least 1`; empty without one.
-        doc: the text below the field.
     """
 
     key: str

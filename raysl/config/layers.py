@@ -33,7 +33,6 @@ class Layers:
     """The layers so far, merged.
 
     Args:
-        values: the merged settings.
         replaced: keys, name and settings of each component that was replaced by another.
         views_at: length of `replaced` when a preset of views was last set.
     """
@@ -68,7 +67,6 @@ class Layers:
         """Yield a line for each component that was replaced, with its settings that no longer hold and those that do.
 
         Args:
-            tree: the final settings, as they were given.
             settled: the same with all defaults.
             first: number of first replacements that are not mentioned.
         """

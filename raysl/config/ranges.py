@@ -26,7 +26,6 @@ class Within:
     """A range of numbers, or of the numbers of durations.
 
     Args:
-        low, high: its ends.
         above: whether `low` itself is excluded.
         below: whether `high` itself is excluded.
         is_finite: whether infinity is excluded even without a bound.

@@ -59,7 +59,6 @@ def scale_sizes(tree: dict[str, Any], lower: dict[str, Any], layer: dict[str, An
     """Scale the sizes of lower layers if a layer changes the side of the views.
 
     Args:
-        tree: the settings with the layer.
         lower: settings of lower layers that the layer does not replace.
         layer: its settings; sizes in them stay.
         before: side of the views in lower layers, see `view_side`.

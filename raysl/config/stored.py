@@ -62,7 +62,6 @@ def check_overrides(tree: Mapping[str, Any], where: str) -> None:
 
     Args:
         tree: stored settings, before anything is built of them.
-        where: their file, for messages.
     """
     benchmarks = tree.get("benchmarks")
     for key, node in benchmarks.items() if isinstance(benchmarks, dict) else ():

@@ -25,7 +25,6 @@ class Assignments:
     Args:
         clusters: int64 [N], in dataset order, 0 to num_clusters - 1.
         num_clusters: K.
-        fingerprint: of the images.
         checkpoint: whose features were clustered.
         names: the origin of each image, for people who read the file; empty if unknown.
     """

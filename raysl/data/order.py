@@ -41,7 +41,6 @@ class Order:
     """The order of a dataset's samples in every epoch of a run.
 
     Args:
-        seed: the run's seed.
         fingerprint: of the dataset; another dataset has another order.
         unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
         batch_size: samples in a global batch.

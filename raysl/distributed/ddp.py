@@ -30,7 +30,6 @@ def data_parallel(
     and fail where it is called without any.
 
     Args:
-        module: module on its device; one with sharded weights is returned as it is.
         bucket_mb: size of the parts in which gradients are exchanged, in MiB; default: torch's, 25.
         is_static: whether every step uses the same parameters in the same way, which lets DDP plan ahead.
         compression: type in which gradients are exchanged, with loss of precision; default: their own.

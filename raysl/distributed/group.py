@@ -13,8 +13,6 @@ def joined(address: str, rank: int, world: int, backend: str, timeout_s: float) 
 
     Args:
         address: host:port on which the process of rank 0 listens.
-        rank: number of this process.
-        world: number of processes.
         backend: `gloo` or `nccl`.
         timeout_s: seconds that joining, and each collective, may take.
 

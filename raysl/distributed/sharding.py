@@ -42,7 +42,6 @@ def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -
     may be on the CPU before: one unit at a time moves to the device.
 
     Args:
-        module: module with the same parameters on every rank.
         units: its submodules that are assembled one at a time.
         device: device to compute on.
     """
@@ -86,8 +85,6 @@ def shared_optimizer(make: type[Any], groups: list[dict[str, Any]], config: Any)
 
     Args:
         make: optimizer class, which takes groups and a config.
-        groups: groups of all parameters.
-        config: settings of the optimizer.
     """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

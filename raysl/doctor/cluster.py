@@ -37,7 +37,6 @@ class Node:
     """A node that is up, as the head knows it.
 
     Args:
-        cpus, gpus: that it offers to Ray.
         object_store: GiB.
     """
 

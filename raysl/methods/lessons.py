@@ -51,7 +51,6 @@ def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig
 
     Args:
         setup: of the run; `hidden_dims` of its method are those of the heads.
-        key: of the teacher below `method`, for messages.
     """
     data = setup.config.data
     mean: tuple[float, ...] = data.mean
@@ -95,7 +94,6 @@ def token_distance(lesson: Lesson, h: Tensor, values: Tensor, theirs: list[Tenso
     and the cosine of the features.
 
     Args:
-        lesson: the teacher.
         h, values: features [n, D] and map [n, C, h, w] of the student.
         theirs: features [n, K] and map [n, E, h', w'] of the teacher.
     """

@@ -138,7 +138,6 @@ class SwAV(Method):
         Args:
             views: large views [B, A, C, H, W].
             z: embeddings of all views [B, V, P].
-            step: where training is.
         """
         return z[:, : views.shape[1]].detach()
 

@@ -131,7 +131,6 @@ def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> 
     """Return the checkpoint at `method.teacher`, or another key, or the newest one of the run there.
 
     Args:
-        key: the setting, for messages too.
         uri: its value. Default: read from the settings.
     """
     try:

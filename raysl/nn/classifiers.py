@@ -85,9 +85,7 @@ class StageHeads(nn.Module):
 
     Args:
         heads: settings of the classifiers.
-        backbone: the network whose stages they classify.
         size: side of the images in pixels, which sets the widths of vectors pooled in windows.
-        num_classes: of the scores.
     """
 
     def __init__(self, heads: Sequence[StageHead], backbone: Backbone, size: int, num_classes: int) -> None:

@@ -75,7 +75,6 @@ def pooled_stages(backbone: Backbone, images: Tensor, pools: Sequence[tuple[str,
     """Return vectors [B, D] of stages in one pass through the network; a stage may appear with several pools.
 
     Args:
-        backbone: the network.
         images: normalised images [B, 3, H, W].
         pools: names of stages, each with its pool.
 

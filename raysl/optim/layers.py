@@ -50,7 +50,6 @@ def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any, has_
 
     Args:
         num_layers: `Backbone.num_layers`.
-        backbone: an instance or its class, for the message.
         has_patches: whether it maps patches to tokens.
     """
     kind = backbone if isinstance(backbone, type) else type(backbone)

@@ -76,9 +76,7 @@ def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epoc
     """Return the views of some samples, the same that a run with this seed trains with.
 
     Args:
-        split: where the images are.
         recipe: how views are made of them.
-        seed: of the run.
         num: samples; all where there are fewer.
         num_epochs: epochs, from the first on.
 
@@ -152,7 +150,6 @@ def view_picture(view: View, images: Tensor, extras: dict[str, Tensor]) -> ViewP
     """Return one view of a sample as the method gets it.
 
     Args:
-        view: how it was made.
         images: uint8 [T, C, S, S], its tiles, or itself alone.
         extras: what the method gets beside it, [...] by name.
     """

@@ -24,7 +24,6 @@ class Bar:
 
     Args:
         value: its length, finite.
-        colour: of CSS.
         reach: ends of its whiskers; None: it has none.
         is_main: whether its number is bold.
     """
@@ -93,7 +92,6 @@ def score_bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
 
     Args:
         scores: of one unit.
-        headings: a name for each.
     """
     unit = scores[0].unit
     columns = [(name, colour) for name, colour in COLUMNS if any(is_drawn(score, name) for score in scores)]

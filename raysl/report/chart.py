@@ -135,7 +135,6 @@ class Chart:
         """Draw axes on which all values fit, and set `x` and `y` to their scales.
 
         Args:
-            xs, ys: the values.
             x_title, y_title: what stands below the horizontal axis, and above the vertical one.
             is_log: whether the horizontal axis may be logarithmic.
             padding, y_padding: of both axes, see `Scale.fit`.

@@ -109,7 +109,6 @@ def curve(course: Course, last_step: float | None = None) -> str:
     """Draw one course over the steps, with its running mean where it is long and noisy.
 
     Args:
-        course: what to draw.
         last_step: where the axis of the steps ends, at the earliest; it begins at 0.
     """
     steps, values = thinned(course.steps), thinned(course.values)

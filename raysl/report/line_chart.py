@@ -25,7 +25,6 @@ class Line:
     Args:
         name: what the legend calls it.
         points: (x, y) by ascending x, all finite.
-        colour, shape: of the line and its marks.
         bounds: ends of the whiskers at each point, None where there are none; empty: none at all.
     """
 
@@ -56,7 +55,6 @@ def line_chart(
 
     Args:
         lines: what is drawn; those without a point are left out.
-        x, y: what the axes say.
         title: plain text.
         may_be_log: whether the horizontal axis may be logarithmic, which a clock never is.
         labels: what the axis says at 0, 1 and so on, where these values have names.

@@ -40,7 +40,6 @@ class Cell:
     Args:
         value: the number; None: there is none.
         unit: `%`, or another; may be empty.
-        deviation: its standard deviation.
         interval: at 95 %.
         is_best: whether it is the best of those that it is compared with.
 

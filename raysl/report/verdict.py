@@ -25,10 +25,8 @@ class Gain:
     """A number minus that of a rival.
 
     Args:
-        change: the difference.
         interval: of it at 95 %; None where it is not known.
         is_lower_better: whether a smaller number is the better one.
-        unit: of the difference.
     """
 
     change: float

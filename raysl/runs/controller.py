@@ -31,7 +31,6 @@ class TrainController(RaysTrainController):
 
     Args:
         settings: of Ray Train, which reads them from the environment of this process.
-        arguments: of Ray's controller.
     """
 
     worker_group_cls = Workers

@@ -92,10 +92,6 @@ class DatasetNote:
 def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint) -> NewestCheckpoint:
     """Note the dataset of a run, or compare it with the one noted before.
 
-    Args:
-        now: the dataset as it is.
-        newest: the run's newest whole checkpoint.
-
     Returns:
         The checkpoint to go on from: `newest`, or its state at the beginning of its epoch if a dataset with another
         length of epochs was accepted.

@@ -118,11 +118,7 @@ class SaveOnNotice(WorkerGroupCallback):
 
 
 class _Growth:
-    """A decision for more workers, which waits for a checkpoint of the group that trains.
-
-    Args:
-        decision: what Ray's policy has decided.
-    """
+    """A decision for more workers, which waits for a checkpoint of the group that trains."""
 
     def __init__(self, decision: ResizeDecision, main: Any) -> None:
         self.decision = decision

@@ -55,7 +55,6 @@ class RunFolder(Folder):
         Starts that ended before a first step, for example because no cluster answered, bind no later one.
 
         Args:
-            config: the settings of this start.
             checkpoint: the run's newest whole checkpoint; None: any settings in the folder bind this start.
 
         Raises:
@@ -170,7 +169,6 @@ def _extension_message(config: RunConfig, checkpoint: NewestCheckpoint) -> str |
     """Describe how a run is extended; refuse to shorten it, or to extend it without `train.extend`.
 
     Args:
-        config: the settings of this start.
         checkpoint: the newest checkpoint; at step 0 any length is allowed.
 
     Returns:

@@ -146,8 +146,6 @@ class _Origin:
     """A checkpoint that a run is forked from.
 
     Args:
-        uri: of the checkpoint.
-        meta: its `meta.json`.
         settings: of its run, as a plain tree; no code that it names is imported.
         state: content of its `train_state.pt`.
     """

@@ -28,7 +28,6 @@ class Loss:
     Args:
         time: in seconds since 1970.
         text: what, where, why, and what follows, in one line.
-        dump: what Ray says about it.
         step: updates that were done, as far as known.
         group: number of the group of workers that ended with it; 0 if none did.
         is_retried: whether the run goes on.

@@ -34,7 +34,6 @@ class Failures:
 
     Args:
         most: number of failures after which the run is tried again; -1 for no limit.
-        step: the last saved step, in updates of the run.
         num: failures so far.
 
     >>> failures = Failures(most=1, step=10)
@@ -47,11 +46,7 @@ class Failures:
     num: int = 0
 
     def add(self, saved: int) -> bool:
-        """Count a failure; return whether the run is tried again.
-
-        Args:
-            saved: the last saved step now.
-        """
+        """Count a failure; return whether the run is tried again."""
         if saved > self.step:
             self.step, self.num = saved, 0
         self.num += 1

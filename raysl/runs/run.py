@@ -180,7 +180,6 @@ class _Start:
     """A start of a run, from its newest checkpoint to its end or the epoch to pause at.
 
     Args:
-        newest: the checkpoint to go on from.
         marks: moments of the start so far, seconds since 1970, by name.
         cpu_time: use of CPUs up to the beginning of this start.
         callbacks: observers of Ray Train's.

@@ -33,7 +33,6 @@ class RunSummary:
 
     Args:
         name: path of its folder below the storage.
-        uri: its folder.
         state: `running`: a process holds its lock; `finished`: all its epochs are done; `stopped`: it was asked to
             stop; `failed`: it ended with an error; `interrupted`: it ended without a word, as by a lost machine;
             `new`: it has made no step; `damaged`: its files cannot be read.

@@ -64,7 +64,6 @@ def run_workers(
     """Start workers, and return how their training ended.
 
     Args:
-        job: what the workers do.
         callbacks: observers of Ray Train's, called in its controller.
         step: of the checkpoint from which they go on.
         look: called several times a second; what it raises ends the workers, and is raised here.

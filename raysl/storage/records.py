@@ -25,7 +25,6 @@ def read_record(content: bytes | str, where: str, kinds: Kinds | None = None, op
     {'step': 3, 'loss': 1}
 
     Args:
-        where: its file, for the message.
         kinds: types of the fields that must be there.
         optional: types of fields that may be there. Others are not checked.
 

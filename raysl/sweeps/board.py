@@ -20,11 +20,7 @@ MOST_OF_THE_TIME = 0.05
 
 
 class Board:
-    """Writes a leaderboard regularly, and at the end.
-
-    Args:
-        make: the leaderboard as things stand, with what the sweep does.
-    """
+    """Writes a leaderboard regularly, and at the end."""
 
     def __init__(self, folder: Folder, make: Callable[[State], Leaderboard]) -> None:
         self.make = make

@@ -60,11 +60,7 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
 
 
 def warn_about_space(sweep: SweepConfig, epochs: int) -> None:
-    """Say plainly what a sweep will not do, and how few values a range has.
-
-    Args:
-        epochs: of the longest trial.
-    """
+    """Say plainly what a sweep will not do, and how few values a range has."""
     if sweep.scheduler == "population" and sweep.interval >= epochs:
         log.warning(
             "interval=%d: no trial is longer than %d epochs, so nobody of the population is replaced; give fewer",

@@ -27,7 +27,6 @@ def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[st
 
     Args:
         index: of the trial in the order of drawing.
-        protocols: of its measurements, see `Entry.protocols`.
     """
     trial, verdict = record.trial, record.verdict
     until = math.inf if verdict is None else verdict.epoch

@@ -26,9 +26,6 @@ class TrainedImages:
 
     A run that noted nothing is passed over, and one whose trial has data settings of its own, since there may be as
     many datasets as trials.
-
-    Args:
-        bases: what its trials depart from that are trained, by name.
     """
 
     def __init__(self, folder: Folder, bases: Mapping[str, RunConfig]) -> None:

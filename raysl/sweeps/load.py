@@ -97,7 +97,6 @@ def load_starts(
     """The settings of each of a sweep's `configs`, by its name.
 
     Args:
-        sweep: what `load_sweep` gave.
         overrides: settings for all of them, after those of the sweep.
         load: from a name and overrides, in one list, to settings; default: `load_config`.
     """
@@ -114,7 +113,6 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint.
 
     Args:
-        sweep: what `load_sweep` gave.
         overrides: settings that they are measured with instead: data.limit=500.
 
     Raises:

@@ -33,7 +33,6 @@ class Member:
     """A member of a population at the end of an interval.
 
     Args:
-        trial: its settings, seed and parents.
         value: its result; None if it failed.
     """
 

@@ -58,7 +58,6 @@ class Progress:
         """Describe the trials to come, before they start.
 
         Args:
-            bases: what trials depart from that are trained.
             concurrent: trials at a time.
         """
         left = self.num_trials - self.num_ended

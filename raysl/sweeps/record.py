@@ -90,7 +90,6 @@ class Record:
     """A trial and the state of its run.
 
     Args:
-        trial: what it tries.
         epochs: that it trains to.
         course: of the number that it is judged by.
         logged: by its run, without what came behind `epochs`.

@@ -150,8 +150,6 @@ def _epoch(lines: Sequence[dict[str, float]], newest: Any, status: str, done: in
 
     Args:
         lines: that it logged, which tell how many steps have how many epochs.
-        newest: its newest checkpoint.
-        status: of its note.
         done: whole epochs that it has trained, where that is known.
     """
     if done is not None:

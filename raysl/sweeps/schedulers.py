@@ -6,11 +6,7 @@ from raysl.sweeps.schema import SweepConfig
 
 
 def judge_of(sweep: SweepConfig, epochs: int) -> Judge | Promotion | None:
-    """Return the judge that stops trials early; None for no scheduler and for populations.
-
-    Args:
-        epochs: of the longest trial.
-    """
+    """Return the judge that stops trials early; None for no scheduler and for populations."""
     first = halving_rungs(sweep.grace_epochs, sweep.reduction, epochs)
     if sweep.scheduler == "asha":
         return _halving(sweep, lambda index: first, lambda index: 0)

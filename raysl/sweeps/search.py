@@ -53,12 +53,7 @@ class Search(Protocol):
 
 
 class RandomSearch:
-    """Draws, each with every grid value and every configuration; then the same again with further seeds.
-
-    Args:
-        bases: what trials depart from, by name.
-        seed: of what is drawn.
-    """
+    """Draws, each with every grid value and every configuration; then the same again with further seeds."""
 
     def __init__(self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int) -> None:
         self.sweep = sweep

@@ -98,7 +98,6 @@ class Space:
         """Return settings that exist in no combination of the space and a configuration.
 
         Args:
-            presents: of each configuration.
             most: combinations that are looked at; where there are more, nothing is said.
         """
         left = dict.fromkeys(self.distributions)

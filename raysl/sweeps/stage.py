@@ -50,7 +50,6 @@ class Stage:
 
     Args:
         replay: which trials come and which are stopped.
-        bases: what they depart from.
         concurrent: trials at a time.
         told: called after each look, and when a trial has ended.
     """

@@ -34,9 +34,6 @@ QUICK_START_S = 15.0
 class SweepStart:
     """One start of a sweep.
 
-    Args:
-        plan: the sweep, whose folder is locked.
-
     Attributes:
         problem: what is wrong with the sweep, which ends it.
     """

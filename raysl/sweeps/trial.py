@@ -34,7 +34,6 @@ class Trial:
     """A choice of settings, and how far to train with it.
 
     Args:
-        settings: what varies, by dotted key.
         config: configuration that it departs from, by its name, or `ALONE`.
         parents: whose weights it goes on from, and whose those went on from, the newest first; a new run has none.
         until: epoch that it trains to; None: to the end, with what is measured then.

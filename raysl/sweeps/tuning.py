@@ -162,7 +162,6 @@ def _reason(error: BaseException | None, trace: str) -> str:
 
     Args:
         error: the newest one of Tune's that was kept, which is raysl's or the loss of a process.
-        trace: its traceback.
     """
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, RayError):

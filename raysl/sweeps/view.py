@@ -31,7 +31,6 @@ class TrialRow:
         settings: that vary, in words.
         nodes: on which its workers run; empty before its first epoch is logged.
         epoch: that it has come to.
-        epochs: that it trains to.
         value: newest number that the sweep looks at, with its name; empty while there is none.
         seconds: since it started.
         phase: what it does when it does not train: `STARTING`, `STOPPING`, `ENDING`; else empty.

@@ -34,7 +34,6 @@ class Views:
     """Collects the settings of views from a list of transforms.
 
     Args:
-        out: the translation.
         fields: settings that the method's views have.
     """
 

@@ -28,8 +28,6 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
         labels: int64 [N].
         predicted: int64 [N]; -1 for none.
         what: begins the titles, such as `Linear probe`.
-        suffix: the names end in it.
-        seed: of the bootstrap.
     """
     labels_np, predictions = labels.cpu().numpy(), predicted.cpu().numpy()
     num_classes = int(max(labels_np.max(), predictions.max())) + 1

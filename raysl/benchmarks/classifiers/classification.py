@@ -90,7 +90,6 @@ def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES
         scores: [N, K].
         labels: int64 [N].
         what: begins the titles, such as `Linear probe`.
-        stage: whose features they are of.
     """
     of_stage = f" of {stage}" if stage else ""
     labels, metrics = labels.to(scores.device), []
@@ -122,9 +121,7 @@ def measure_stages(
     """Measure a classifier on the features and on further stages, as far as the images have them.
 
     Args:
-        train, test: the images.
         num_classes: labels lie in [0, num_classes).
-        stages: their names.
         what: begins the titles, such as `Linear probe`.
         tried: the setting that is chosen on held-out images, such as `learning rate`.
         classify: from training rows, features [N, D] of test rows and the name of the stage to shares of the classes

@@ -41,7 +41,6 @@ def few_label_metrics(
     The draws are those of `low_shot`, nested: the same images for any number of labels, and more.
 
     Args:
-        train, test: the images.
         num_classes: labels lie in [0, num_classes).
         labels: of each class; several values are all measured, each once.
         draws: random choices of them.

@@ -26,7 +26,6 @@ class Scaling:
     """A scaling of features, see `Normalize`.
 
     Args:
-        kind: the rule.
         shift, factor: [D], of `standardize` and `batch_norm`.
     """
 

@@ -48,7 +48,6 @@ def measure_precision(fitted: Probes, train: FeatureSet, held: Tensor, kind: Kin
         fitted: G classifiers.
         train: rows with labels [N, K].
         held: int64 [M], places of the rows.
-        kind: of the average precision.
     """
     scores = fitted.scores(train.features.index_select(0, held.to(train.features.device))).double().numpy()  # [M, G, K]
     labels = train.labels.cpu().numpy()[held.numpy()]
@@ -71,9 +70,7 @@ def measure_classes(
 
     Args:
         train, test: the images, with labels [N, K].
-        stages: their names.
         what: begins the titles, such as `Logistic regression`.
-        kind: of the average precision.
         score: from training rows, features [N, D] of test rows and the name of the stage to scores [N, K], and what
             each of the C that were tried gave.
 

@@ -145,7 +145,6 @@ def warn_of_classes(test_labels: Labels, learned: Int64s, name: str) -> None:
     Args:
         test_labels: [N, K] of 1 present, 0 absent and -1 ignore.
         learned: classes with a machine.
-        name: of the benchmark.
 
     Raises:
         ConfigError: if no class has one.

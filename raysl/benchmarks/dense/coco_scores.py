@@ -38,7 +38,6 @@ def coco_precisions(
     Args:
         detections, objects: of each image, in the same order.
         sizes: heights and widths of the images.
-        kind: of overlaps, those of boxes or masks.
 
     Returns:
         Shares float64 [10, 101, K, 4], of objects of all sizes, small (below 32 x 32 pixels), medium and large (from

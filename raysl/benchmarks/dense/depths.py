@@ -47,7 +47,6 @@ def depth_split(folder: Folder, chosen: str) -> DepthSplit:
     """List the images of a set.
 
     Args:
-        folder: of the dataset.
         chosen: folder inside, with a folder for each scene; or a list that ends in .txt, whose lines have the address
             of an image and that of its depths, from the folder that the list is in. Lines with `None` are left out.
 

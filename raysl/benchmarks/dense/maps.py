@@ -16,7 +16,6 @@ class MapStage:
     """A stage of a backbone that is a feature map.
 
     Args:
-        name: of the stage.
         width: channels.
         stride: pixels of the image to a place of the map.
     """

@@ -77,7 +77,6 @@ def mask_split(
     """List the training or the test images of a dataset.
 
     Args:
-        layout: of its folders.
         folder: with `JPEGImages` and so on in it, or with `images` and `annotations`.
         is_train: which of the two, where `chosen` does not say.
         chosen: set of images. Default: `train` and `val` of VOC, `training` and `validation` of ADE20K.

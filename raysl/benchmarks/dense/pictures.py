@@ -120,7 +120,6 @@ def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> 
 
     Args:
         segment: polygons [[x, y, x, y, ...], ...] or run lengths, in pixels of the file.
-        height, width: of the file's image.
         size: height and width to draw it at.
     """
     masks = tools().mask

@@ -23,7 +23,6 @@ class Schedule:
         iterations: updates.
         decay_at: where the learning rate falls to a tenth.
         warmup: linear rise of the learning rate.
-        checkpoint_every: how often a checkpoint is saved.
         train_set, test_set: of the images.
     """
 
@@ -58,7 +57,6 @@ def optim_of(
     """Return settings of an optimizer whose learning rate warms up, stays, and falls in steps.
 
     Args:
-        kind: of optimizer.
         lr, weight_decay: default: `USUAL`.
         decay_at: points at which the learning rate falls to a tenth.
         warmup: linear rise from a thousandth of it.

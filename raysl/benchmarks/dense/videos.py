@@ -20,7 +20,6 @@ class Video:
     """Frames of a video, and the masks of its objects.
 
     Args:
-        name: of the sequence.
         frames, masks: files, in the order of time.
     """
 

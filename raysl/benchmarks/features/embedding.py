@@ -76,7 +76,6 @@ def read_rows(split: Split, index: Int64s, data: DataConfig, thumbnail: ViewReci
     """Read rows of a split as they are evaluated, uint8 [B, 3, H, W] as the view `image`.
 
     Args:
-        split: the images.
         index: int64 [B].
         data: gives sizes and interpolation.
         thumbnail: makes one more view of each, called `thumbnail`.
@@ -115,7 +114,6 @@ def embed(
 
     Args:
         models: networks from normalised images [B, C, H, W] to [B, D] by name, on the device.
-        split: the images.
         index: int64 [B].
         data: gives sizes and normalisation.
         device: where they are computed.

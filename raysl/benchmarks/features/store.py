@@ -44,7 +44,6 @@ class About:
     Args:
         basis: everything that the features depend on, in the types of JSON: weights, stage, images, their size and
             so on.
-        num_rows: of the split.
         part_rows: rows of each part, of the last one fewer.
         dtype: type of the numbers.
         classes: names of the classes, by label; empty if there are none.

@@ -51,7 +51,6 @@ def score(ranked: Int64s, task: Task, ks: Sequence[int] = (), cut: int | None = 
 
     Args:
         ranked: int64 [all queries, N], places in the database, nearest first.
-        task: with their right results.
         ks: see `precision_at`.
         cut: first ranks that count; right results behind them count as missed. Default: all.
     """

@@ -38,7 +38,6 @@ def sized(
         box: cut out first, without the part outside of the image; ignored if all of it is outside.
         patch: sides are rounded to multiples of it, at least one.
         is_square: bring both sides to `size * scale`, whatever its shape.
-        interpolation: how it is resized.
     """
     factor = size * scale / max(image.shape[1:])
     cut = image if box is None else _cut(image, box)

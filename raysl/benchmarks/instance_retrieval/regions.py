@@ -28,7 +28,6 @@ def rmac_regions(height: int, width: int, levels: int = 3, overlap: float = 0.4)
     Levels whose squares would be smaller than a place have none.
 
     Args:
-        height, width: of the map.
         levels: from 1 on.
         overlap: wanted share of neighbouring squares of level 1.
     """

@@ -49,8 +49,6 @@ class Pictured:
     """The images that a report shows, and the trained backbone's features of them.
 
     Args:
-        split: the images.
-        features: of all of them.
         is_held_out: whether training has not seen them.
         stored: those features on disk, maybe with thumbnails.
     """

@@ -221,7 +221,6 @@ def machine_of(train: TrainConfig, workers: int | tuple[int, int]) -> dict[str, 
     """Return the settings of a run's machines that change nothing but the last bits of a result on as many of them.
 
     Args:
-        train: those of the run.
         workers: of the training; several of them have a GPU each.
     """
     settings = {name: getattr(train, name) for name in ("device", "threads", "cpus_per_worker", "max_failures")}

@@ -151,10 +151,6 @@ def stored_samples(file: "Image", data: bytes = b"") -> np.ndarray | None:
     """Return the samples of a file that Pillow has opened [H, W] or [H, W, C]; None if Pillow would change them.
 
     A palette is expanded to RGB, and transparency is a channel.
-
-    Args:
-        file: the image.
-        data: the encoded file.
     """
     mode = EXPANDED.get(file.mode, file.mode)
     if file.format == "TIFF":

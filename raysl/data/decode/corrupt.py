@@ -8,7 +8,6 @@ class Replaced(str):
 
     Args:
         text: name and reason.
-        row: of the image in its split.
         other: row of the image that takes its place.
 
     >>> image = Replaced("7.jpg: truncated", row=7, other=8)

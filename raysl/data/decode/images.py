@@ -48,7 +48,6 @@ class Read:
     Args:
         pictures: one for each paired source.
         labels: int64 [B], or [B, K] of a multi-label split.
-        corrupt: the images that were replaced.
     """
 
     pictures: tuple[Pictures, ...]
@@ -80,7 +79,6 @@ def check_readable(split: Split, what: str) -> None:
     """Refuse a split none of whose images can be read; as a rule one image is looked at.
 
     Args:
-        split: the images.
         what: which they are, "training" or "held-out".
 
     Raises:
@@ -111,7 +109,6 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
     same one on every read.
 
     Args:
-        split: the images.
         index: int64 [B].
         reductions: the allowed reductions; default: all are decoded in full.
 

@@ -28,9 +28,7 @@ def rgb_pixels(file: "Image", background: Color | None, data: bytes = b"") -> np
     are in [0, 255].
 
     Args:
-        file: the image.
         background: the colour behind transparent pixels; None keeps the stored colours and ignores transparency.
-        data: the encoded file, if there is one.
 
     Raises:
         CorruptImage: if the values are outside all these ranges.

@@ -57,7 +57,6 @@ class Moments:
     'data.mean=[0.5] data.std=[0.5]'
 
     Args:
-        num: of pixels.
         sums, squares: of their values in [0, 255], of each channel.
     """
 

@@ -21,7 +21,6 @@ class RowOrder:
     units: then a file holds whole units from everywhere, and its rows are mixed while it is written.
 
     Args:
-        split: to store.
         part: rows [first, end) of the permuted split.
         seed: of the permutation; None keeps the order of the split.
     """

@@ -65,9 +65,7 @@ class Shard:
     """The record of a complete file.
 
     Args:
-        name: of the file.
         rows: number of rows.
-        num_bytes, sha256: of its content.
         corrupt: [index, name, reason] of the rows that were left out.
         footer_bytes, footer_sha256: size and hash of its footer, compared whenever the dataset is opened.
         groups: rows and bytes before compression of each row group.

@@ -77,7 +77,6 @@ class PlainRows:
     """Images of the dataset, or of its held-out images, without augmentation.
 
     Args:
-        rows: their numbers.
         is_held_out: whether they are held-out images.
         interpolation: how they are resized; None: as `data.eval_interpolation` has it.
     """

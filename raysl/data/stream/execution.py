@@ -75,7 +75,6 @@ class Executor:
 
         Args:
             loader: reference to the loader, in a list, so that Ray does not resolve it for each task.
-            blocks: what to make.
         """
         return [self.task.remote(loader, block) for block in blocks]
 

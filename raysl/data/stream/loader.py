@@ -49,7 +49,6 @@ class Loader:
     """Makes the views of any global batch of a run, on any process, at any time.
 
     Args:
-        split: the images.
         recipe: the views, of each paired source.
         order: which samples make up which batch.
         mean, std: of the normalisation.
@@ -118,9 +117,7 @@ class Loader:
         """The batch of a rank's loaded rows at a step, on the device.
 
         Args:
-            loaded: whose indices and labels it has.
             views: of the rows, normalised and on the device.
-            extras: of the rows.
             device: where the batch goes.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
@@ -149,7 +146,6 @@ class Loader:
         Args:
             split: any images, not only those of the loader.
             first, end: row numbers in the split.
-            device: of the batches.
             known: corrupt images of the split, as in `cut_images`.
         """
         for start in range(first, end, PLAIN_ROWS):
@@ -188,7 +184,6 @@ class Loader:
         Args:
             split: any images, not only those of the loader.
             first, end: row numbers in the split.
-            device: of the batches.
         """
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))

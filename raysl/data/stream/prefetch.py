@@ -41,7 +41,6 @@ def prefetch(
 
     Args:
         source: batches on the device, each with an attachment.
-        device: of the batches.
         depth: most batches that are ready or in progress, at least 1.
     """
     thread = _Thread(source, device, depth)

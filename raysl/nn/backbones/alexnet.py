@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from raysl.config.ranges import Side
 from raysl.config.schema import BackboneConfig
@@ -116,16 +117,8 @@ class AlexNet(Backbone):
         """
         return self.stages(images, ["features"])["features"]
 
+    @override
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
-
-        Args:
-            images: normalised images [B, 3, H, W].
-            names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
-
-        Raises:
-            ValueError: if a name is not a stage of this network, or the images do not fit.
-        """
         known = self.stages_up_to(names)
         if "features" in names and (problem := _size_problem(self.config, *images.shape[-2:])):
             raise ValueError(problem)

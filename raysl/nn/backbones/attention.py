@@ -115,11 +115,9 @@ class Block(nn.Module):
 
     Args:
         width: of a token, a multiple of `heads`.
-        heads: of the attention.
         qkv_bias: whether queries, keys and values have a bias.
         layer_scale: initial value of the factors of both branches; None for no factors.
         drop_path: rate at which training drops a branch for a sample, drawn for each branch.
-        number: of the block in its network.
         mlp: kind of the MLP.
         norm_eps: added to the variance by layer norms.
         grid: see `Attention`.
@@ -171,7 +169,6 @@ class CrossBlock(nn.Module):
     Args:
         width: of a token, a multiple of `heads`.
         other_width: of the tokens that it looks at.
-        heads: of the attention.
         drop_path, number: as in `Block`.
     """
 

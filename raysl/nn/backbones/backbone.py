@@ -169,7 +169,8 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return inner features by name, in the order of `names`.
+        """Return maps [B, C, H', W'] and features [B, feature_dim] of images [B, 3, H, W] by name, in the order of
+        `names`; nothing is computed beyond the deepest one.
 
         Raises:
             ValueError: if a name is not a stage of this network; the message lists the stages.

@@ -18,7 +18,6 @@ def check_freeze(names: Sequence[str], info: BackboneInfo, backbone: str) -> Non
     Args:
         names: value of `backbone.freeze`.
         info: facts of the network.
-        backbone: its name, for the message.
 
     Raises:
         ConfigError: with the known stages.
@@ -42,7 +41,6 @@ def freeze(backbone: Backbone, names: Sequence[str]) -> None:
     ['conv1.weight', 'bn1.weight', 'bn1.bias']
 
     Args:
-        backbone: with its weights.
         names: of its stages, or `all`; an empty list freezes nothing.
 
     Raises:

@@ -40,7 +40,6 @@ class File:
     Args:
         uri: the address that it was published at.
         path: of the copy in the cache.
-        sha256: of its content, 64 digits.
         revision: commit of the repository on the Hub; None for other files.
     """
 
@@ -77,7 +76,6 @@ class Published:
 
     Args:
         name: their name in the library, such as `ResNet18_Weights.IMAGENET1K_V1`.
-        file: the checked file.
         tensors: by the library's names.
         mean, std: of the images that the network was trained on, in [0, 1].
     """

@@ -17,7 +17,6 @@ class RelativePositions(nn.Module):
 
     Args:
         grid: patches (h, w) of the images that it is made for.
-        heads: of the attention.
     """
 
     def __init__(self, grid: tuple[int, int], heads: int) -> None:
@@ -32,7 +31,6 @@ class Offsets(NamedTuple):
         rows: of a table for their grid, int64 [n, T, T], queries first; n is the number of images, or 1.
         grid: patches (h, w) of the images.
         native: patches that tables are made for.
-        resize: how they are resized for another grid.
     """
 
     rows: Tensor
@@ -71,7 +69,6 @@ def relative_index(grid: tuple[int, int], num_prefix: int = 1, device: torch.dev
     Args:
         grid: patches (h, w).
         num_prefix: tokens in front of the patches.
-        device: of the result.
     """
     height, width = grid
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)

@@ -149,15 +149,7 @@ class ResNet(Backbone):
         return self.stages(images, ["avgpool"])["avgpool"]
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
-
-        Args:
-            images: normalised images [B, 3, H, W].
-            names: of `stem` (after its pool), `res2` to `res5` [B, C, H', W'], and `avgpool` [B, feature_dim].
-
-        Raises:
-            ValueError: if a name is not a stage of this network; the message lists the stages.
-        """
+        """Return some of `stem` (after its pool), `res2` to `res5` [B, C, H', W'], and `avgpool` [B, feature_dim]."""
         outputs: dict[str, Tensor] = {}
         x = images
         for name in self.stages_up_to(names):

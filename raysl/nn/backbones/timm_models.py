@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.published import Published, hub_file, torch_file
@@ -127,16 +128,8 @@ class TimmModel(WrappedBackbone):
         groups = _timm().models.group_parameters(network, network.group_matcher(coarse=True), reverse=True)
         return {f"network.{name}": number for name, number in groups.items()}
 
+    @override
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
-
-        Args:
-            images: normalised images [B, 3, H, W].
-            names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
-
-        Raises:
-            ValueError: if a name is not a stage of this network, or the images do not fit.
-        """
         known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
         numbers = sorted({known.index(name) for name in names if name != "features"})

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.positions import resize_positions
@@ -146,16 +147,8 @@ class TorchvisionModel(WrappedBackbone):
         first = next(number for number, known in enumerate(all_names) if known.startswith(tuple(names)))
         return 0 if all_names.index(name.removeprefix("network.")) < first else self.num_layers
 
+    @override
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
-
-        Args:
-            images: normalised images [B, 3, H, W].
-            names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
-
-        Raises:
-            ValueError: if a name is not a stage of this network, or the images do not fit.
-        """
         known = self.stages_up_to(names)
         if not names:
             return {}
