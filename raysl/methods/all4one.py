@@ -88,7 +88,7 @@ class All4One(Method):
         layers = (EncoderLayer(dim, config.heads, 2 * dim, config.dropout, n) for n in range(config.num_layers))
         self.encoder = nn.Sequential(*layers)
         self.register_buffer("positions", position_waves(config.num_neighbors, dim), persistent=False)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
         self.queue = Queue(config.queue_size, dim)
 
     @classmethod
@@ -144,7 +144,7 @@ class All4One(Method):
         """Put the teacher's embeddings of all ranks' first views into the queue, and let the teacher follow."""
         self.queue.push(dist.all_gather(carry["z"]))
         momentum = cosine(step.progress, self.config.momentum, self.config.final_momentum)
-        self.teacher.update(self._student(), momentum)
+        self.teacher.update(self.student(), momentum)
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Return the usual groups, with a smaller learning rate of the self-attention."""
@@ -165,9 +165,6 @@ class All4One(Method):
             logits = z @ F.normalize(everyone, dim=-1).T / temperature  # [B, N]
             hits = logits.detach().argmax(dim=1) == rows
             return F.cross_entropy(logits, rows), hits.float().mean()
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)
 
 
 def feature_loss(z: Tensor, targets: Tensor) -> Tensor:

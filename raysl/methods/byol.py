@@ -8,7 +8,7 @@ are no negatives.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysl.config.ranges import Momentum, Share, Width
 from raysl.config.schema import MethodConfig
@@ -56,7 +56,7 @@ class BYOL(Method):
         last_bias = self.config.last_bias
         self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True, last_bias=last_bias)
         self.predictor = mlp([output_dim, hidden_dim, output_dim], norm=True, last_bias=last_bias)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -83,12 +83,9 @@ class BYOL(Method):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Eq. 1: let the target follow, more and more slowly."""
         momentum = cosine(step.progress, self.config.momentum, self.config.final_momentum)
-        self.teacher.update(self._student(), momentum)
+        self.teacher.update(self.student(), momentum)
 
     def _project(self, images: Tensor) -> Tensor:
         """Return the projections of one view, normalised separately, as in the paper's code."""
         z: Tensor = self.projector(self.backbone(images))
         return z
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)

@@ -75,7 +75,7 @@ class CMAE(MAE):
         self.feature_decoder = Decoder(config, self.backbone, config.feature_depth, num_values=width)
         self.projector = mlp([width, config.hidden_dim, config.output_dim], norm=True, last_bias=False)
         self.predictor = mlp([config.output_dim, config.hidden_dim, config.output_dim], norm=True, last_bias=False)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -121,7 +121,7 @@ class CMAE(MAE):
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow (section 3.2, "target encoder")."""
-        self.teacher.update(self._student(), cosine(step.progress, self.config.momentum, self.config.momentum_end))
+        self.teacher.update(self.student(), cosine(step.progress, self.config.momentum, self.config.momentum_end))
 
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:
@@ -133,9 +133,6 @@ class CMAE(MAE):
         tokens = backbone.tokens(images) if stage is None else backbone.stages(images, [stage])[stage]
         z: Tensor = projector(tokens[:, backbone.num_prefix_tokens :].mean(dim=1))  # [B, D]
         return z
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)
 
 
 def _last_block(setup: Setup) -> str:

@@ -154,6 +154,10 @@ class Method(nn.Module, ABC):
         """
         return split_groups(self, optim)
 
+    def student(self) -> nn.Sequential:
+        """Return the backbone with `projector` behind it, which a teacher follows, of a method that has one."""
+        return nn.Sequential(self.backbone, self.get_submodule("projector"))
+
     def export(self) -> Backbone:
         """Return the network that benchmarks load."""
         return self.backbone

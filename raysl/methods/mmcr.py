@@ -56,7 +56,7 @@ class MMCR(Method):
         hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
         self.projector = mlp([backbone.feature_dim, hidden_dim, hidden_dim, output_dim], norm=True, last_bias=False)
         if self.config.momentum is not None:
-            self.teacher = Teacher(self._student())
+            self.teacher = Teacher(self.student())
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -68,7 +68,7 @@ class MMCR(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 2 with the centroids of the whole global batch."""
         views = batch.views["global"]  # [B, V, C, H, W]
-        z = self._embed(self._student(), views)  # [B, V, D]
+        z = self._embed(self.student(), views)  # [B, V, D]
         centroids = z.mean(dim=1)  # [B, D]
         if self.config.momentum is not None:
             centroids = (centroids + self._embed(self.teacher, views).mean(dim=1)) / 2
@@ -80,13 +80,10 @@ class MMCR(Method):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow."""
         if self.config.momentum is not None:
-            self.teacher.update(self._student(), self.config.momentum)
+            self.teacher.update(self.student(), self.config.momentum)
 
     def _embed(self, network: nn.Module, views: Tensor) -> Tensor:
         """Return embeddings of all views, of length 1, at least float32 [B, V, D]."""
         z = features_of_views(network, views, "joint")
         with torch.autocast(z.device.type, enabled=False):
             return F.normalize(at_least_fp32(z), dim=-1)
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
@@ -63,7 +63,7 @@ class MoCo(Method):
         super().__init__(setup, backbone)
         self.projector = mlp([backbone.feature_dim, *self.config.hidden_dims, self.config.output_dim])
         buffers: Literal["own", "copy"] = "copy" if self.config.key_bn == "eval" else "own"
-        self.teacher = Teacher(self._student(), buffers)
+        self.teacher = Teacher(self.student(), buffers)
         self.queue = Queue(self.config.queue_size, self.config.output_dim)
 
     @classmethod
@@ -100,7 +100,7 @@ class MoCo(Method):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Queue the keys of all ranks, and let the teacher follow before the next step's keys, as in the paper."""
         self.queue.push(dist.all_gather(carry["keys"]))
-        self.teacher.update(self._student(), self.config.momentum)
+        self.teacher.update(self.student(), self.config.momentum)
 
     @torch.no_grad()
     def _keys(self, images: Tensor, batch: Batch) -> Tensor:
@@ -118,6 +118,3 @@ class MoCo(Method):
             positives = (q * k).sum(dim=-1)  # [B], times the length of q
             negatives = q @ self.queue.keys.to(q.dtype).T  # [B, K], times the same length
             return (positives > negatives.amax(dim=-1)).float().mean()
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)

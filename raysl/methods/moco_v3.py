@@ -8,7 +8,7 @@ patches to tokens stays frozen at its random start.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Temperature, Width, Within
@@ -70,7 +70,7 @@ class MoCoV3(Method):
         dims = [config.output_dim, config.hidden_dim, config.output_dim]
         output_norm: Literal["plain", "none"] = "plain" if config.predictor_norm else "none"
         self.predictor = mlp(dims, norm=True, output_norm=output_norm, last_bias=config.predictor_bias)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -100,7 +100,7 @@ class MoCoV3(Method):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow, more and more slowly (algorithm 1)."""
         momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
-        self.teacher.update(self._student(), momentum)
+        self.teacher.update(self.student(), momentum)
 
     def _queries(self, images: Tensor) -> Tensor:
         """Return the predictions of one view [B, D], normalised separately."""
@@ -112,6 +112,3 @@ class MoCoV3(Method):
         temperature = self.config.temperature
         loss, hits = batch_info_nce(q, dist.all_gather(at_least_fp32(k)), dist.own_rows(k), temperature)
         return 2 * temperature * loss, hits
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)

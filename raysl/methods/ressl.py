@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
@@ -84,7 +84,7 @@ class ReSSL(Method):
         super().__init__(setup, backbone)
         config = self.config
         self.projector = mlp([backbone.feature_dim, config.hidden_dim, config.output_dim], norm=config.projector_norm)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
         self.queue = Queue(config.queue_size, config.output_dim)
 
     @classmethod
@@ -124,7 +124,7 @@ class ReSSL(Method):
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow, and queue its embeddings of all ranks."""
-        self.teacher.update(self._student(), self.config.momentum)
+        self.teacher.update(self.student(), self.config.momentum)
         self.queue.push(dist.all_gather(carry["z"]))
 
     def _teach(self, images: Tensor, batch: Batch) -> Tensor:
@@ -133,6 +133,3 @@ class ReSSL(Method):
             return in_shuffled_order(self.teacher, images, batch, "ressl.shuffle")
         z: Tensor = self.teacher(images)
         return z
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
@@ -79,7 +79,7 @@ class SMoG(Method):
         hidden_dim, output_dim = config.hidden_dim, config.output_dim
         self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True, output_norm="plain")
         self.predictor = mlp([output_dim, hidden_dim, output_dim], norm=True)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
         self.queue = Queue(config.queue_size, output_dim)
         self.register_buffer("groups", F.normalize(torch.randn(config.num_groups, output_dim), dim=1))
 
@@ -128,7 +128,7 @@ class SMoG(Method):
             return
         moved = moved_groups(self.groups, z, memberships(z, self.groups), self.config.group_momentum)
         self.groups.copy_(moved)
-        self.teacher.update(self._student(), self.config.momentum)
+        self.teacher.update(self.student(), self.config.momentum)
 
     def _reset(self, step: Step) -> None:
         """Cluster the queue, of which each rank takes its share, and copy the student."""
@@ -136,10 +136,7 @@ class SMoG(Method):
         rows = self.queue.keys[share.start : share.stop]
         seed = hash_words(self.setup.seed, step.index) >> 1
         self.groups.copy_(kmeans(rows, self.config.num_groups, self.config.kmeans_iters, seed)[0])
-        self.teacher.update(self._student(), 0.0)
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)
+        self.teacher.update(self.student(), 0.0)
 
 
 @torch.no_grad()

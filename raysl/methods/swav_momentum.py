@@ -40,14 +40,14 @@ class SwAVMomentum(SwAV):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        self.teacher = Teacher(self._student(), buffers="copy")
+        self.teacher = Teacher(self.student(), buffers="copy")
         self.teacher_prototypes = Teacher(self._heads())
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Update as in SwAV, with the teacher's embeddings in the queue; then update the teacher, and normalise its
         prototypes."""
         super().after_update(step, batch, carry)
-        self.teacher.update(self._student(), self.config.momentum)
+        self.teacher.update(self.student(), self.config.momentum)
         self.teacher_prototypes.update(self._heads(), self.config.momentum)
         for prototypes in self._assigning():
             prototypes.normalise()
@@ -58,9 +58,6 @@ class SwAVMomentum(SwAV):
 
     def _assigning(self) -> Sequence[Prototypes]:
         return cast(Sequence[Prototypes], self.teacher_prototypes.module)
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)
 
     def _heads(self) -> nn.Module:
         return cast(nn.Module, self.prototypes)

@@ -8,7 +8,7 @@ their covariance, which replaces the keys in MoCo's queue.
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
@@ -56,7 +56,7 @@ class TiCo(Method):
         super().__init__(setup, backbone)
         hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
         self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True)
-        self.teacher = Teacher(self._student())
+        self.teacher = Teacher(self.student())
         self.register_buffer("covariance", torch.zeros(output_dim, output_dim))
 
     @classmethod
@@ -87,7 +87,7 @@ class TiCo(Method):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Store the step's covariance, and let the teacher follow."""
         self.covariance.copy_(self._next_covariance(self._batch_covariance(carry["z"])))
-        self.teacher.update(self._student(), cosine(step.progress, self.config.momentum, 1.0))
+        self.teacher.update(self.student(), cosine(step.progress, self.config.momentum, 1.0))
 
     def _batch_covariance(self, z: Tensor) -> Tensor:
         """Return B = z^T z / n, the uncentred covariance of all ranks' embeddings [D, D]."""
@@ -98,6 +98,3 @@ class TiCo(Method):
         """Return beta C + (1 - beta) B; gradients flow through B."""
         beta: float = self.config.beta
         return beta * self.covariance + (1 - beta) * batch_covariance
-
-    def _student(self) -> nn.Sequential:
-        return nn.Sequential(self.backbone, self.projector)

@@ -27,19 +27,24 @@ class Adam(Plain, torch.optim.Adam):
         lr: Annotated[float, Within(0, 1e6)] = 1e-3
         """Peak learning rate for `lr_batch_size` images."""
         betas: Annotated[tuple[Momentum, Momentum], Rising()] = (0.9, 0.999)
-        """Decay rates of the running means of the gradient and of its square (algorithm 1)."""
+        """Decay rates of the running means of the gradient and of its square."""
         eps: Annotated[float, Within(0, 1)] = 1e-8
-        """Added to the root of the mean square, against division by 0 (algorithm 1)."""
+        """Added to the root of the mean square, against division by 0."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
-        groups = [{**group, "params": list(group["params"])} for group in params]
-        is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
-        super().__init__(
-            groups,
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=is_on_gpu,
-            foreach=not is_on_gpu,
-        )
+        super().__init__(**options(params, config))
+
+
+def options(params: Iterable[dict[str, Any]], config: Adam.Config) -> dict[str, Any]:
+    """Return the arguments of torch's Adam or AdamW."""
+    groups = [{**group, "params": list(group["params"])} for group in params]
+    is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
+    return {
+        "params": groups,
+        "lr": config.lr,
+        "betas": config.betas,
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+        "fused": is_on_gpu,
+        "foreach": not is_on_gpu,
+    }

@@ -105,7 +105,7 @@ def test_after_an_update_the_teacher_follows_by_the_momentum_with_the_students_s
     before = {name: value.clone() for name, value in method.teacher.named_parameters()}
     slow = [value.clone() for value in method.teacher_prototypes.parameters()]
     updated(method, at(0), batch)
-    student = {f"module.{name}": value for name, value in method._student().state_dict().items()}
+    student = {f"module.{name}": value for name, value in method.student().state_dict().items()}
     for name, value in method.teacher.named_parameters():
         torch.testing.assert_close(value, 0.9 * before[name] + 0.1 * student[name], rtol=1e-9, atol=1e-12)
     for name, value in method.teacher.named_buffers():

@@ -60,7 +60,7 @@ def test_loss_and_gradient_are_those_of_the_slow_form() -> None:
     method.covariance.copy_(some_covariance())
     views = batch.views["global"]
     out = method(batch, STEP)
-    z, target = embedded(method._student(), views[:, 0]), embedded(method.teacher, views[:, 1])
+    z, target = embedded(method.student(), views[:, 0]), embedded(method.teacher, views[:, 1])
     expected = slow_loss(z, target, some_covariance(), beta=0.6, rho=3.0)
     torch.testing.assert_close(out.loss, expected, rtol=1e-9, atol=0)
     assert tuple(out.metrics) == TiCo.logged
