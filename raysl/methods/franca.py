@@ -1,10 +1,11 @@
 """Franca: Nested Matryoshka Clustering for Scalable Visual Representation Learning.
 
-Venkataramanan et al. 2025, arXiv 2507.14137. The losses of DINOv2, on nested parts of the features: a head each for the
-first sixteenth of the channels, the first eighth and so on up to all of them, with as many fewer prototypes, so that
-the first channels tell coarse clusters and all of them fine ones. Masked views show one block, which is moved round
-the image, so that all places are hidden equally often (CyclicMask). What the paper does to trained features, RASA,
-which removes directions that tell the place of a patch, is not here.
+Venkataramanan et al. 2025, arXiv 2507.14137. The losses of DINOv2, for several heads: one projects the features to a
+sixteenth of their width, one to an eighth and so on up to all of it, with as many fewer prototypes, so that narrow
+heads find coarse clusters and wide ones fine clusters. The paper's text cuts the first channels off; the authors' code
+projects all of them. Masked views show one block, which is moved round the image, so that all places are hidden equally
+often (CyclicMask). What the paper does to trained features, RASA, which removes directions that tell the place of a
+patch, is not here.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class Franca(DINOv2):
-    """Predicts a teacher's balanced assignments to clusters of nested parts of its features."""
+    """Predicts a teacher's balanced assignments to coarse and fine clusters of its features."""
 
     title = "Franca"
 
@@ -37,8 +38,8 @@ class Franca(DINOv2):
 
         name: str = "franca"
         num_levels: Annotated[int, Within(1, 16)] = 5
-        """Nested heads of class tokens, and of patches: on all channels, the first half, the first quarter and so on
-        (the authors' code). The loss is their sum."""
+        """Heads of class tokens, and of patches: of the features' width, half of it, a quarter and so on (the authors'
+        code). The loss is their sum."""
         is_cyclic: bool = True
         """Show one block of a masked view, moved round the image ("CyclicMask"); if false, mask blocks as DINOv2."""
         mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.65)
@@ -46,8 +47,7 @@ class Franca(DINOv2):
         head: HeadConfig = field(
             default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, norm_last_layer=False)
         )
-        """The projector of class tokens on all channels; those on fewer have as many fewer prototypes (the authors'
-        code)."""
+        """The widest projector of class tokens; narrower ones have as many fewer prototypes (the authors' code)."""
         patch_head: HeadConfig = field(
             default_factory=lambda: HeadConfig(num_prototypes=131_072, norm_last_layer=False)
         )

@@ -74,9 +74,9 @@ class DINOHead(nn.Module):
 
 
 class NestedHead(nn.Module):
-    """Heads on all of the first D channels, on half of them, on a quarter and so on, each with as many fewer prototypes
-    (Franca, Venkataramanan et al. 2025, arXiv 2507.14137, "Nested Matryoshka Clustering"): [..., D] to the scores of
-    all prototypes, beginning with those of the fewest channels.
+    """Heads that project all D channels to D, to half of D, to a quarter and so on, each with as many fewer prototypes
+    (Franca, Venkataramanan et al. 2025, arXiv 2507.14137, the authors' code, mrl_dino_head.py): [..., D] to the scores
+    of all prototypes, beginning with those of the smallest width.
 
     >>> head = NestedHead(64, HeadConfig(num_prototypes=32, hidden_dim=16, bottleneck_dim=8), num_levels=3)
     >>> [tuple(scores.shape) for scores in head.split(head(torch.zeros(2, 64)))]
@@ -88,14 +88,14 @@ class NestedHead(nn.Module):
 
         Args:
             dim: D, width of the features.
-            config: all other settings, of the head on all channels.
-            num_levels: number of heads; D and the number of prototypes are halved, and rounded down, between them.
+            config: all other settings, of the widest head.
+            num_levels: number of heads; width and number of prototypes are halved, and rounded down, between them.
         """
         super().__init__()
         halvings = [1 << level for level in reversed(range(num_levels))]
         self.sizes = [config.num_prototypes // divisor for divisor in halvings]
         self.levels = nn.ModuleList(
-            _Level(dim // divisor, replace(config, num_prototypes=size))
+            _Level(dim, dim // divisor, replace(config, num_prototypes=size))
             for divisor, size in zip(halvings, self.sizes, strict=True)
         )
 
@@ -114,17 +114,17 @@ class NestedHead(nn.Module):
 
 
 class _Level(DINOHead):
-    """A head of the first channels. A linear layer of their width comes first, and the bottleneck ends in a GELU, not
-    on the sphere, as in Franca's code."""
+    """A head behind a linear layer from all channels to its width. The bottleneck ends in a GELU, not on the sphere, as
+    in Franca's code."""
 
-    def __init__(self, dim: int, config: HeadConfig) -> None:
-        super().__init__(dim, config)
-        self.projection = nn.Linear(dim, dim)
+    def __init__(self, dim: int, width: int, config: HeadConfig) -> None:
+        super().__init__(width, config)
+        self.projection = nn.Linear(dim, width)
         init_linear(self.projection)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Return scores [..., K] of features whose first channels are this level's."""
-        rows = self.projection(h[..., : self.projection.in_features].flatten(0, -2))  # [N, dim]
+        """Return scores [..., K] of features [..., D]."""
+        rows = self.projection(h.flatten(0, -2))  # [N, width]
         scores: Tensor = self.last(F.gelu(at_least_fp32(self.mlp(rows))))
         return scores.view(*h.shape[:-1], -1)
 

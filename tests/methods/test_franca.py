@@ -45,9 +45,8 @@ def small_franca(*words: str) -> Franca:
 def scores_of(head: NestedHead, number: int, rows: Tensor) -> Tensor:
     """Scores [n, K] of the head of one level, from rows [n, D]."""
     level: Any = head.levels[number]
-    num = rows.shape[1] // 2 ** (len(head.levels) - 1 - number)
     first, second, third = (layer for layer in level.mlp if isinstance(layer, torch.nn.Linear))
-    x = rows[:, :num] @ level.projection.weight.T + level.projection.bias
+    x = rows @ level.projection.weight.T + level.projection.bias
     for layer in (first, second, third):
         x = F.gelu(x @ layer.weight.T + layer.bias)
     directions = torch.stack([row / row.norm() for row in level.last.weight])
@@ -101,13 +100,15 @@ def test_the_loss_is_dino_v2s_of_every_head_by_itself() -> None:
         torch.testing.assert_close(grad, method.get_parameter(name).grad, rtol=1e-7, atol=1e-11)
 
 
-def test_each_head_reads_the_first_channels_and_has_a_share_of_the_prototypes() -> None:
+def test_each_head_projects_all_channels_to_its_width_and_has_a_share_of_the_prototypes() -> None:
     method = small_franca()
     h = torch.randn(4, 8, dtype=torch.float64, requires_grad=True)
     assert [len(scores[0]) for scores in method.head.split(method.head(h))] == [3, 7, 14]
-    for number, used in enumerate((2, 4, 8)):
+    for number, width in enumerate((2, 4, 8)):
+        level: Any = method.head.levels[number]
+        assert level.projection.weight.shape == (width, 8)
         method.head.split(method.head(h))[number].sum().backward()
-        assert ((h.grad != 0).any(dim=0)).tolist() == [True] * used + [False] * (8 - used)
+        assert ((h.grad != 0).any(dim=0)).tolist() == [True] * 8
         h.grad = None
 
 
@@ -136,7 +137,9 @@ def test_settings_are_the_authors() -> None:
     Franca.check(setup)
     head = NestedHead(768, setup.method.head, setup.method.num_levels)
     assert head.sizes == [8192, 16_384, 32_768, 65_536, 131_072]
-    assert [level.projection.in_features for level in head.levels] == [48, 96, 192, 384, 768]  # type: ignore[union-attr]
+    projections: Any = [level.projection for level in head.levels]
+    assert [projection.in_features for projection in projections] == [768] * 5
+    assert [projection.out_features for projection in projections] == [48, 96, 192, 384, 768]
 
 
 @pytest.mark.parametrize(

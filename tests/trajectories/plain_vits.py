@@ -1,6 +1,7 @@
 """Methods on patches, written again from their papers in plain loops over images and patches."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -568,7 +569,8 @@ class DINOv2(Plain):
 
 
 class Franca(DINOv2):
-    """Venkataramanan et al. 2025: the losses of DINOv2 for the heads of each level, and KoLeo once."""
+    """Venkataramanan et al. 2025: the losses of DINOv2 for each of several heads, and KoLeo once; the heads are those
+    of their code, mrl_dino_head.py."""
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """The sum over the levels, less the KoLeo that each but the first repeats."""
@@ -578,15 +580,28 @@ class Franca(DINOv2):
             self.net = SimpleNamespace(
                 backbone=net.backbone,
                 teacher=net.teacher,
-                head=net.head.levels[number],
-                patch_head=net.patch_head.levels[number],
-                teacher_head=SimpleNamespace(module=net.teacher_head.module.levels[number]),
-                teacher_patch_head=SimpleNamespace(module=net.teacher_patch_head.module.levels[number]),
+                head=partial(self._scores, net.head.levels[number]),
+                patch_head=partial(self._scores, net.patch_head.levels[number]),
+                teacher_head=SimpleNamespace(module=partial(self._scores, net.teacher_head.module.levels[number])),
+                teacher_patch_head=SimpleNamespace(
+                    module=partial(self._scores, net.teacher_patch_head.module.levels[number])
+                ),
             )
             terms.append(super().loss(batch, step))
         self.net = net
         spread = sum(koleo(net.backbone.tokens(large[:, view], masks[:, view])[:, 0]) for view in range(2))
         return sum(terms) - (len(terms) - 1) * self.config.koleo_weight * spread  # type: ignore[no-any-return]
+
+    def _scores(self, level: Any, h: Tensor) -> Tensor:
+        """Scores [..., K] of features [..., D]: all channels to the width of the level, then layers that each end in a
+        GELU, then prototypes of trained lengths."""
+        z = h @ level.projection.weight.T + level.projection.bias
+        for layer in level.mlp:
+            if isinstance(layer, torch.nn.Linear):
+                x = z @ layer.weight.T + layer.bias
+                z = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+        prototypes = [scale * unit(row) for row, scale in zip(level.last.weight, level.last.scale, strict=True)]
+        return z @ torch.stack(prototypes).T
 
     def after_backward(self, step: Step) -> None:
         """Hold the prototypes of all levels for a while."""
