@@ -12,18 +12,18 @@ def best_matches(distances: Tensor, num: int) -> tuple[Tensor, Tensor]:
     (VICRegL, Bardes, Ponce and LeCun 2022, arXiv 2210.01571, section 3.2).
 
     >>> best_matches(torch.tensor([[[5.0, 3.0], [1.0, 9.0], [7.0, 8.0]]]), num=2)
-    (tensor([[1, 0]]), tensor([[0, 1]]))
+    (tensor([[0, 1]]), tensor([[1, 0]]))
 
     Args:
         distances: [B, P, Q], of each of P places from each of Q others.
         num: number M of pairs to return; all P if it is larger.
 
     Returns:
-        Indices of the places and of their partners, int64 [B, M] each, by rising distance; equally near ones in their
-        order.
+        Indices of the places and of their partners, int64 [B, M] each, in the order of the places; of equally near
+        places the first ones.
     """
     nearest, partners = distances.min(dim=2)  # [B, P]
-    places = nearest.sort(dim=1, stable=True).indices[:, :num]
+    places = nearest.sort(dim=1, stable=True).indices[:, :num].sort(dim=1).values
     return places, partners.gather(1, places)
 
 

@@ -63,12 +63,10 @@ class AlternatingCrops(AsymmetricCrops, MultiCrop):
 
 
 class Places(NamedTuple):
-    """The places of one view: embeddings [B, P, E], centres in the image [B, P, 2], and how many of them are matched
-    with those of another view."""
+    """The places of one view: embeddings [B, P, E] and centres in the image [B, P, 2]."""
 
     z: Tensor
     centres: Tensor
-    num_matches: int
 
 
 class VICRegL(Method):
@@ -93,10 +91,9 @@ class VICRegL(Method):
         """Standard deviation from which on a dimension costs nothing."""
         eps: Annotated[float, Within(1e-12, 1)] = 1e-4
         """Added to a variance before its root."""
-        num_matches: Count = 20
-        """Pairs gamma of places that count, of a large view with another one: the nearest (section 3.2)."""
-        num_local_matches: Count = 4
-        """The same of a small view."""
+        num_matches: tuple[Count, Count] = (20, 4)
+        """Pairs gamma of places that count, the nearest: of a large view's places with those of another view, and of
+        that view's places, be it large or small, with the first one's (section 3.2 and the authors' code)."""
         match_all_features: bool = False
         """Whether all places count where those with the nearest embeddings are matched, as in the authors' code, and
         not the best pairs alone."""
@@ -136,13 +133,13 @@ class VICRegL(Method):
         """Return alpha times the criterion of images and 1 - alpha times that of places, on this rank's images with
         variances and covariances of the whole global batch (section 3.3)."""
         embedded, places = [], []
-        for images, box, num_matches in self._each_view(batch):
+        for images, box in self._each_view(batch):
             h, values = features_and_map(self.backbone, images, self.stage)  # [B, F], [B, C, y, x]
             embedded.append(at_least_fp32(self.expander(h)))
             rows = values.flatten(2).transpose(1, 2)  # [B, P, C]
             z = at_least_fp32(self.local_expander(rows.flatten(0, 1))).view(*rows.shape[:2], -1)
             centres = place_centres(box, *values.shape[-2:]).flatten(1, 2)
-            places.append(Places(z, centres, num_matches))
+            places.append(Places(z, centres))
         z = torch.stack(embedded, dim=1)  # [B, V, D]
         of_images, of_places = self._of_images(z), self._of_places(places)
         terms = self.config.alpha * of_images + (1 - self.config.alpha) * of_places  # [3]
@@ -151,14 +148,11 @@ class VICRegL(Method):
         metrics = dict(zip(self.logged, torch.cat([of_images, of_places]).detach(), strict=False))
         return StepOutput(loss, metrics | batch_collapse(z[:, 0]))
 
-    def _each_view(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield the images [B, C, H, W] of each view, large ones first, their boxes [B, 6], and how many of its places
-        are matched."""
-        numbers = (self.config.num_matches, self.config.num_local_matches)
-        for group, num_matches in zip(GROUPS, numbers, strict=True):
+    def _each_view(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the images [B, C, H, W] of each view, large ones first, and their boxes [B, 6]."""
+        for group in GROUPS:
             if group in batch.views:
-                views, boxes = batch.views[group].unbind(1), batch.extras[f"{group}.box"].unbind(1)
-                yield from ((images, box, num_matches) for images, box in zip(views, boxes, strict=True))
+                yield from zip(batch.views[group].unbind(1), batch.extras[f"{group}.box"].unbind(1), strict=True)
 
     def _of_images(self, z: Tensor) -> Tensor:
         """Return the three terms [3] of embeddings [B, V, D], of which the first two are those of large views."""
@@ -168,23 +162,20 @@ class VICRegL(Method):
 
     def _of_places(self, views: Sequence[Places]) -> Tensor:
         """Return the three terms [3], a mean over all pairs of a large view with another one."""
-        terms = {}
-        for one, other in _pairs(len(views)):
-            if one < other:
-                terms[one, other] = terms[other, one] = self._of_pair(views[one], views[other])
-        return torch.stack([terms[pair] for pair in _pairs(len(views))]).mean(dim=0)
+        return torch.stack([self._of_pair(views[one], views[other]) for one, other in _pairs(len(views))]).mean(dim=0)
 
     def _of_pair(self, first: Places, second: Places) -> Tensor:
-        """Return the three terms [3] of two views, the sum of those of both ways to match, each a mean over both
-        directions."""
+        """Return the three terms [3] of a large view and another one, the sum of those of both ways to match, each a
+        mean over both directions."""
         matched = []  # of each way and direction: [B, 2, M, E]
         with torch.no_grad():
             # Number by number: places of a grid are often equally near, and a product's rounding would choose one.
             by_location = torch.cdist(first.centres, second.centres, compute_mode=EACH)
             by_features = torch.cdist(first.z, second.z, compute_mode=EACH)
         for distances, takes_all in ((by_location, False), (by_features, self.config.match_all_features)):
-            for one, other, away in ((first, second, distances), (second, first, distances.mT)):
-                places, partners = best_matches(away, one.z.shape[1] if takes_all else one.num_matches)
+            directions = ((first, second, distances), (second, first, distances.mT))
+            for (one, other, away), num in zip(directions, self.config.num_matches, strict=True):
+                places, partners = best_matches(away, one.z.shape[1] if takes_all else num)
                 matched.append(torch.stack([_rows(one.z, places), _rows(other.z, partners)], dim=1))
         invariance = torch.stack([F.mse_loss(pairs[:, 0], pairs[:, 1]) for pairs in matched]).mean()
         slots = [pairs.flatten(1, 2) for pairs in matched]  # [B, 2*M, E] each

@@ -337,11 +337,12 @@ class EMPSSL(Plain):
 
 
 class VIbCReg(Plain):
-    """Lee and Aune 2021, section 3, behind Huang et al. 2019, algorithm 1, which tests of its own look at."""
+    """Lee and Aune 2021, section 3, and solo-learn's expander, behind Huang et al. 2019, algorithm 1, which tests of
+    its own look at."""
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Agreement, deviations and correlations, of one view after another."""
-        config, z = self.config, [self.net.expander(self.net.backbone(view)) for view in two(batch)]
+        config, z = self.config, [self._expanded(self.net.backbone(view)) for view in two(batch)]
         total = config.invariance * (z[0] - z[1]).square().mean()
         for view in z:
             num, width = view.shape
@@ -353,9 +354,16 @@ class VIbCReg(Plain):
             total = total + config.covariance * torch.stack(pairs).square().sum() / width**2
         return total
 
+    def _expanded(self, h: Tensor) -> Tensor:
+        first, first_norm, _, second, second_norm, _, third, whitening = self.net.expander
+        for linear, norm in ((first, first_norm), (second, second_norm)):
+            x = norm(h @ linear.weight.T)
+            h = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+        return whitening(h @ third.weight.T)  # type: ignore[no-any-return]
+
 
 class VICRegL(Plain):
-    """Bardes et al. 2022, section 3."""
+    """Bardes et al. 2022, section 3, and the order and the numbers of matches of their code."""
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Of images, and of the places of two views that are near in the image, or whose embeddings are."""
@@ -367,13 +375,15 @@ class VICRegL(Plain):
             centres = torch.stack([self._centres(box, *f.shape[2:]) for box in boxes])
             views.append((net.expander(f.mean(dim=(2, 3))), places, centres))
         total = config.alpha * self._vicreg(views[0][0], views[1][0])
-        for by in (1, 2):  # embeddings, centres
-            for one, other in ((0, 1), (1, 0)):
-                ours, theirs = views[one], views[other]
-                rows = zip(ours[1], theirs[1], ours[by], theirs[by], strict=True)
-                pairs = [self._best(*image) for image in rows]
-                slots = [self._vicreg(*map(torch.stack, zip(*slot, strict=True))) for slot in zip(*pairs, strict=True)]
-                total = total + (1 - config.alpha) * mean(slots) / 2
+        for first, second in ((0, 1), (1, 0)):
+            for by in (1, 2):  # embeddings, centres
+                for one, other, num in zip((first, second), (second, first), config.num_matches, strict=True):
+                    ours, theirs = views[one], views[other]
+                    num = ours[1].shape[1] if by == 1 and config.match_all_features else num
+                    rows = zip(ours[1], theirs[1], ours[by], theirs[by], strict=True)
+                    pairs = zip(*(self._best(*image, num) for image in rows), strict=True)
+                    slots = [self._vicreg(*map(torch.stack, zip(*slot, strict=True))) for slot in pairs]
+                    total = total + (1 - config.alpha) * mean(slots) / 4
         return total
 
     def _centres(self, box: Tensor, height: int, width: int) -> Tensor:
@@ -382,13 +392,13 @@ class VICRegL(Plain):
         where = [(top + (bottom - top) * y / height, left + (right - left) * x / width) for y, x in spots]
         return torch.tensor(where, dtype=torch.float64)
 
-    def _best(self, ours: Tensor, theirs: Tensor, here: Tensor, there: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The places whose nearest one in the other view is nearest, with it."""
+    def _best(self, ours: Tensor, theirs: Tensor, here: Tensor, there: Tensor, num: int) -> list[tuple[Tensor, Tensor]]:
+        """The places whose nearest one in the other view is nearest, with it, in their order."""
         found = []
         for place, spot in enumerate(here):
             away = (there - spot).detach().square().sum(dim=1).sqrt()
             found.append((float(away.min()), place, int(away.argmin())))
-        return [(ours[one], theirs[other]) for _, one, other in sorted(found)[: self.config.num_matches]]
+        return [(ours[one], theirs[other]) for one, other in sorted(pair[1:] for pair in sorted(found)[:num])]
 
     def _vicreg(self, first: Tensor, second: Tensor) -> Tensor:
         """Of pairs of rows [n, D]."""
@@ -766,6 +776,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),
     "vicregl": (VICRegL, ("method.dim=8", "method.local_dim=6")),
+    "vicregl-all": (VICRegL, ("method.dim=8", "method.local_dim=6", "method.match_all_features=true")),
     "vibcreg": (VIbCReg, ("method.dim=8", "method.num_groups=2")),
     "frossl": (FroSSL, ()),
     "emp_ssl": (EMPSSL, ()),
