@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysl.config.ranges import Amount, Count, Within
 from raysl.errors import ConfigError
 from raysl.losses import VICRegLoss, vibcreg
 from raysl.methods.vicreg import VICReg
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.heads import mlp
 from raysl.nn.iter_norm import IterNorm
 from raysl.plan.setup import Setup
 from raysl.transforms.recipes import AsymmetricCrops
@@ -45,8 +46,10 @@ class VIbCReg(VICReg):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
+        dim = self.config.dim
+        self.expander = mlp([backbone.feature_dim, dim, dim, dim], norm=True, activation=nn.GELU, last_bias=False)
         if self.config.num_groups is not None:
-            self.expander.append(IterNorm(self.config.dim, self.config.num_groups))
+            self.expander.append(IterNorm(dim, self.config.num_groups))
 
     @classmethod
     def check(cls, setup: Setup) -> None:
