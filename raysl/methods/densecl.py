@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Width
@@ -89,6 +90,16 @@ class DenseCL(MoCo):
         super().after_update(step, batch, carry)
         self.dense_queue.push(dist.all_gather(carry["dense_keys"]))
         self.dense_teacher.update(self.dense_projector, self.config.momentum)
+
+    @override
+    def _new_projector(self, dim: int) -> nn.Sequential:
+        projector = super()._new_projector(dim)
+        for layer in projector:
+            # The convolutions of the dense projector stay as torch draws them (the authors' code, necks.py).
+            if isinstance(layer, nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
+        return projector
 
     @torch.no_grad()
     def _all_keys(self, images: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

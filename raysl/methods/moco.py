@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
@@ -61,7 +61,7 @@ class MoCo(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        self.projector = mlp([backbone.feature_dim, *self.config.hidden_dims, self.config.output_dim])
+        self.projector = self._new_projector(backbone.feature_dim)
         buffers: Literal["own", "copy"] = "copy" if self.config.key_bn == "eval" else "own"
         self.teacher = Teacher(self.student(), buffers)
         self.queue = Queue(self.config.queue_size, self.config.output_dim)
@@ -118,3 +118,7 @@ class MoCo(Method):
             positives = (q * k).sum(dim=-1)  # [B], times the length of q
             negatives = q @ self.queue.keys.to(q.dtype).T  # [B, K], times the same length
             return (positives > negatives.amax(dim=-1)).float().mean()
+
+    def _new_projector(self, dim: int) -> nn.Sequential:
+        """Return a projector of features [B, dim] with initial weights."""
+        return mlp([dim, *self.config.hidden_dims, self.config.output_dim])

@@ -17,7 +17,7 @@ NUM = 6
 
 
 def setup_of(*words: str) -> Setup:
-    small = ["backbone.num_stages=2", "backbone.width=4", "method.hidden_dims=[8]", "method.dense_hidden_dim=7"]
+    small = ["backbone.num_stages=2", "backbone.width=4", "method.hidden_dims=[16]", "method.dense_hidden_dim=7"]
     own = ["method.output_dim=5", "method.queue_size=9", f"train.batch_size={NUM}"]
     return Setup.of(load_config("digits/densecl", [*small, *own, *words]), NUM)
 
@@ -63,6 +63,20 @@ def test_loss_is_equation_3(share: float, words: tuple[str, ...]) -> None:
     expected = (1 - share) * sum(of_images) / NUM + share * sum(of_places) / len(of_places)
     assert out.loss.item() == pytest.approx(expected, rel=1e-9)
     assert tuple(out.metrics) == DenseCL.logged
+
+
+def test_the_teachers_begin_as_the_networks_with_kaimings_weights_in_the_projector_of_images() -> None:
+    method = small_densecl("method.hidden_dims=[512]")
+    student = [*method.backbone.parameters(), *method.projector.parameters()]
+    for one, other in zip(student, method.teacher.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    for one, other in zip(method.dense_projector.parameters(), method.dense_teacher.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    first, last = method.projector[0], method.projector[2]
+    assert [layer.bias.abs().max().item() for layer in (first, last)] == [0, 0]
+    for layer in (first, last):
+        assert layer.weight.std().item() == pytest.approx((2 / layer.in_features) ** 0.5, rel=0.05)
+    assert method.dense_projector[0].bias.abs().min() > 0
 
 
 def test_means_of_places_enter_a_queue_of_their_own_and_both_teachers_follow() -> None:
