@@ -5,7 +5,6 @@ patches look at visible ones alone, not at each other. So each is predicted by i
 the loss. Each block of the decoder sees a learned mixture of the outputs of all blocks of the ViT.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -134,7 +133,7 @@ class Decoder(nn.Module):
         self.pixels = nn.Linear(width, backbone.in_channels * backbone.patch_size**2)
         init_linear(self, "mae")
         nn.init.normal_(self.mask_token, std=0.02)
-        nn.init.normal_(self.mixture, std=1 / math.sqrt(num_maps))
+        nn.init.xavier_uniform_(self.mixture)
 
     def forward(self, maps: list[Tensor], places: Tensor) -> Tensor:
         """Return the pixels of some patches.

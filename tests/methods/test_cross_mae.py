@@ -156,3 +156,10 @@ def test_a_backbone_without_patches_or_maps_says_what_to_do() -> None:
         CrossMAE.check(setup)
     with pytest.raises(TypeError, match="ViT has no maps of its blocks; take backbone=vit"):
         TokenBackbone.visible_maps(small_method().backbone, torch.zeros(1, 3, 16, 16), torch.tensor([[0]]))
+
+
+def test_mixtures_of_maps_begin_with_xaviers_weights() -> None:
+    mixture = small_method("method.decoder_depth=40", "backbone.depth=39").decoder.mixture
+    bound = (6 / 80) ** 0.5
+    assert mixture.shape == (40, 40)
+    assert 0.97 * bound < mixture.abs().max().item() <= bound
