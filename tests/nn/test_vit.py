@@ -119,8 +119,10 @@ PATCHES = {  # of 8 x 8 pixels: deviation, bound, whether the bias is 0
     "ibot": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
     "dino_v2": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
     "dino_v3": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
+    "igpt": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
 }
-QKV = {"mae": xavier(288, 96), "moco_v3": xavier(96, 96), "beit": CUT}
+QKV = {"mae": xavier(288, 96), "moco_v3": xavier(96, 96), "beit": CUT, "igpt": (96**-0.5, None)}
+PROJ = {"igpt": (3**-0.5 * 96**-0.5, None)}
 FC1 = {"mae": xavier(384, 96), "moco_v3": xavier(384, 96), "beit": CUT}
 TOKENS = {  # other deviations than 0.02
     "moco_v3": {"cls_token": 1e-6},
@@ -128,6 +130,7 @@ TOKENS = {  # other deviations than 0.02
     "ibot": {"mask_token": 0.0},
     "dino_v2": {"cls_token": 1e-6, "reg_token": 1e-6, "mask_token": 0.0},
     "dino_v3": {"mask_token": 0.0},
+    "igpt": {"pos_embed": 0.01},
 }
 
 
@@ -149,6 +152,8 @@ def test_weights_start_as_in_the_code_of_the_paper(scheme: Init) -> None:
         for part in block.attn.qkv.weight.chunk(3):
             assert_spread(part, QKV.get(scheme, NORMAL), "queries, keys or values")
         assert_spread(block.mlp.fc1.weight, FC1.get(scheme, NORMAL), "fc1")
+        if scheme in PROJ:
+            assert_spread(block.attn.proj.weight, PROJ[scheme], "proj")
         shrink = (2 * number) ** -0.5 if scheme == "beit" else 1.0
         std, most = FC1.get(scheme, NORMAL)
         assert_spread(block.mlp.fc2.weight, (std * shrink, None if most is None else most * shrink), "fc2")

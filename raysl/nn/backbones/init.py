@@ -7,7 +7,7 @@ from torch import nn
 
 from raysl.nn.backbones.palette import PaletteEmbed
 
-Init = Literal["timm", "mae", "moco_v3", "beit", "ijepa", "msn", "ibot", "dino_v2", "dino_v3"]
+Init = Literal["timm", "mae", "moco_v3", "beit", "ijepa", "msn", "ibot", "dino_v2", "dino_v3", "igpt"]
 """Names of the schemes of `init_vit`."""
 
 
@@ -25,6 +25,7 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
     | ibot | as timm | as timm | as timm, mask token 0 |
     | dino_v2 | as timm | as timm | as timm; class token and registers 1e-6, mask token 0 |
     | dino_v3 | as timm | as timm | as timm, mask token 0 |
+    | igpt | normal: queries, keys, values 1 / sqrt(width), behind attention 1 / sqrt(width * depth), else 0.02 | as timm | as timm, positions 0.01 |
 
     Args:
         vit: a network with `patch_embed`, `blocks` and tokens.
@@ -35,6 +36,12 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
         for number, block in enumerate(vit.get_submodule("blocks").children(), start=1):
             for name in ("attn.proj", "mlp.fc2"):
                 block.get_parameter(f"{name}.weight").data.div_(math.sqrt(2 * number))
+    elif scheme == "igpt":
+        blocks = list(vit.get_submodule("blocks").children())
+        for block in blocks:
+            qkv, proj = (block.get_parameter(f"attn.{name}.weight") for name in ("qkv", "proj"))
+            nn.init.normal_(qkv, std=qkv.shape[1] ** -0.5)
+            nn.init.normal_(proj, std=(proj.shape[1] * len(blocks)) ** -0.5)
     patch_embed = vit.get_submodule("patch_embed")
     if isinstance(patch_embed, PaletteEmbed):
         nn.init.normal_(patch_embed.embedding.weight, std=0.02)
@@ -50,7 +57,7 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
         elif scheme == "beit":
             nn.init.trunc_normal_(token, std=0.02, a=-0.02, b=0.02)
         else:
-            nn.init.trunc_normal_(token, std=0.02)
+            nn.init.trunc_normal_(token, std=0.01 if (scheme, name) == ("igpt", "pos_embed") else 0.02)
 
 
 def init_linear(module: nn.Module, scheme: Init = "timm") -> None:
