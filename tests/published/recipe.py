@@ -26,7 +26,8 @@ from tests.small_copy import ROWS, SmallCopy
 
 IMAGES = 1_281_167
 """Training images of ImageNet-1k."""
-
+FEW_IMAGES = 8192
+"""Images of a set for which networks are made with values: memory banks and queues are small."""
 
 NARROW = {
     "aim": ("method.head_depth=1", "method.head_width=512"),
@@ -74,9 +75,9 @@ class Recipe:
     def state(self) -> TrainState:
         """Networks of their real size without values, and the optimizer."""
         if self.config.method.name == "colorization":  # it looks for the colours that there are
-            return TrainState.create(self._setup())
+            return TrainState.create(self._setup(FEW_IMAGES))
         with torch.device("meta"):
-            return TrainState.create(self._setup(), "meta")
+            return TrainState.create(self._setup(self.num_images), "meta")
 
     @property
     def method(self) -> Method:
@@ -86,7 +87,7 @@ class Recipe:
     def drawn(self) -> Method:
         """The method with initial weights; of a ViT two blocks, of a ResNet narrower ones."""
         depth = ["backbone.depth=2"] if self.config.backbone.name == "vit" else self._narrow
-        return TrainState.create(self._setup(*depth, *NARROW.get(self.config.method.name, ()))).method
+        return TrainState.create(self._setup(FEW_IMAGES, *depth, *NARROW.get(self.config.method.name, ()))).method
 
     @cached_property
     def blocks(self) -> nn.Module:
@@ -101,9 +102,9 @@ class Recipe:
     def _narrow(self) -> Sequence[str]:
         return NARROW.get(self.config.backbone.name, ())
 
-    def _setup(self, *words: str) -> Setup:
+    def _setup(self, num_images: int, *words: str) -> Setup:
         config = load_config(self.name, ["data.path=/images", *self.build, *words])
-        return Setup.of(config, max(8192, config.train.batch_size), 1000)
+        return Setup.of(config, max(num_images, config.train.batch_size), 1000)
 
     @property
     def points(self) -> list[Step]:
