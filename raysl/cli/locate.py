@@ -29,7 +29,7 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
     if kind in ("run", "checkpoint") and _is_imported(Path(expand(name))):
         raise ConfigError(
             f"{name!r} holds weights of another library, which are trained by a configuration; type `raysl {command} "
-            f"CONFIG method.weights={quoted}`, with the backbone settings of its run.yaml"
+            f"CONFIG method.weights={quoted}`"
         )
     if kind == "run":
         return _of_run(name, overrides)

@@ -149,7 +149,7 @@ def _parse(override: str) -> dict[str, Any]:
         raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
     if key in GROUPS and tree[key] is None:
         raise ConfigError(f"{override}: null changes nothing here; write {key}=[] for none")
-    return _each_component(_find_images(tree), _to_node)
+    return _each_component(_find_images(tree), to_node)
 
 
 def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{group}: {names!r} is not a list; write [{listed}]")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             done[group] = _list_to_group(group, names)
-    done = _each_component(done, lambda node: _make_absolute(_to_node(node), folder))
+    done = _each_component(done, lambda node: _make_absolute(to_node(node), folder))
     if isinstance(benchmarks := done.get("benchmarks"), dict):  # benchmarks in a layer are required by default
         done["benchmarks"] = {
             key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
@@ -210,7 +210,8 @@ def _key_of(name: Any) -> Any:
     return name.rpartition(":")[2] if isinstance(name, str) else name
 
 
-def _to_node(node: Any) -> Any:
+def to_node(node: Any) -> Any:
+    """Return the node of a component, which may be given by its name alone."""
     return node if isinstance(node, dict) or node is None else {"name": node}
 
 

@@ -21,7 +21,8 @@ from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
-from raysl.config.layers import COMPONENTS, Layers, keep_texts, parse_overrides
+from raysl.config.initial_weights import with_their_backbone
+from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import follow_sizes, link_sizes
@@ -136,8 +137,14 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
             num_ours = len(layers.replaced)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
+    written.append((changes, False))
     tree = keep_texts({"name": main.stem, **layers.values}, overrides)
-    tree = link_sizes({**tree, ADAPT: adaptable_keys(tree, [*written, (changes, False)])}, layers.size_of_views)
+    if not any(file.path == main and _is_stored(file.values) for file in files):
+        typed: dict[str, Any] = {}
+        for values in (values for values, is_ours in written if not is_ours):
+            typed = merge(typed, to_node(values.get("backbone")) or {})
+        tree = with_their_backbone(tree, typed)
+    tree = link_sizes({**tree, ADAPT: adaptable_keys(tree, written)}, layers.size_of_views)
     config = from_dict(_expand_locations(RunConfig, _interpolate(link_channels(apply_preset(tree)))))
     for line in layers.dropped(tree, to_dict(config), num_ours):
         log.warning(line)
