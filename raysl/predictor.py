@@ -25,7 +25,7 @@ from raysl.config.background import parse_color
 from raysl.config.schema import DataConfig
 from raysl.data.decode.bands import bands_of
 from raysl.data.decode.corrupt import Replaced
-from raysl.data.decode.pixels import CorruptImage
+from raysl.data.decode.images import NoValidImage
 from raysl.data.given import describe_unusable, list_images, parse_device, split_images
 from raysl.data.source import Split
 from raysl.data.split import with_background, with_bands
@@ -211,7 +211,7 @@ class Predictor:
         """Return the features of all images of a split, as one batch."""
         try:
             embedded = embed({"": self.backbone}, split, np.arange(split.num_samples), self.data, self.device)
-        except CorruptImage as error:
+        except NoValidImage as error:
             raise ConfigError(f"no image can be used; {error}") from error
         if embedded.corrupt:
             raise ConfigError(describe_unusable(embedded.corrupt))
@@ -277,7 +277,7 @@ class Predictor:
             index = np.arange(first, min(first + self.batch_size, split.num_samples))
             try:
                 embedded = embed({"": self.backbone}, split, index, data, self.device)
-            except CorruptImage as error:
+            except NoValidImage as error:
                 raise ConfigError(f"no image to search can be used; {error}") from error
             broken += embedded.corrupt
             parts.append(embedded.features[""])
