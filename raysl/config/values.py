@@ -144,11 +144,13 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
         raise out_of_range
     if errors:
         raise ConfigError(errors[0])
-    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice_of_union(members)}")
+    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice_of_union(members, value)}")
 
 
-def _advice_of_union(members: Sequence[Any]) -> str:
+def _advice_of_union(members: Sequence[Any], value: Any) -> str:
     """Return what may be written for one of several types; nothing where that cannot be said in a few words."""
+    if str in map(bare, members) and isinstance(value, bool | int | float):
+        return _advice(str, value)
     ways: list[str] = []
     for member in map(bare, members):
         if member is bool:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from raysl import distributed as dist
-from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, norm_statistics
+from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm
 from raysl.schedule import Step
 from tests.gpu.marks import CUDA, on_gpu
 from tests.methods.test_simclr import small_simclr, whole_batch
 from tests.rank_processes import RunRanks
-from tests.train.problem import problem
+from tests.train.problem import problem, running_statistics
 
 pytestmark = on_gpu
 
@@ -90,7 +90,7 @@ def gradients(counts: list[int], device: torch.device) -> dict[str, Any]:
         {
             "loss": out.loss.item() * len(batch) / sum(counts),
             "grads": {name: parameter.grad for name, parameter in method.named_parameters()},
-            "statistics": norm_statistics(method),
+            "statistics": running_statistics(method),
             "classes": sorted({type(layer).__name__ for layer in norms}),
             "is_synchronised": all(isinstance(layer, SyncBatchNorm) for layer in norms),
         }

@@ -94,7 +94,7 @@ class Recipe:
         """All blocks of the backbone with initial weights, narrower ones."""
         if self.config.backbone.name != "vit":
             return self.drawn.backbone
-        config = load_config(self.name, ["data.path=/images", *self.build, *self._narrow])
+        config = load_config(self.name, ["data.path=/images", "adapt=[]", *self.build, *self._narrow])
         torch.manual_seed(config.seed)
         return Classes.of(config).backbone(config.backbone)
 
@@ -103,7 +103,7 @@ class Recipe:
         return NARROW.get(self.config.backbone.name, ())
 
     def _setup(self, num_images: int, *words: str) -> Setup:
-        config = load_config(self.name, ["data.path=/images", *self.build, *words])
+        config = load_config(self.name, ["data.path=/images", "adapt=[]", *self.build, *words])
         return Setup.of(config, max(num_images, config.train.batch_size), 1000)
 
     @property

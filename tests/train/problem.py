@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.load import load_config
@@ -73,3 +73,8 @@ def differing(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     """Names of tensors that are not the same to the last bit."""
     assert left.keys() == right.keys()
     return [name for name in left if not torch.equal(left[name], right[name])]
+
+
+def running_statistics(module: nn.Module) -> list[Tensor]:
+    """Running means and variances of all BatchNorm layers of a module, the buffers themselves."""
+    return [value for name, value in module.named_buffers() if name.endswith(("running_mean", "running_var"))]

@@ -10,13 +10,12 @@ import torch
 
 from raysl import distributed as dist
 from raysl.methods.method import StepOutput
-from raysl.nn.batch_norm import norm_statistics
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit, late
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.state import TrainState
 from tests.rank_processes import RunRanks
-from tests.train.problem import StopAt, batches, differing, problem, tensors_of
+from tests.train.problem import StopAt, batches, differing, problem, running_statistics, tensors_of
 
 
 class _Statistics(Callback):
@@ -26,7 +25,7 @@ class _Statistics(Callback):
         self.found: list[torch.Tensor] = []
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        self.found.append(torch.cat([value.flatten() for value in norm_statistics(run.state.method)]).clone())
+        self.found.append(torch.cat([value.flatten() for value in running_statistics(run.state.method)]).clone())
 
 
 def train(state: TrainState, plan: TrainPlan, folder: Path, *callbacks: Callback) -> None:

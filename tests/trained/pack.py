@@ -85,7 +85,9 @@ def command_of(config: RunConfig, recipe: str, images: str) -> str:
     words.append(f"benchmarks={write_inline(measures)}")
     again = load_config(recipe, [f"data.path={images}", *words])
     data: Any = config.data
-    others = replace(again, name=config.name, storage=config.storage, data=replace(again.data, path=data.path))
+    others = replace(
+        again, name=config.name, storage=config.storage, adapt=config.adapt, data=replace(again.data, path=data.path)
+    )
     theirs = dict(leaves(to_dict(others)))
     if changed := [".".join(keys) for keys in ours | theirs if ours.get(keys) != theirs.get(keys)]:
         raise ConfigError(f"raysl pretrain {recipe} {' '.join(words)} gives other settings: {', '.join(changed)}")

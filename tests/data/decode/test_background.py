@@ -168,7 +168,7 @@ def test_a_background_is_a_name_a_code_three_numbers_or_none(background: Any, co
         ("'rgb(300,0,0)'", "data.background: 'rgb(300,0,0)' is [300, 0, 0], outside [0, 255]; give a name"),
         ("[1,2]", "data.background: [1, 2] has 2 values; it needs 3"),
         ("null", "data.background: null is not of type text or list of 3"),
-        ("7", "data.background: 7 is not of type text or list of 3"),
+        ("7", "data.background: '7' is not a colour"),
     ],
 )
 def test_what_is_no_colour_is_refused(word: str, message: str) -> None:

@@ -108,7 +108,7 @@ def test_what_is_missing_is_told_with_its_path_and_catalog(tmp_path: Path) -> No
         ("mine: {name: image_folder, optim: {lr: 1}}", r"own.yaml: mine: image_folder has no setting 'optim'; it has "),
         (
             "mine: {name: image_folder, path: 3}",
-            r"own.yaml: mine: path: 3 is not of type text or null; write a word or null$",
+            r"own.yaml: mine: path: 3 is not of type text or null; put what you wrote in quotes$",
         ),
         ("mine: {name: image_fodler}", r"own.yaml: mine: unknown source 'image_fodler'; did you mean"),
         (
