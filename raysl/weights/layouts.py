@@ -213,6 +213,7 @@ LAYOUTS = {
             family="vit",
             mark="masked_embed",
             without="head.weight",
+            settings={"position_resize": "dino"},
         ),
         Layout(
             "dino",
@@ -220,6 +221,7 @@ LAYOUTS = {
             student=_locations("student", "backbone."),
             teacher=_locations("teacher", "backbone."),
             default="teacher",
+            settings={"position_resize": "dino"},
         ),
         Layout(
             "barlow_twins",

@@ -239,6 +239,15 @@ def test_student_and_teacher_of_a_run_of_raysl_are_in_its_state(method: str, tea
             assert torch.equal(value, tensors[f"{prefix}{name}"])
 
 
+@pytest.mark.parametrize(
+    ("layout", "resize"), [("ibot", "dino"), ("ibot ", "dino"), ("dino", "dino"), ("mae", "antialias")]
+)
+def test_positions_are_resized_as_in_the_code_of_the_paper(layout: str, resize: str, tmp_path: Path) -> None:
+    loaded = load_weights(saved(VITS[layout](), tmp_path / "file.pth"), VIT_SETTINGS)
+    config: Any = loaded.config.backbone
+    assert config.position_resize == resize
+
+
 def test_the_teacher_of_vissl_lies_in_its_loss(tmp_path: Path) -> None:
     tree = vissl(vit(OTHER))
     tree["loss"] = {**behind("momentum_teacher.module.trunk.", vit()), "center": torch.zeros(4)}
