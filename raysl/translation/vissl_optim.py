@@ -134,15 +134,21 @@ def _weight_decay(out: Translation) -> None:
 
 
 def _decay(out: Translation) -> None:
-    """What weight decay leaves alone: `regularize_bn`, `regularize_bias`, parameters by name."""
-    theirs = out.theirs
+    """What weight decay and LARS leave alone: `regularize_bn`, `regularize_bias`, parameters by name."""
+    theirs, name = out.theirs, str(out.settings["optim.name"])
     norm, bias = theirs.flag("OPTIMIZER.regularize_bn"), theirs.flag("OPTIMIZER.regularize_bias")
-    scaled = "LARC scales their updates all the same in VISSL; here what does not decay is not scaled either"
-    is_scaled = out.settings["optim.name"] == "larc"
+    scaled = f"{name.upper()} scales their updates all the same in VISSL; here what does not decay is not scaled either"
+    is_excluded = name == "lars" and bool(theirs.any("OPTIMIZER.exclude_bias_and_norm"))
+    is_scaled = name in ("larc", "lars") and not is_excluded
     both = {"optim.exclude_norm_and_bias": not norm} if norm == bias else {}
     pairs = (("regularize_bn", norm, "optim.exclude_norm"), ("regularize_bias", bias, "optim.exclude_bias"))
     for key, decays, setting in pairs:
         out.maps(f"OPTIMIZER.{key}", both or {setting: not decays}, scaled if is_scaled and not decays else "")
+    if is_excluded:
+        note = "they decay in VISSL; here what is not scaled does not decay either" if norm or bias else ""
+        out.maps("OPTIMIZER.exclude_bias_and_norm", {"optim.exclude_norm_and_bias": True}, note)
+    else:
+        out.drops("OPTIMIZER.exclude_bias_and_norm")
     names = [str(name) for name in theirs.items("OPTIMIZER.non_regularized_parameters")]
     if unknown := [name for name in names if name not in TOKENS]:
         out.lacks("OPTIMIZER.non_regularized_parameters", f"parameters by name: {', '.join(unknown)}")
