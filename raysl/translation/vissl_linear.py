@@ -11,7 +11,8 @@ from raysl.translation.vissl_methods import HEAD
 EVAL = "MODEL.FEATURE_EVAL_SETTINGS"
 POOLS = f"{EVAL}.LINEAR_EVAL_FEAT_POOL_OPS_MAP"
 STAGES = {
-    "conv1": "stem",
+    "conv1": "conv1",
+    "res1": "stem",
     "res2": "res2",
     "res3": "res3",
     "res4": "res4",
@@ -19,7 +20,7 @@ STAGES = {
     "res5avg": "avgpool",
     "flatten": "avgpool",
 }
-"""raysl's names for the stages of VISSL's ResNets; its res1, behind the max-pool, has none."""
+"""raysl's names for the stages of VISSL's ResNets."""
 
 
 def translate_linear(out: Translation) -> None:

@@ -102,6 +102,6 @@ def test_the_map_is_the_stage_in_front_of_the_features_of_any_backbone() -> None
 
 
 def test_check_refuses_a_stage_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"method\.stage is 'res9'; the stages of the backbone are stem, res2, res3"):
+    with pytest.raises(ConfigError, match=r"method\.stage is 'res9'; the stages of the backbone are conv1, stem, res2"):
         DenseCL.check(setup_of("method.stage=res9"))
     DenseCL.check(setup_of())

@@ -156,7 +156,7 @@ def test_heads_are_settings_like_others() -> None:
 @pytest.mark.parametrize(
     ("heads", "said"),
     [
-        ("{stage: res5}", r"method.heads: no stage 'res5' in resnet; its stages: stem, res2, res3, avgpool"),
+        ("{stage: res5}", r"method.heads: no stage 'res5' in resnet; its stages: conv1, stem, res2, res3, avgpool"),
         ("{stage: res3, pool: {kernel: 20}}", r"method.heads: windows of side 20 do not fit a map of 8x8"),
         ("{stage: res3, pool: {kind: class}}", r"method.heads: a stage of shape \[1, 8, 8, 8\] has no class token"),
     ],

@@ -142,6 +142,14 @@ def test_small_network_for_sixteen_pixels() -> None:
     assert network.feature_dim == network(images).shape[1] == 32
 
 
+def test_the_stem_is_conv1_behind_the_max_pool() -> None:
+    network = small(stem="imagenet").eval()
+    outputs = network.stages(torch.randn(2, 3, 32, 32), ["conv1", "stem"])
+    assert outputs["conv1"].shape == (2, 8, 16, 16)
+    assert outputs["conv1"].min() == 0
+    torch.testing.assert_close(outputs["stem"], network.maxpool(outputs["conv1"]), rtol=0, atol=0)
+
+
 def test_stages_stop_at_the_deepest_one_asked_for() -> None:
     network = small().eval()
     ran: list[int] = []
@@ -165,7 +173,7 @@ def test_channels_last_gives_the_same_features() -> None:
 
 
 def test_unknown_stage_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no stage 'res5' .* stem, res2, res3, res4, avgpool"):
+    with pytest.raises(ValueError, match=r"no stage 'res5' .* conv1, stem, res2, res3, res4, avgpool"):
         small().stages(torch.zeros(1, 3, 8, 8), ["res5"])
 
 
@@ -180,7 +188,7 @@ def test_stage_widths_are_those_of_what_comes_out(depth: int) -> None:
     network = small(depth=depth)
     found = network.stages(torch.zeros(2, 3, 8, 8), list(network.stage_widths))
     assert network.stage_widths == {name: out.shape[1] for name, out in found.items()}
-    expected = {"stem": 64, "res2": 256, "res3": 512, "res4": 1024, "res5": 2048, "avgpool": 2048}
+    expected = {"conv1": 64, "stem": 64, "res2": 256, "res3": 512, "res4": 1024, "res5": 2048, "avgpool": 2048}
     assert ResNet.info(ResNet.Config()) == BackboneInfo(2048, None, expected, num_layers=4)
     assert network.no_decay() == set()
 

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from raysl.config.docs import describe
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
+from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import lr_at
 from raysl.schedule import Step
 from raysl.translation.convert import convert_config
@@ -156,7 +158,7 @@ def test_swavs_queue_is_cut_to_the_batch_and_begins_at_an_update() -> None:
 
 def test_the_linear_benchmark_has_the_stages_and_windows_of_vissl(tmp_path: Path) -> None:
     config = loaded("linear", tmp_path)
-    assert [head.stage for head in config.method.heads] == ["stem", "res2", "res3", "res4", "res5"]
+    assert [head.stage for head in config.method.heads] == ["conv1", "res2", "res3", "res4", "res5"]
     assert [(head.pool.kernel, head.pool.stride, head.pool.padding) for head in config.method.heads][:2] == [
         (10, 10, 4),
         (16, 8, 0),
@@ -179,8 +181,35 @@ def test_stages_have_raysls_names() -> None:
     head = "config.MODEL.HEAD.PARAMS=[[mlp, {dims: [2048, 1000]}]]"
     (made,) = translated("linear", pools, head).settings["method.heads"]
     assert made == {"stage": "avgpool", "pool": {"kind": "none"}, "classifier": "linear"}
-    with pytest.raises(ConfigError, match=r"no counterpart of the stage 'res1'.*conv1"):
-        translated("linear", pools.replace("res5avg", "res1"), head)
+    (made,) = translated("linear", pools.replace("res5avg", "res1"), head).settings["method.heads"]
+    assert made["stage"] == "stem"
+    with pytest.raises(ConfigError, match=r"no counterpart of the stage 'res6'.*conv1"):
+        translated("linear", pools.replace("res5avg", "res6"), head)
+
+
+def test_the_first_classifier_of_the_linear_benchmark_sees_9216_values(tmp_path: Path) -> None:
+    """VISSL's conv1 is in front of the max-pool: 112 x 112 places of 64 channels, pooled to 12 x 12."""
+    config = loaded("linear", tmp_path)
+    stage, pool = config.method.heads[0].stage, config.method.heads[0].pool
+    network = ResNet(config.backbone).eval()
+    with torch.no_grad():
+        values = network.stages(torch.zeros(1, 3, 224, 224), [stage])[stage]
+    assert values.shape == (1, 64, 112, 112)
+    pooled = torch.nn.functional.avg_pool2d(values, pool.kernel, pool.stride, pool.padding)
+    assert pooled.flatten(1).shape == (1, 9216)
+
+
+@pytest.mark.parametrize(("is_excluded", "decays"), [(True, False), (True, True), (False, False)])
+def test_lars_leaves_norms_and_biases_alone_as_barlow_twins_files_say(is_excluded: bool, decays: bool) -> None:
+    options = {"name": "lars", "exclude_bias_and_norm": is_excluded, "regularize_bn": decays, "regularize_bias": decays}
+    done = translated("simclr", *(f"config.OPTIMIZER.{key}={str(value).lower()}" for key, value in options.items()))
+    line = next(line for line in done.lines if line.key == "OPTIMIZER.exclude_bias_and_norm")
+    assert done.settings["optim.exclude_norm_and_bias"]
+    assert (line.kind, "decay in VISSL" in line.note) == (
+        ("differs" if decays else "same") if is_excluded else "not needed",
+        decays,
+    )
+    assert any("LARS scales" in line.note for line in done.lines) == (not is_excluded)
 
 
 def test_settings_of_raysl_hold_over_the_file() -> None:

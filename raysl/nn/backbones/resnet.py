@@ -43,7 +43,7 @@ class ResNet(Backbone):
     The state dict is torchvision's without `fc.*`, for any `norm`, except with selective kernels.
 
     >>> ResNet.info(ResNet.Config(depth=50)).stages
-    {'stem': 64, 'res2': 256, 'res3': 512, 'res4': 1024, 'res5': 2048, 'avgpool': 2048}
+    {'conv1': 64, 'stem': 64, 'res2': 256, 'res3': 512, 'res4': 1024, 'res5': 2048, 'avgpool': 2048}
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -119,10 +119,10 @@ class ResNet(Backbone):
 
     @property
     def stage_widths(self) -> dict[str, int]:
-        """Channels of `stem`, of the built stages from `res2` to `res5`, and of `avgpool`."""
+        """Channels of `conv1`, of `stem`, of the built stages from `res2` to `res5`, and of `avgpool`."""
         first = self.config.width * LAYERS[self.config.depth][0].expansion
         widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
-        return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
+        return {"conv1": self.config.width, "stem": self.config.width, **widths, "avgpool": self.feature_dim}
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
@@ -149,7 +149,8 @@ class ResNet(Backbone):
         return self.stages(images, ["avgpool"])["avgpool"]
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return some of `stem` (after its pool), `res2` to `res5` [B, C, H', W'], and `avgpool` [B, feature_dim]."""
+        """Return some of `conv1`, `stem` (`conv1` behind the max-pool), `res2` to `res5` [B, C, H', W'], and `avgpool`
+        [B, feature_dim]."""
         outputs: dict[str, Tensor] = {}
         x = images
         for name in self.stages_up_to(names):
@@ -158,8 +159,10 @@ class ResNet(Backbone):
         return {name: outputs[name] for name in names}
 
     def _run(self, name: str, x: Tensor) -> Tensor:
-        if name == "stem":
-            out: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(x))))  # [B, width, H', W']
+        if name == "conv1":
+            out: Tensor = self.relu(self.bn1(self.conv1(x)))  # [B, width, H', W']
+        elif name == "stem":
+            out = self.maxpool(x)
         elif name == "avgpool":
             out = x.mean(dim=(2, 3))  # [B, D]
         else:

@@ -102,7 +102,7 @@ def test_a_training_on_files_that_were_replaced_or_of_other_code_is_not_gone_on_
 
 def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
     given = context(tmp_path / "run")
-    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from stem, res2"):
+    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from conv1, stem, res2"):
         Segmentation.check(config(tmp_path, stages=("avgpool",)), given.checkpoint)
 
 
@@ -132,7 +132,7 @@ def test_an_untrained_rival_begins_with_the_initial_weights_of_the_seed(tmp_path
 def test_maps_are_the_stages_with_a_place_for_each_part_of_the_image() -> None:
     _, resnet = network(*RESNET)
     assert [(stage.name, stage.width, stage.stride) for stage in map_stages(resnet)] == [
-        ("stem", 8, 1), ("res2", 8, 1), ("res3", 16, 2),
+        ("conv1", 8, 1), ("stem", 8, 1), ("res2", 8, 1), ("res3", 16, 2),
     ]  # fmt: skip
     _, vit = network(*VIT)
     assert [(stage.name, stage.stride) for stage in map_stages(vit)] == [("block1", 4), ("block2", 4), ("norm", 4)]
@@ -140,7 +140,7 @@ def test_maps_are_the_stages_with_a_place_for_each_part_of_the_image() -> None:
     (found,) = maps_of(vit, images, chosen_stages(vit, ()))
     assert found.shape == (2, 24, 4, 6)
     assert torch.equal(found[1, :, 2, 3], vit.tokens(images)[1, 1 + 2 * 6 + 3])
-    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from stem, res2, res3"):
+    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from conv1, stem, res2"):
         chosen_stages(resnet, ["avgpool"])
     with pytest.raises(ConfigError, match="RawPixels has no stage with a place"):
         map_stages(RawPixels())

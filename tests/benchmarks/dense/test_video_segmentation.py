@@ -135,7 +135,7 @@ def test_what_cannot_be_measured_is_refused_before(tmp_path: Path) -> None:
         kind.fit_to(config(tmp_path), NONE)
     given = context(tmp_path / "run", *RESNET).checkpoint
     kind.check(config(tmp_path), given)
-    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from stem, res2, res3"):
+    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from conv1, stem, res2"):
         kind.check(config(tmp_path, stage="avgpool"), given)
     kind.check(config(tmp_path, short_side=50), context(tmp_path / "vit", *VIT).checkpoint)
 

@@ -141,7 +141,7 @@ def test_a_box_keeps_the_scale_of_its_image() -> None:
 
 
 def test_what_has_no_places_or_no_class_token_is_told() -> None:
-    with pytest.raises(ValueError, match=r"the stage 'avgpool' is not a map.*set stage= to one of: stem, res2"):
+    with pytest.raises(ValueError, match=r"the stage 'avgpool' is not a map.*set stage= to one of: conv1, stem, res2"):
         Describer(tiny_resnet(), DATA, replace(RMAC, stage="avgpool")).parts(picture())
     with pytest.raises(ValueError, match="pooling=class needs a stage with a class token, and 'res5' of ResNet"):
         Describer(tiny_resnet(), DATA, Recipe(stage=None, pooling="class", size=64)).parts(picture())
