@@ -216,14 +216,22 @@ def to_node(node: Any) -> Any:
 
 
 def _make_absolute(node: Any, folder: Path) -> Any:
-    """Make the file in a component's node an absolute path."""
-    name = find(node, ("name",))
+    """Make the files in a component's node, of its class and of its transforms, absolute paths."""
+    if not isinstance(node, dict):
+        return node
+    changed = {key: _absolute_file(node[key], folder) for key in ("name", "transforms") if key in node}
+    return {**node, **changed}
+
+
+def _absolute_file(name: Any, folder: Path) -> Any:
+    if isinstance(name, list):
+        return [_absolute_file(one, folder) for one in name]
     path, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not path.endswith(".py") or "${" in path:
-        return node
+        return name
     file = Path(expand(path))
     beside = folder / file
-    return {**node, "name": f"{(beside if beside.is_file() else Path.cwd() / file).resolve()}{colon}{attribute}"}
+    return f"{(beside if beside.is_file() else Path.cwd() / file).resolve()}{colon}{attribute}"
 
 
 def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:

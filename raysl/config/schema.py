@@ -54,6 +54,9 @@ class MethodConfig(ComponentConfig):
     """Path or URI of a run or checkpoint of raysl with initial weights: of the backbone and, for the same method, all
     other parts that fit; or the name of one that comes with raysl (`raysl list weights`). A resumed run keeps its
     weights. Default: random weights, or those of `backbone.pretrained`."""
+    transforms: tuple[str, ...] = field(default=(), metadata=ASKS_TRUST)
+    """Transforms of your own, applied last to every view: `path/to/file.py:Class` or `package.module:Class`, each with
+    the defaults of its fields."""
 
     def is_place(self, field: str, text: str) -> bool:
         """Whether a text is a path or a URI, and not the name of a backbone that comes with raysl."""

@@ -93,8 +93,8 @@ def without_trust(config: ConfigT, where: str) -> ConfigT:
     changed: ConfigT = _change(config, "", reset)
     if reset:
         log.warning(
-            "%s asks for %s, which is left out: it writes files or lifts a limit; give it as a setting, or say "
-            "trust_code=True, on the command line --trust-code",
+            "%s asks for %s, which is left out: it runs code, writes files or lifts a limit; give it as a setting, or "
+            "say trust_code=True, on the command line --trust-code",
             where,
             " and ".join(reset),
         )

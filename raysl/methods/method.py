@@ -7,14 +7,17 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from raysl.components import resolve
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
+from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
+from raysl.transforms.transform import Transform
 from raysl.transforms.view_recipe import ViewRecipe
 
 
@@ -92,6 +95,17 @@ class Method(nn.Module, ABC):
         return recipe
 
     @classmethod
+    def all_views(cls, setup: Setup) -> ViewRecipe:
+        """Return `views` with the transforms that `method.transforms` names, behind those of each view.
+
+        Raises:
+            ConfigError: if a name is not that of a transform, or the transform needs arguments.
+            ValueError: if the settings make no views, or views with a box cannot have these transforms.
+        """
+        transforms = tuple(_make_transform(name) for name in setup.config.method.transforms)
+        return cls.views(setup).with_transforms(transforms)
+
+    @classmethod
     def targets(cls, setup: Setup) -> TargetRecipe | None:
         """How images and their targets (boxes, masks) become batches, of a method whose source has targets. Default:
         None, batches are made of the views."""
@@ -161,3 +175,13 @@ class Method(nn.Module, ABC):
     def export(self) -> Backbone:
         """Return the network that benchmarks load."""
         return self.backbone
+
+
+def _make_transform(name: str) -> Transform:
+    kind = resolve("transform", name)
+    if not issubclass(kind, Transform):
+        raise ConfigError(f"method.transforms: {name} is not a Transform; derive it from raysl.transforms.Transform")
+    try:
+        return kind()
+    except TypeError as error:
+        raise ConfigError(f"method.transforms: {name} needs arguments ({error}); give its fields defaults") from error

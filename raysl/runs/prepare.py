@@ -354,11 +354,16 @@ def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
         ConfigError: if its settings make no views.
     """
     try:
-        recipe: ViewRecipe = classes.method.views(setup)
+        recipe: ViewRecipe = classes.method.all_views(setup)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"method.views: {error}") from error
+    if setup.config.method.transforms and classes.method.targets(setup) is not None:
+        name = setup.config.method.name
+        raise ConfigError(
+            f"method.transforms: {name} makes images with targets and no views; leave method.transforms out"
+        )
     return recipe
 
 

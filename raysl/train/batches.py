@@ -148,7 +148,7 @@ def as_stream(batches: BatchStream | Sequence[Batch], state: TrainState, plan: T
         )
     if not batches:
         raise ConfigError(f"batches: the list is empty; {WAY}")
-    recipe = type(state.method).views(state.setup)
+    recipe = type(state.method).all_views(state.setup)
     for number, batch in enumerate(batches):
         _check(batch, f"batches[{number}]", recipe, state.config.method.name)
     _check_rows(batches, plan)

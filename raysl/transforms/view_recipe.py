@@ -13,6 +13,7 @@ from raysl.transforms.cutting import boxes_of, crop_each
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.small_boxes import stack_small
+from raysl.transforms.transform import Transform
 from raysl.transforms.view import View, augment
 
 _CROP = crc32(b"crop")  # slot of a view's random numbers
@@ -72,6 +73,14 @@ class ViewRecipe:
             ValueError: if a view cannot have one.
         """
         groups = {name: tuple(replace(view, box=True) for view in views) for name, views in self.groups.items()}
+        return replace(self, groups=groups)
+
+    def with_transforms(self, transforms: tuple[Transform, ...]) -> "ViewRecipe":
+        """Return the same views with further transforms behind those of each view."""
+        groups = {
+            name: tuple(replace(view, transforms=(*view.transforms, *transforms)) for view in views)
+            for name, views in self.groups.items()
+        }
         return replace(self, groups=groups)
 
     def resized(self, interpolation: Interpolation) -> "ViewRecipe":

@@ -261,6 +261,7 @@ def test_another_component_starts_from_its_own_defaults(tiny: str, write: Write)
     method = to_dict(load_config(path, ["method=teacher"]))["method"]
     assert method == {
         "name": "teacher",
+        "transforms": [],
         "weights": None,
         "shape": 3,
         "momentum": 0.99,

@@ -227,7 +227,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 
 
 def _views(loaded: Checkpoint, train: Split) -> ViewSample:
-    recipe = resolve("method", loaded.config.method.name).views(setup_of(loaded))
+    recipe = resolve("method", loaded.config.method.name).all_views(setup_of(loaded))
     is_quick = train.is_random_access
     index = permutation(train.num_samples, 2)[:NUM_VIEWED] if is_quick else sample_rows(train, NUM_VIEWED)
     images = read_images(train, index).pictures[0].images
