@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.config.ranges import Amount, Area, Areas, Count, Share, Within
+from raysl.config.ranges import Amount, Area, Areas, Count, NotEmpty, Share, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
+from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, best_matches, spread
 from raysl.methods.checks import check_batch, check_map_stage, check_two_views
 from raysl.methods.method import Method, StepOutput
@@ -91,7 +92,7 @@ class VICRegL(Method):
         """Standard deviation from which on a dimension costs nothing."""
         eps: Annotated[float, Within(1e-12, 1)] = 1e-4
         """Added to a variance before its root."""
-        num_matches: tuple[Count, Count] = (20, 4)
+        num_matches: Annotated[tuple[Count, ...], NotEmpty()] = (20, 4)
         """Pairs gamma of places that count, the nearest: of a large view's places with those of another view, and of
         that view's places, be it large or small, with the first one's (section 3.2 and the authors' code)."""
         match_all_features: bool = False
@@ -119,10 +120,12 @@ class VICRegL(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other than two large views, batches too small for a variance, and stages that are not there."""
+        """Refuse other than two large views or numbers of matches, too small batches, and stages that are not there."""
         check_two_views(setup, "VICRegL compares two large views with each other and with the small ones")
         check_batch(setup, "one image has no variance")
         check_map_stage(setup)
+        if len(matches := setup.config.method.num_matches) != 2:
+            raise ConfigError(f"method.num_matches: {len(matches)} given; give two, such as [20, 4]")
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
