@@ -242,7 +242,7 @@ def dino(task: Task) -> Model:
     head, teacher_head = (
         DINOProjectionHead(
             net.feature_dim, sizes.hidden_dim, sizes.bottleneck_dim, sizes.num_prototypes, batch_norm=sizes.norm,
-            freeze_last_layer=1, norm_last_layer=sizes.norm_last_layer,
+            freeze_last_layer=1, norm_last_layer=sizes.last_layer == "unit",
         )
         for _ in range(2)
     )  # fmt: skip

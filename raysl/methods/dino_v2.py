@@ -73,11 +73,11 @@ class DINOv2(Method):
         freeze_last_layer: Length = field(default=Duration.parse("1250st"))
         """How long the prototypes stay frozen at their initial values (the authors' code)."""
         head: HeadConfig = field(
-            default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, norm_last_layer=False)
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, last_layer="weight_norm")
         )
         """The projector of class tokens (the authors' code)."""
         patch_head: HeadConfig = field(
-            default_factory=lambda: HeadConfig(num_prototypes=131_072, norm_last_layer=False)
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, last_layer="weight_norm")
         )
         """The projector of patches (section 4, "Untying head weights between both objectives")."""
         views: AsymmetricMultiCrop = field(

@@ -54,7 +54,7 @@ class DINOv3(DINOv2):
     @dataclass(frozen=True, kw_only=True)
     class Config(DINOv2.Config):
         """The first stage, with the authors' settings of a ViT-L/16 on ImageNet-1k (their code); the other stages are
-        `configs/dino_v3_gram.yaml`, `dino_v3_high_res.yaml` and `dino_v3_distill.yaml`."""
+        `configs/continue/dino_v3_gram.yaml`, `dino_v3_high_res.yaml` and `dino_v3_distill.yaml`."""
 
         name: str = "dino_v3"
         local_weight: Amount = 1.0
@@ -83,9 +83,9 @@ class DINOv3(DINOv2):
         """Duration of the linear rise of the teacher's temperature (the authors' code: 30 epochs of 1250 updates)."""
         momentum: Share = 0.992
         """Share of the teacher that the first update keeps (the authors' code)."""
-        head: HeadConfig = field(default_factory=lambda: HeadConfig(norm_last_layer=False))
+        head: HeadConfig = field(default_factory=lambda: HeadConfig(last_layer="linear"))
         """The projector of class tokens (the authors' code)."""
-        patch_head: HeadConfig = field(default_factory=lambda: HeadConfig(norm_last_layer=False))
+        patch_head: HeadConfig = field(default_factory=lambda: HeadConfig(last_layer="linear"))
         """The projector of patches (the authors' code)."""
         views: AsymmetricMultiCrop = field(
             default_factory=lambda: AsymmetricMultiCrop(min_scale=0.32, local_scale=(0.05, 0.32))

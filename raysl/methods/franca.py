@@ -45,11 +45,11 @@ class Franca(DINOv2):
         mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.65)
         """Range of the masked share of a large view's patches; half of the views stay whole (the authors' code)."""
         head: HeadConfig = field(
-            default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, norm_last_layer=False)
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, last_layer="weight_norm")
         )
         """The widest projector of class tokens; narrower ones have as many fewer prototypes (the authors' code)."""
         patch_head: HeadConfig = field(
-            default_factory=lambda: HeadConfig(num_prototypes=131_072, norm_last_layer=False)
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, last_layer="weight_norm")
         )
         """The projector of patches, likewise (the authors' code)."""
         views: AsymmetricMultiCrop = field(

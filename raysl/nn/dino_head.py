@@ -3,7 +3,7 @@ Franca's nested ones."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,9 @@ class HeadConfig:
     """Linear layers up to the bottleneck."""
     norm: bool = False
     """Batch normalisation before each GELU; the paper has none with ViTs."""
-    norm_last_layer: bool = True
-    """Hold the prototypes at length 1; if false each length is trained and starts at 1 (the authors' code: better with
-    a ViT-S, unstable with larger ones)."""
+    last_layer: Literal["unit", "weight_norm", "linear"] = "unit"
+    """Prototypes of length 1; or of trained lengths that start at 1, of which weight decay changes no direction (DINO's
+    code: better with a ViT-S, unstable with larger ones); or a linear layer that decays, as in DINOv3."""
 
 
 class DINOHead(nn.Module):
@@ -43,7 +43,7 @@ class DINOHead(nn.Module):
     """
 
     def __init__(self, dim: int, config: HeadConfig) -> None:
-        """Initialise as the authors' code: linear layers with deviation 0.02, prototypes with torch's default.
+        """Initialise as the authors' code: linear layers with deviation 0.02, weight-normed ones with torch's default.
 
         Args:
             dim: D, width of the features.
@@ -59,7 +59,13 @@ class DINOHead(nn.Module):
             layers.append(nn.GELU())
         self.mlp = nn.Sequential(*layers, nn.Linear(dims[-2], dims[-1]))
         init_linear(self.mlp)
-        self.last = WeightNormed(config.bottleneck_dim, config.num_prototypes, is_scaled=not config.norm_last_layer)
+        self.last: nn.Linear
+        if config.last_layer == "linear":
+            self.last = nn.Linear(config.bottleneck_dim, config.num_prototypes, bias=False)
+            init_linear(self.last)
+        else:
+            is_scaled = config.last_layer == "weight_norm"
+            self.last = WeightNormed(config.bottleneck_dim, config.num_prototypes, is_scaled)
 
     def forward(self, h: Tensor) -> Tensor:
         """Return scores [..., K] of features [..., D]."""

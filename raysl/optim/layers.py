@@ -81,9 +81,10 @@ def _layers(backbone: Backbone, is_by_layer: bool) -> dict[int, int]:
     layers = {}
     for name, parameter in backbone.named_parameters():
         layer = backbone.layer_of(name) if is_by_layer else 0
-        if is_by_layer and not 0 <= layer <= (backbone.num_layers or 0):
+        if is_by_layer and not 0 <= layer <= (backbone.num_layers or 0) + 1:
             raise ValueError(
-                f"{type(backbone).__name__}.layer_of({name!r}) is {layer}; its layers are 0 to {backbone.num_layers}"
+                f"{type(backbone).__name__}.layer_of({name!r}) is {layer}; its layers are 0 to {backbone.num_layers}, "
+                "and one more has the rate of the heads"
             )
         layers[id(parameter)] = layer
     return layers

@@ -162,7 +162,7 @@ def _dino(out: Translation, loss: str, batch_size: int) -> None:
     settings = {
         "method.head.num_prototypes": numbers[0] if numbers else 65536,
         "method.head.norm": bool(flags.get("use_bn", False)),
-        "method.head.norm_last_layer": bool(flags.get("normalize_last_layer", True)),
+        "method.head.last_layer": "unit" if flags.get("normalize_last_layer", True) else "weight_norm",
     }
     widths = [key for key in ("num_layers", "hidden_dim", "bottleneck_dim") if key in flags]
     out.maps(HEAD, {**settings, **{f"method.head.{key}": flags[key] for key in widths}})

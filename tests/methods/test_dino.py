@@ -106,9 +106,9 @@ def updated(method: DINO, step: Step, batch: Batch) -> StepOutput:
     return out
 
 
-@pytest.mark.parametrize("norm_last_layer", [True, False])
-def test_each_view_predicts_the_centred_and_sharpened_teacher_on_the_other_large_views(norm_last_layer: bool) -> None:
-    method, batch = small_dino(**{"head.norm_last_layer": norm_last_layer}), whole_batch()
+@pytest.mark.parametrize("last_layer", ["unit", "weight_norm"])
+def test_each_view_predicts_the_centred_and_sharpened_teacher_on_the_other_large_views(last_layer: str) -> None:
+    method, batch = small_dino(**{"head.last_layer": last_layer}), whole_batch()
     out = method(batch, at(0))
     torch.testing.assert_close(out.loss, expected_loss(method, batch, 0.04), rtol=1e-9, atol=0)
     assert tuple(out.metrics) == DINO.logged
@@ -168,14 +168,14 @@ def test_the_teacher_follows_the_updated_student_by_a_cosine_of_momenta() -> Non
     assert all(not torch.equal(head[name], value) for name, value in method.teacher_head.named_parameters())
 
 
-@pytest.mark.parametrize("norm_last_layer", [True, False])
-def test_the_last_layer_is_held_for_an_epoch_and_decay_does_not_move_it(norm_last_layer: bool) -> None:
-    method = small_dino(freeze_last_layer="1ep", **{"head.norm_last_layer": norm_last_layer})
+@pytest.mark.parametrize("last_layer", ["unit", "weight_norm"])
+def test_the_last_layer_is_held_for_an_epoch_and_decay_does_not_move_it(last_layer: str) -> None:
+    method = small_dino(freeze_last_layer="1ep", **{"head.last_layer": last_layer})
     begun = [parameter.detach().clone() for parameter in method.head.last.parameters()]
     for index in (0, 9, 10):
         updated(method, at(index), whole_batch(index))
         same = [torch.equal(was, now) for was, now in zip(begun, method.head.last.parameters(), strict=True)]
-        assert same == [index < 10] * (1 if norm_last_layer else 2)
+        assert same == [index < 10] * (1 if last_layer == "unit" else 2)
 
 
 def test_the_length_of_a_prototype_is_of_no_matter() -> None:

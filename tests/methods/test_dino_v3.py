@@ -1,3 +1,5 @@
+import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.dino_v3 import DINOv3
 from raysl.nn.backbones.vit import ViT
+from raysl.nn.dino_head import DINOHead
+from raysl.optim.build import set_schedules
 from raysl.plan.setup import Setup
 from raysl.runs.prepare import check_views
 from raysl.schedule import Step
+from raysl.train.gradients import clip_norm
 from raysl.train.state import TrainState
 from tests.methods.test_dino_v2 import SMALL, expected_losses
 from tests.methods.test_ibot import whole_batch
@@ -218,6 +223,59 @@ def test_a_trained_network_and_its_heads_teach_a_student_that_sees_all_patches(t
     method.after_update(STEP, batch, {})
     assert all(torch.equal(p, was) for p, was in zip(method.trained.parameters(), before, strict=True))
     assert method.export() is method.teacher.module
+
+
+def test_prototypes_are_a_linear_layer_that_starts_small() -> None:
+    """A deviation of 0.02 in 256 channels: rows of length 0.32, and scores of that deviation at temperature 0.04."""
+    torch.manual_seed(0)
+    head = DINOHead(48, dataclasses.replace(DINOv3.Config().head, num_prototypes=4096, hidden_dim=64))
+    assert [name for name, _ in head.last.named_parameters()] == ["weight"]
+    assert head.last.weight.detach().norm(dim=1).mean() == pytest.approx(0.32, rel=0.01)
+    codes = torch.softmax(head(torch.randn(100, 48)).detach() / 0.04, dim=-1)
+    assert torch.special.entr(codes).sum(dim=1).mean() == pytest.approx(
+        math.log(4096) - (0.02 / 0.04) ** 2 / 2, abs=0.01
+    )
+    with torch.no_grad():
+        rows = torch.randn(3, 48)
+        scores = head(rows)
+        head.last.weight.mul_(2.0)
+        torch.testing.assert_close(head(rows), 2 * scores)
+
+
+def rates_of_the_authors(name: str, num_blocks: int) -> tuple[float, float]:
+    """Factors of rate and decay of a parameter in the authors' code (param_groups.py), by its name here."""
+    part, _, rest = name.partition(".")
+    is_plain = name.endswith("bias") or "norm" in name or "gamma" in name
+    layer = num_blocks + 1
+    if part == "backbone" and not rest.startswith("norm"):
+        layer = int(rest.split(".")[1]) + 1 if rest.startswith("blocks.") else 0
+    rate = 0.9 ** (num_blocks + 1 - layer) * (0.2 if "patch_embed" in name else 1.0)
+    return rate, 0.0 if is_plain else 1.0
+
+
+def test_an_update_is_adamw_with_the_authors_rates_and_decay() -> None:
+    """The first update: each part's gradient is clipped to 3, and the averages of Adam are the gradient itself."""
+    words = (*SMALL, "data=digits", "data.image_size=16", "backbone.patch_size=4", "method.views.num_local=2",
+             "method.views.size=16", "method.views.local_size=8", "backbone.drop_path=0", "optim.warmup=0st",
+             "method.freeze_last_layer=0st", "backbone.num_registers=1",
+             "optim.decay_tokens=[cls_token,reg_token,mask_token]")  # fmt: skip
+    state = TrainState.create(Setup.of(load_config("dino_v3", words), 60, 10))
+    method, plan, step = state.method.double(), state.setup.plan, STEP
+    (method(whole_batch(), step).loss * 100).backward()
+    begun = {name: p.detach().clone() for name, p in method.named_parameters() if p.requires_grad}
+    grads = {name: method.get_parameter(name).grad.clone() for name in begun}
+    norms = {part: sum(g.square().sum() for n, g in grads.items() if n.startswith(f"{part}.")).sqrt()
+             for part in ("backbone", "head", "patch_head")}  # fmt: skip
+    assert max(norms.values()) > 3
+    set_schedules(state.optimizer, plan.optim, step, plan.batch_size)
+    clip_norm(method, plan.clip_grad, plan.clip_grad_over)
+    state.optimizer.step()
+    lr = 4e-3 * (3 / 1024) ** 0.5
+    for name, value in begun.items():
+        rate, decay = rates_of_the_authors(name, num_blocks=2)
+        g = grads[name] * min(1.0, 3.0 / (float(norms[name.partition(".")[0]]) + 1e-6))
+        expected = value - lr * rate * (0.04 * decay * value + g / (g.abs() + 1e-8))
+        torch.testing.assert_close(method.get_parameter(name).detach(), expected, rtol=1e-9, atol=1e-12, msg=name)
 
 
 def test_settings_are_the_authors() -> None:

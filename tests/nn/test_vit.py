@@ -482,7 +482,7 @@ def test_tables_start_at_0_and_decay_only_where_they_are_named() -> None:
         assert not any("pos_embed" in name for name in network.state_dict())
     assert {name for name in plain.no_decay() if "table" in name} == set()
     assert own.layer_of("blocks.1.attn.relative_position_bias_table") == 2
-    assert shared.layer_of("rel_pos_bias.relative_position_bias_table") == 3
+    assert shared.layer_of("rel_pos_bias.relative_position_bias_table") == 4
 
 
 def test_a_table_for_another_grid_is_an_image_of_its_offsets() -> None:

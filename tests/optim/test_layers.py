@@ -54,7 +54,7 @@ def test_layers_of_a_vit_are_its_blocks() -> None:
     assert vit.num_layers == 12
     names = {
         "patch_embed.proj.weight": 0, "cls_token": 0, "pos_embed": 0, "reg_token": 0, "mask_token": 0,
-        "blocks.0.attn.qkv.weight": 1, "blocks.10.mlp.fc1.bias": 11, "blocks.11.norm1.weight": 12, "norm.weight": 12,
+        "blocks.0.attn.qkv.weight": 1, "blocks.10.mlp.fc1.bias": 11, "blocks.11.norm1.weight": 12, "norm.weight": 13,
     }  # fmt: skip
     assert {name: vit.layer_of(name) for name in names} == names
     found = rates(on(vit), AdamW.Config(**COURSE, layer_decay=0.75))
@@ -145,7 +145,9 @@ def test_the_driver_knows_the_layers_before_there_are_weights() -> None:
 def test_a_layer_out_of_range_is_the_backbones_mistake() -> None:
     resnet = ResNet(ResNet.Config(depth=18, width=4))
     resnet.layer_of = lambda name: 7  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"ResNet.layer_of\('conv1.weight'\) is 7; its layers are 0 to 4"):
+    with pytest.raises(
+        ValueError, match=r"ResNet.layer_of\('conv1.weight'\) is 7; its layers are 0 to 4, and one more"
+    ):
         build_optimizer(on(resnet), SGD.Config(layer_decay=0.5))
 
 

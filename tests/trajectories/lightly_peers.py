@@ -419,7 +419,7 @@ def dino_head(config: Any, ours: Any) -> nn.Module:
     """Lightly's head with the weights of raysl's."""
     dims = ours.mlp[0].in_features, config.hidden_dim, config.bottleneck_dim, config.num_prototypes
     head = heads.DINOProjectionHead(
-        *dims, batch_norm=config.norm, freeze_last_layer=1, norm_last_layer=config.norm_last_layer
+        *dims, batch_norm=config.norm, freeze_last_layer=1, norm_last_layer=config.last_layer == "unit"
     ).double()
     filled(head.layers, ours.mlp)
     head.last_layer.weight_v.data.copy_(ours.last.weight)

@@ -513,7 +513,7 @@ class DINOv2(Plain):
         features += [
             net.backbone.tokens(small[:, view])[:, 0] for view in range(0 if small is None else small.shape[1])
         ]
-        scores = net.head(torch.stack(features, dim=1))  # [B, V, K]
+        scores = self._scores(net.head, torch.stack(features, dim=1))  # [B, V, K]
         class_codes, patch_codes = self._codes(large, masks, step)
         class_terms = [
             cross_entropy(class_codes[:, told], scores[:, said] / config.temperature)
@@ -525,7 +525,7 @@ class DINOv2(Plain):
         for image in range(len(batch)):
             for view in range(2):
                 hidden = masks[image, view].nonzero().flatten()
-                said = net.patch_head(views[view][image, net.backbone.num_prefix_tokens :])
+                said = self._scores(net.patch_head, views[view][image, net.backbone.num_prefix_tokens :])
                 own = [
                     -(patch_codes[image, view, int(place)] * log_softmax(said[place] / config.temperature)).sum()
                     for place in hidden
@@ -552,6 +552,10 @@ class DINOv2(Plain):
         follow(self.net.teacher_head, (self.net.head,), momentum)
         follow(self.net.teacher_patch_head, (self.net.patch_head,), momentum)
 
+    def _scores(self, head: Any, rows: Tensor) -> Tensor:
+        """Scores of prototypes [..., K] of features [..., D]."""
+        return head(rows)  # type: ignore[no-any-return]
+
     @torch.no_grad()
     def _codes(self, large: Tensor, masks: Tensor, step: Step) -> tuple[Tensor, dict[tuple[int, int, int], Tensor]]:
         """Balanced over all large views, and over all hidden patches."""
@@ -560,11 +564,11 @@ class DINOv2(Plain):
         rise = min(step.index / length, 1.0) if length else 1.0
         temperature = config.teacher_temp_start + rise * (config.teacher_temp - config.teacher_temp_start)
         tokens = torch.stack([teacher.tokens(large[:, view]) for view in range(2)], dim=1)  # [B, 2, 1 + N, D]
-        told = net.teacher_head.module(tokens[:, :, 0])  # [B, 2, K]
+        told = self._scores(net.teacher_head.module, tokens[:, :, 0])  # [B, 2, K]
         class_codes = balanced(told.flatten(0, 1), temperature, config.sinkhorn_iters).view_as(told)
         places: Any = [tuple(place) for place in masks.nonzero().tolist()]
         patches = torch.stack([tokens[image, view, teacher.num_prefix_tokens + at] for image, view, at in places])
-        codes = balanced(net.teacher_patch_head.module(patches), temperature, config.sinkhorn_iters)
+        codes = balanced(self._scores(net.teacher_patch_head.module, patches), temperature, config.sinkhorn_iters)
         return class_codes, dict(zip(places, codes, strict=True))
 
 
@@ -648,12 +652,19 @@ class DINOv3(DINOv2):
         if done % period == 0 and done // period <= self.config.gram_updates:
             follow(self.net.gram_teacher, (self.net.teacher.module,), 0.0)
 
+    def _scores(self, head: Any, rows: Tensor) -> Tensor:
+        """Linear layers with GELU between them, the unit sphere, and a linear layer whose rows have any length."""
+        z = rows.flatten(0, -2)
+        for layer in head.mlp:
+            z = z @ layer.weight.T + layer.bias if hasattr(layer, "weight") else z * (1 + torch.erf(z / 2**0.5)) / 2
+        return (units(z) @ head.last.weight.T).view(*rows.shape[:-1], -1)
+
     def _class_loss(self, batch: Batch, step: Step) -> Tensor:
         """That of class tokens of the large views alone."""
         config, net, large = self.config, self.net, batch.views["global"]
         class_codes, _ = self._codes(large, batch.extras["global.mask"].flatten(2), step)
         scores = [
-            net.head(net.backbone.tokens(large[:, view], batch.extras["global.mask"][:, view])[:, 0])
+            self._scores(net.head, net.backbone.tokens(large[:, view], batch.extras["global.mask"][:, view])[:, 0])
             for view in range(2)
         ]
         return mean([cross_entropy(class_codes[:, 1 - view], scores[view] / config.temperature) for view in range(2)])

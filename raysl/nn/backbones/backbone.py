@@ -201,11 +201,12 @@ class Backbone(nn.Module, ABC):
 
     @property
     def num_layers(self) -> int | None:
-        """L, the last of the layers 0 to L of `layer_of`; None if the network does not number its layers."""
+        """L, the number of the last layer; None if the network does not number its layers."""
         return None
 
     def layer_of(self, name: str) -> int:
-        """Return the layer of a parameter for `optim.layer_decay`, 0 for the stem or the embeddings.
+        """Return the layer of a parameter for `optim.layer_decay`: 0 for the stem or the embeddings, up to L, and L + 1
+        for what learns at the rate of the heads.
 
         Args:
             name: as in `named_parameters`.

@@ -78,7 +78,8 @@ class RotaryPositions(Drawing):
     A place is the centre of a patch, its row and its column each from -1 to 1 over the image, whatever the grid. The
     first half of a head's pairs of channels turns with the row, the second with the column: by pi turns place / period,
     where the dim / 4 periods rise from 1 towards `base` in a geometric row. In training the places of each view are
-    moved, stretched along each axis, and scaled, by random amounts of its own; they are the same in all blocks.
+    moved, stretched along each axis, and scaled, by random amounts of its own, the same in all blocks; DINOv3's code
+    draws them for each block and all images of a batch.
 
     >>> positions = RotaryPositions(16)
     >>> positions(torch.zeros(2, 3, 32, 48), grid=(2, 3)).shape

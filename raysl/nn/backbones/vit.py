@@ -97,7 +97,8 @@ class ViT(TokenBackbone):
         rope_jitter: Annotated[float, Within(1, 100)] = 1.0
         """Largest random factor of each axis of these places in training, up or down."""
         rope_rescale: Annotated[float, Within(1, 100)] = 1.0
-        """Largest random factor of both axes together, up or down; 2 in DINOv3."""
+        """Largest random factor of both axes together, up or down; 2 in DINOv3, whose code draws it for each block and
+        all images of a batch."""
         position_resize: Resize = "antialias"
         """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plain, as in MSN;
         or plain as if the new grid were a tenth of a patch longer, as in DINO, iBOT and DINOv2."""
@@ -216,12 +217,13 @@ class ViT(TokenBackbone):
         return len(self.blocks)
 
     def layer_of(self, name: str) -> int:
-        """Return 0 for `patch_embed`, tokens and positions, and i + 1 for `blocks.`i; the final norm is in the last, as
-        is, in BEiT's code too, a table of relative positions for all blocks."""
+        """Return 0 for `patch_embed`, tokens and positions, i + 1 for `blocks.`i, and L + 1 for the final norm and a
+        table of relative positions for all blocks: they learn at the rate of the heads (the code of BEiT, MAE, DINOv2
+        and DINOv3)."""
         part, _, rest = name.partition(".")
         if part == "blocks":
             return int(rest.partition(".")[0]) + 1
-        return self.num_layers if part in ("norm", "rel_pos_bias") else 0
+        return self.num_layers + 1 if part in ("norm", "rel_pos_bias") else 0
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
