@@ -65,6 +65,8 @@ def test_each_stage_goes_on_from_the_one_before(tmp_path: Path, monkeypatch: pyt
         name, *others = words
         code = app(["pretrain", name, *TINY, *others], prog_name="raysl", standalone_mode=False)
         assert not code, words
+    for stage in ("second", "third", "small"):
+        assert load_config(f"runs/{stage}/run.yaml").backbone.rope_rescale == 2.0  # type: ignore[attr-defined]
     exported = load_file(last_checkpoint("first") / "backbone.safetensors")
     for stage in ("second", "third"):
         assert_same(part_of(stage, "gram_teacher.module"), exported)
