@@ -1,7 +1,6 @@
 """Methods on patches, written again from their papers in plain loops over images and patches."""
 
 import math
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -584,27 +583,25 @@ class Franca(DINOv2):
             self.net = SimpleNamespace(
                 backbone=net.backbone,
                 teacher=net.teacher,
-                head=partial(self._scores, net.head.levels[number]),
-                patch_head=partial(self._scores, net.patch_head.levels[number]),
-                teacher_head=SimpleNamespace(module=partial(self._scores, net.teacher_head.module.levels[number])),
-                teacher_patch_head=SimpleNamespace(
-                    module=partial(self._scores, net.teacher_patch_head.module.levels[number])
-                ),
+                head=net.head.levels[number],
+                patch_head=net.patch_head.levels[number],
+                teacher_head=SimpleNamespace(module=net.teacher_head.module.levels[number]),
+                teacher_patch_head=SimpleNamespace(module=net.teacher_patch_head.module.levels[number]),
             )
             terms.append(super().loss(batch, step))
         self.net = net
         spread = sum(koleo(net.backbone.tokens(large[:, view], masks[:, view])[:, 0]) for view in range(2))
         return sum(terms) - (len(terms) - 1) * self.config.koleo_weight * spread  # type: ignore[no-any-return]
 
-    def _scores(self, level: Any, h: Tensor) -> Tensor:
+    def _scores(self, head: Any, rows: Tensor) -> Tensor:
         """Scores [..., K] of features [..., D]: all channels to the width of the level, then layers that each end in a
         GELU, then prototypes of trained lengths."""
-        z = h @ level.projection.weight.T + level.projection.bias
-        for layer in level.mlp:
+        z = rows @ head.projection.weight.T + head.projection.bias
+        for layer in head.mlp:
             if isinstance(layer, torch.nn.Linear):
                 x = z @ layer.weight.T + layer.bias
                 z = x * (1 + torch.erf(x / math.sqrt(2))) / 2
-        prototypes = [scale * unit(row) for row, scale in zip(level.last.weight, level.last.scale, strict=True)]
+        prototypes = [scale * unit(row) for row, scale in zip(head.last.weight, head.last.scale, strict=True)]
         return z @ torch.stack(prototypes).T
 
     def after_backward(self, step: Step) -> None:
