@@ -66,6 +66,11 @@ def compared(published: Published, ours: Mapping[str, Any]) -> list[str]:
         ours: our value of each fact.
     """
     lines = [f"{name}: every file states it" for name in REQUIRED if name not in published.facts]
+    for group in ("layers.", "init."):
+        # A frozen teacher's layers are those of another run.
+        is_there = any(name.startswith(group) and value and name != "layers.teacher" for name, value in ours.items())
+        if is_there and not any(name.startswith(group) for name in published.facts):
+            lines.append(f"{group}*: every file states how heads are built, and how weights are drawn")
     for name, (theirs, source) in published.facts.items():
         if name not in ours:
             lines.append(f"{name}: no such fact of this recipe; see `python -m tests.published {published.name}`")

@@ -5,7 +5,7 @@ import torch
 
 from raysl.config.files import config_names
 from tests.published.files import FOLDER, OTHERS, PAGE, Published, compared, recipes, same, with_table
-from tests.published.initial import drawn, fans_of
+from tests.published.initial import Drawn, drawn, fans_of
 
 FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
 
@@ -33,11 +33,14 @@ OURS = {
     "lr": [0.1, 0.1, 0.09, 0.05, 0.0],
     "weight_decay": [1e-4] * 5,
     "decay_of": ["weights"],
+    "layers.projector": ["2048", "ReLU", "128"],
+    "init.projector": Drawn({"torch"}),
 }
 
 
 def published(departures: dict[str, tuple[object, str]] | None = None, **changed: object) -> Published:
-    facts = {name: (changed.get(name, value), "paper") for name, value in {**OURS, **changed}.items()}
+    of_ours = {name: next(iter(value)) if isinstance(value, Drawn) else value for name, value in OURS.items()}
+    facts = {name: (changed.get(name, value), "paper") for name, value in {**of_ours, **changed}.items()}
     return Published("mine", {"paper": "section 1"}, facts, departures or {})
 
 
@@ -66,6 +69,16 @@ def test_an_unknown_fact_and_a_missing_one_fail() -> None:
     without = published()
     facts = {name: pair for name, pair in without.facts.items() if name != "lr"}
     assert compared(Published("mine", without.sources, facts, {}), OURS) == ["lr: every file states it"]
+
+
+@pytest.mark.parametrize("fact", ["layers.projector", "init.projector"])
+def test_a_file_without_heads_or_without_initial_weights_fails(fact: str) -> None:
+    complete = published()
+    facts = {name: pair for name, pair in complete.facts.items() if name != fact}
+    (line,) = compared(Published("mine", complete.sources, facts, {}), OURS)
+    assert line.startswith(f"{fact.partition('.')[0]}.*: every file states")
+    without_heads = {name: value for name, value in OURS.items() if name != fact}
+    assert compared(Published("mine", complete.sources, facts, {}), without_heads) == []
 
 
 def test_values_are_equal_to_a_thousandth_and_one_number_stands_for_a_list_of_it() -> None:
