@@ -7,7 +7,7 @@ embedding is nearest; of both the best pairs count. The network serves segmentat
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -124,8 +124,9 @@ class VICRegL(Method):
         check_two_views(setup, "VICRegL compares two large views with each other and with the small ones")
         check_batch(setup, "one image has no variance")
         check_map_stage(setup)
-        if len(matches := setup.config.method.num_matches) != 2:
-            raise ConfigError(f"method.num_matches: {len(matches)} given; give two, such as [20, 4]")
+        config: Any = setup.config.method
+        if (num := len(config.num_matches)) != 2:
+            raise ConfigError(f"method.num_matches: {num} given; give two, such as [20, 4]")
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
