@@ -178,5 +178,4 @@ class Detection(TargetBenchmark):
 
 
 def _kinds(config: Detection.Config) -> dict[str, str]:
-    """Prefixes of the names of metrics, with their titles."""
     return {"": "Detection"} | ({"mask_": "Masks of objects"} if config.masks else {})

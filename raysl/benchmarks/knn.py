@@ -127,7 +127,6 @@ class KNN(Benchmark):
         return Findings(metrics, predicted=ranked[ks[0]][:, 0])
 
     def _ranked(self, train: FeatureSet, queries: Tensor, num_classes: int, ks: Sequence[int]) -> dict[int, Tensor]:
-        """Call `knn_predict` with the settings."""
         config = self.config
         return knn_predict(
             train,

@@ -145,12 +145,10 @@ class Linear(Benchmark):
     def _train(
         self, train: FeatureSet, index: Tensor, settings: list[Setting], scaling: Scaling, num_classes: int, seed: int
     ) -> Probes:
-        """Train a classifier with each of the settings on some of the rows."""
         config = self.config
         length = Length(config.epochs, config.batch_size, config.min_updates, config.momentum)
         return train_probes(train.features, train.labels, index, num_classes, settings, scaling, length, seed)
 
 
 def _settings(config: Linear.Config) -> list[Setting]:
-    """Return the settings of the grid, each once."""
     return [Setting(*pair) for pair in dict.fromkeys(product(config.learning_rates, config.weight_decays))]

@@ -214,7 +214,6 @@ def interval_of_difference(first: Metric, second: Metric) -> Interval | None:
 
 
 def _are_hits(values: Tensor) -> bool:
-    """Return whether all values are 0 or 100."""
     return bool(((values == 0) | (values == 100)).all())
 
 

@@ -62,7 +62,6 @@ def nearest_rows(
 def _nearest(
     queries: Tensor, keys: Tensor, k: int, chunk_rows: int, search: Search, prepare: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the best keys of all chunks for some queries."""
     best = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for first in range(0, len(keys), chunk_rows):

@@ -106,7 +106,6 @@ class OnlineKNN(Callback):
 
     @torch.no_grad()
     def _ranks(self, backbone: Backbone, train: FeatureSet, device: torch.device) -> dict[str, float]:
-        """Return RankMe of features, and LiDAR of views."""
         found = {"rankme": effective_rank(Spectrum([train.features]).singular_values())}
         views = next(iter(self.loader.recipe.groups.values()))
         if sum(view.num_images for view in views) < 2 or any(view.tiles is not None for view in views):

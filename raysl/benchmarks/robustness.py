@@ -222,7 +222,6 @@ def _given(config: Robustness.Config) -> tuple[str, ...]:
 
 
 def _linear(config: Robustness.Config) -> Linear.Config:
-    """Return the settings of the classifier."""
     return Linear.Config(
         normalize=config.normalize,
         learning_rates=config.learning_rates,

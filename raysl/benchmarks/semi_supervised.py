@@ -121,7 +121,6 @@ def _plain(share: float) -> str:
 
 
 def _endings(config: SemiSupervised.Config) -> list[str]:
-    """Return the suffixes of the metrics, each once."""
     if config.lists:
         return list(config.lists)
     return list(dict.fromkeys(f"{_plain(share)}pct".replace(".", "_") for share in config.fractions))

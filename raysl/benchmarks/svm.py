@@ -173,7 +173,6 @@ class SVM(Benchmark):
         return np.stack(run_jobs(fit_class, rows, last, self.config.cores))
 
     def _metric(self, scores: Numbers, labels: Labels, areas: Numbers, stage: str) -> Metric:
-        """The mean over classes, with its interval."""
         bounds = map_interval(scores, labels, self.config.ap)
         return Metric(
             f"map{suffix_of(stage)}",

@@ -55,7 +55,6 @@ def run_doctor(
 
 
 def _storage(arguments: list[str]) -> str | None:
-    """Return the storage that the arguments name, absolute."""
     name, overrides = split_arguments(arguments)
     others = [] if name is None else [name]
     others += [word for word in overrides if not word.startswith("storage=")]
@@ -72,7 +71,6 @@ def _storage(arguments: list[str]) -> str | None:
 
 
 def _look(storage: str | None) -> dict[str, Any]:
-    """Look at the cluster of RAY_ADDRESS, without one at the storage alone."""
     from raysl.doctor.look import look_at_cluster, look_at_storage
     from raysl.process.signals import handling_signals
     from raysl.process.waiting import waiting

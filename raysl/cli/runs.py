@@ -85,7 +85,6 @@ def run_runs(
 def _page(
     storage: str, where: list[str], show: list[str], best: str | None, least: str | None, port: int | None
 ) -> None:
-    """Write the page, or serve it on a port."""
     from raysl.benchmarks.suite.protocols import stored_protocols
     from raysl.leaderboard.entry import Objective
     from raysl.leaderboard.of_runs import RunsPage

@@ -68,7 +68,6 @@ def read_here(port: str) -> Growth | None:
 
 
 def _config_file(port: str) -> Path | None:
-    """Return the configuration that an autoscaler on this machine was started with."""
     for folder in PROC.glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")

@@ -178,7 +178,6 @@ def out_of_memory(text: str) -> str | None:
 
 
 def _process(task: str) -> str:
-    """Name a process of Ray by its task."""
     for part, words in _PROCESSES.items():
         if part in task:
             return words

@@ -275,7 +275,6 @@ def _most_workers(train: TrainConfig, cluster: Resources) -> int:
 
 
 def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
-    """Raise ConfigError for more workers than the GPUs hold."""
     fit = _most_workers(train, cluster)
     if max(1, cluster.trials) * train.least_workers <= fit:
         return

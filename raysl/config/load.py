@@ -237,7 +237,6 @@ def _is_stored(tree: Mapping[str, Any]) -> bool:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yield the names of the components in a configuration."""
     if isinstance(value, ComponentConfig):
         yield value.name
     if dataclasses.is_dataclass(value):

@@ -143,7 +143,6 @@ def _patch_size(tree: dict[str, Any]) -> int:
 
 
 def _source_size(tree: dict[str, Any]) -> Any:
-    """Return the default side of the source's images."""
     return dict(settings_in(DataConfig, tree.get("data"), ("data",)))[IMAGES].default
 
 

@@ -124,7 +124,6 @@ def _change(value: Any, path: str, reset: list[str]) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in settings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

@@ -45,7 +45,6 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
 
 
 def _convert_type(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
-    """Convert a value to a type without checking its range."""
     origin = get_origin(kind)
     if kind is Any:
         return value

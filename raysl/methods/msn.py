@@ -173,5 +173,4 @@ class MSN(Method):
 
 
 def _mask(setup: Setup) -> RandomMask:
-    """Return the mask of each large view."""
     return RandomMask(patch_size=patch_side(setup, "MSN"), ratio=setup.method.mask_ratio)

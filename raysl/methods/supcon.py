@@ -64,5 +64,4 @@ class SupCon(SimCLR):
             )
 
     def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
-        """Return equation 2."""
         return sup_con(z, z_all, rows, dist.all_gather(batch.label), self.config.temperature)

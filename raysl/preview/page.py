@@ -154,7 +154,6 @@ def _picture_notes(recipe: ViewRecipe, zoom: float) -> str:
 
 
 def _sample(sample: SampleViews, zoom: float) -> str:
-    """Return a row: the stored image, then the views of each epoch."""
     stored = "".join(_stored(image) for image in sample.stored)
     epochs = "".join(
         f'<div class="epoch"><h3>epoch {number}</h3><div class="groups">'
@@ -187,7 +186,6 @@ def _group(group: GroupPictures, zoom: float) -> str:
 
 
 def _view(view: ViewPicture, number: int, group: GroupPictures, zoom: float) -> str:
-    """Return one view over its number and its random draws; the caption is as wide as the picture."""
     shown = _picture(view.picture, view.picture.width * zoom, f"{group.name}, view {number}")
     lines = "".join(f"<br>{escape(line)}" for line in view.caption)
     return f"<figure>{shown}<figcaption>view {number}{lines}</figcaption></figure>"

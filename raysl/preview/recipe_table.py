@@ -33,7 +33,6 @@ def recipe_table(recipe: ViewRecipe) -> str:
 
 
 def _shape(num_images: int, size: int) -> str:
-    """Return the shape of a group."""
     return f"<code>[B, {num_images}, 3, {size}, {size}]</code>"
 
 
@@ -76,7 +75,6 @@ def _default(field: "dataclasses.Field[object]") -> object:
 
 
 def _named(part: object, names: list[str]) -> str:
-    """Return a class's name and some of its settings."""
     settings = [escape(f"{name} {_spelled(getattr(part, name))}").replace(" ", "&nbsp;") for name in names]
     return f"<b>{type(part).__name__}</b> {', '.join(settings)}".rstrip()
 

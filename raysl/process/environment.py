@@ -193,7 +193,6 @@ def free_space(folder: Path) -> dict[str, float] | None:
 
 
 def _git(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the checkout with this root; None if the folder is not one."""
     if not (folder / ".git").exists():
         return None
 

@@ -75,7 +75,6 @@ def _lines(name: str) -> list[str]:
 
 
 def _draw(chart: Chart, scale: Scale, bar: Bar, middle: float, unit: str) -> None:
-    """Draw a bar with its whiskers, and its number behind both."""
     start, end = sorted((scale(0.0), scale(bar.value)))
     chart.add("rect", x=start, y=middle - 9, width=max(end - start, 1.0), height=18, fill=bar.colour)
     if bar.reach is not None:

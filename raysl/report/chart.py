@@ -227,7 +227,6 @@ def _attribute(value: object) -> str:
 
 
 def _round_numbers(low: float, high: float, num: int) -> list[float]:
-    """Return about `num` round numbers from low to high."""
     rough = (high - low) / max(1, num)
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 2.5, 5, 10, 20) if factor * unit >= rough - unit * 1e-9)

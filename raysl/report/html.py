@@ -30,7 +30,6 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
 
 @cache
 def _style() -> str:
-    """Return the style sheet of all pages."""
     return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 

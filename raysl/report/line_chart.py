@@ -78,7 +78,6 @@ def line_chart(
 
 
 def _draw(chart: Chart, line: Line) -> None:
-    """Draw one line with its marks and whiskers."""
     chart.line(line.points, stroke=line.colour, stroke_width=1.8)
     for (at, value), reach in zip(line.points, line.bounds or [None] * len(line.points), strict=True):
         if reach is not None:

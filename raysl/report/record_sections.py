@@ -53,17 +53,14 @@ def _speeds(report: RunReport) -> list[str]:
 
 
 def _share(part: float, total: float) -> str:
-    """Return a part of the total in percent."""
     return f"{part / total:.0%}" if _is_share(part, total) else ""
 
 
 def _share_bar(part: float, total: float) -> str:
-    """Return a part of the total as a bar."""
     return f'<div style="width:{min(100.0, 100 * part / total):.1f}%"></div>' if _is_share(part, total) else ""
 
 
 def _is_share(part: float, total: float) -> bool:
-    """Return whether the quotient means anything."""
     return math.isfinite(part) and math.isfinite(total) and part >= 0 and total > 0
 
 
@@ -136,5 +133,4 @@ def use_section(report: RunReport) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return `text` as a Python string in double quotes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

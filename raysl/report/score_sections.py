@@ -112,7 +112,6 @@ def _large_bounds(score: Score) -> str:
 
 
 def _gain(score: Score, column: str) -> str:
-    """Return the gain of pre-training over one rival."""
     difference = gain(score, column)
     if difference is None:
         return ""

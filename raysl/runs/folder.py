@@ -159,7 +159,6 @@ def _changed_workers(old_config: RunConfig | Mapping[str, Any], config: RunConfi
 
 
 def _train_setting(old_config: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
-    """Return a setting of `train` at the last start, or that of this start where it is missing."""
     if isinstance(old_config, RunConfig):
         return getattr(old_config.train, name)
     return old_config.get("train", {}).get(name, getattr(config.train, name))

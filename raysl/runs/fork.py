@@ -85,7 +85,6 @@ def fork(config: RunConfig, parent: str) -> None:
 
 
 def _split_parent(parent: str) -> tuple[Folder, str | None]:
-    """Return the run's folder, and the name of the checkpoint if one is given."""
     base, query = split_query(absolute(parent))
     above, _, name = base.rstrip("/").rpartition("/")
     return (Folder(above + query), name) if name.startswith(PREFIX) else (Folder(parent), None)

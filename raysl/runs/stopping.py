@@ -103,7 +103,6 @@ def noting_end(folder: RunFolder) -> Iterator[None]:
 
 
 def _write_note(folder: RunFolder) -> None:
-    """Ask the workers to stop, or log why that is impossible."""
     try:
         outlast(partial(folder.write, STOP_FILE, b""))
     except ConfigError as error:

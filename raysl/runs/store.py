@@ -177,11 +177,9 @@ class RemoteStore(Store):
             raise StorageError(f"nothing more is stored in {self.folder.uri}, which is now held by {successor}")
 
     def _goes_on(self) -> bool:
-        """Whether to try again after a failure."""
         return self._waiting is None and not self.is_overtaken
 
     def _pause(self, seconds: float) -> None:
-        """Wait until the time is over or a newer checkpoint comes."""
         with self._change:
             self._change.notify_all()
             self._change.wait_for(lambda: self._waiting is not None, seconds)

@@ -254,7 +254,6 @@ def _prepare_process(job: Job, device: torch.device) -> None:
 
 
 def _restore(job: Job, setup: Setup, device: torch.device, checkpoint: Path | None) -> TrainState:
-    """Return the state of a checkpoint, or a fresh one."""
     state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
     if checkpoint is not None:
         state.load(checkpoint)

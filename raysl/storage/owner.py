@@ -264,7 +264,6 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
 
 
 def _last_seen(owner: Owner, beat: bytes) -> float:
-    """Return seconds since the epoch, by the owner's clock."""
     try:
         return max(owner.time, float(read_record(beat, "a beat", {"time": float})["time"]))
     except Damaged:  # no beat yet, or half of one
@@ -433,7 +432,6 @@ class OwnerFiles:
         return sorted(int(match[1]) for match in matches if match)
 
     def _last(self, names: Iterable[str]) -> str | None:
-        """Return the name of the owner file that counts."""
         return max(filter(OWNER_FILE.fullmatch, names), key=lambda name: int(name[len(".lock-") :]), default=None)
 
     def _read_owner(self, generation: int) -> Owner | None:

@@ -101,7 +101,6 @@ def _is_signed(options: tuple[tuple[str, Any], ...]) -> bool:
 
 
 def _options(system: fs.FileSystem) -> tuple[tuple[str, Any], ...]:
-    """Return address and credentials of pyarrow's client."""
     options = system.__reduce__()[1][0]
     names = ("region", "access_key", "secret_key", "session_token", "anonymous", "endpoint_override", "scheme")
     return tuple((name, options[name]) for name in names)

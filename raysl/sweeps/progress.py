@@ -166,7 +166,6 @@ class Progress:
         return f"; about {duration(left)} left" if left else ""
 
     def _number(self, record: Record) -> str:
-        """Return the newest number that ranks, with its name; empty while there is none."""
         costs, name = {} if record.last is None else record.last.costs, self.objective.metric
         value = costs.get(name, record.metrics.get(name))
         return "" if value is None else f"{name} {value:.4g}"

@@ -184,13 +184,11 @@ class _Ladder:
             self._promote(level)
 
     def _promote(self, level: int) -> None:
-        """Promote the trials of a rung that are among its best."""
         rung = self.rungs[level]
         while rung.waiting and bisect_left(rung.there, rung.waiting[0]) < len(rung.there) // self.reduction:
             self._send(rung.waiting.pop(0)[-1], level + 1)
 
     def _drop(self, index: int) -> None:
-        """Remove a failed trial from all rungs."""
         for level, arrival in enumerate(self._arrivals[index]):
             self.rungs[level].there.remove(arrival)
         for level in reversed(range(len(self._arrivals[index]))):

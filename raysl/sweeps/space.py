@@ -109,7 +109,6 @@ class Space:
         return list(left)
 
     def _asked(self) -> dict[str, list[Any]]:
-        """Return the values in conditions, by setting without `.name`."""
         asked: dict[str, list[Any]] = {}
         for own in self.distributions.values():
             for name, values in own.when.items():

@@ -238,7 +238,6 @@ class Stage:
         self.told(record)
 
     def _judge(self, record: Record, failure: str | None) -> None:
-        """Record why a trial ended: failed, stopped early, or without a result."""
         name, is_new = record.trial.name, record.last != self.earlier.get(record.trial.name)
         if record.last is not None and record.last.status == "failed" and is_new and failure is None:
             record.fail(record.last.reason)

@@ -104,7 +104,6 @@ class SweepStart:
             log.warning("the leaderboard is not written: %s; the next start of the sweep writes it", error)
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:
-        """Return the number of trials at a time, and the configurations with a trial's share of the cluster."""
         use_settings(self.plan.base.cluster)
         have = cluster_resources()
         sweep = self.plan.sweep

@@ -148,7 +148,6 @@ def _trace(trial: Any) -> str:
 
 
 def _error(trial: Any) -> BaseException | None:
-    """Return the error that Tune kept of a trial's last failure, or None."""
     try:
         error: BaseException | None = trial.get_pickled_error()
     except Exception as failure:  # noqa: BLE001 - an exception here would end the sweep; the traceback says the same
@@ -223,7 +222,6 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
 
 
 def _trainable(stage: Stage, checkpoints: Collection[str]) -> Callable[[dict[str, Any]], dict[str, float]]:
-    """Return the function that runs a trial in a process of its own."""
     bases, storage, concurrent = dict(stage.bases), stage.folder.uri, stage.concurrent
 
     def trial(choice: dict[str, Any]) -> dict[str, float]:

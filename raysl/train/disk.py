@@ -150,7 +150,6 @@ def _describe(folder: Path, error: OSError) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    """Return a size in the unit that suits it."""
     size = float(num_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:

@@ -189,7 +189,6 @@ def _tell_non_finite(run: Run, callbacks: Sequence[Callback], step: Step) -> Non
 
 
 def _average(out: StepOutput) -> dict[str, float]:
-    """Average loss and metrics of a step over ranks, in one exchange."""
     names = ["loss", *out.metrics]
     values = torch.stack([out.loss.detach().float(), *(value.float() for value in out.metrics.values())])
     return dict(zip(names, dist.all_mean(values).tolist(), strict=True))

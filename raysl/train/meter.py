@@ -61,14 +61,12 @@ class Meter:
         return numbers
 
     def _most(self, *values: float) -> list[float]:
-        """Return the largest of each value over ranks."""
         if dist.world() == 1:
             return list(values)
         most: list[float] = (-dist.all_least(-torch.tensor(values, dtype=torch.float64, device=self.device))).tolist()
         return most
 
     def _mean(self, value: float) -> float:
-        """Return the mean over ranks."""
         if dist.world() == 1:
             return value
         return float(dist.all_mean(torch.tensor(value, dtype=torch.float64, device=self.device)))

@@ -64,7 +64,6 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
 
 
 def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
-    """Build the state of a run, as `TrainState.create` does, without reading weights."""
     config = setup.config
     torch.manual_seed(config.seed)
     backbone = classes.backbone(config.backbone)
@@ -89,7 +88,6 @@ def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
 
 
 def _fuse(optimizer: Optimizer) -> None:
-    """Have torch's optimizers update in one kernel, as on a GPU."""
     for group in optimizer.param_groups:
         if group.get("fused") is False:
             group.update(fused=True, foreach=False)
@@ -113,7 +111,6 @@ def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
 
 
 def _step(state: TrainState, batch: Batch, step: Step) -> None:
-    """Run a step as the loop does."""
     plan, method = state.setup.plan, state.method
     set_schedules(state.optimizer, plan.optim, step, plan.batch_size)
     with dist.planned_rows(plan.shares(step)):

@@ -155,7 +155,6 @@ class TrainState:
         return self.average is not None and self.config.train.ema_export
 
     def _exported_weights(self) -> dict[str, Tensor]:
-        """Return the weights that benchmarks load, averaged if `train.ema_export` is set."""
         backbone = self.method.export()
         if self.average is None or not self._is_averaged:
             return backbone.state_dict()

@@ -56,7 +56,6 @@ class WarmHeads:
 
 
 def _norms(method: nn.Module) -> list[_BatchNorm]:
-    """Return the batch normalisation of all backbones of a method, a teacher's too."""
     backbones = [module for module in method.modules() if isinstance(module, Backbone)]
     norms = [module for backbone in backbones for module in backbone.modules() if isinstance(module, _BatchNorm)]
     return list(dict.fromkeys(norms))

@@ -96,7 +96,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _is_same(source: Path, target: Path) -> bool:
-    """Whether a folder has all files of another one, with their bytes."""
     try:
         return all(path.read_bytes() == (target / path.name).read_bytes() for path in source.iterdir())
     except OSError:

@@ -129,7 +129,6 @@ class TargetSplit(Split):
         return Rows([files.read(number) for files, number in files_and_numbers], np.full(len(index), -1), names)
 
     def _file(self, number: int) -> tuple[Files, int]:
-        """The folder of an image, and its number there."""
         for files in self.files:
             if number < len(files):
                 return files, number

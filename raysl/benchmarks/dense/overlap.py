@@ -82,6 +82,5 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Average over the last dimension, without NaNs."""
     are_there = ~np.isnan(values)
     return _share(np.where(are_there, values, 0).sum(axis=-1), are_there.sum(axis=-1).astype(float))

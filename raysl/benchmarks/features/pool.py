@@ -96,8 +96,6 @@ class _Read:
 
 
 class _Pool:
-    """An actor that holds the networks."""
-
     def __init__(self, work: Work, reference: Any) -> None:
         self.work = work
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

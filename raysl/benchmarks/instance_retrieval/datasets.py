@@ -173,7 +173,6 @@ _KEYS = ("imlist", "qimlist", "gnd")
 
 
 def _checked(truth: Any, where: str, kinds: Sequence[str] = ("easy", "hard", "junk")) -> Mapping[str, Any]:
-    """Check ground truth for the parts that it needs."""
     if not isinstance(truth, Mapping) or any(key not in truth for key in _KEYS):
         raise ConfigError(f"{where}: no ground truth; it needs {', '.join(_KEYS)}")
     answers, names = truth["gnd"], truth["qimlist"]
@@ -196,7 +195,6 @@ def _joined(part: Mapping[str, Int64s], kinds: Sequence[str]) -> Int64s:
 
 
 def _task(name: str, queries: Int64s, right: tuple[Int64s, ...]) -> Task:
-    """Return a task without images to ignore."""
     return Task(name, queries, right, tuple(np.empty(0, np.int64) for _ in right))
 
 

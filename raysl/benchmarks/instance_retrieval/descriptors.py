@@ -129,7 +129,6 @@ class Describer:
         return patches.T.reshape(-1, *network.grid(inputs))
 
     def _stage_of(self, network: Backbone, inputs: Tensor) -> str:
-        """Return the stage of the settings, or the last one that is a map."""
         if self._stage is None:
             every = network.stages(inputs, list(network.stage_widths))
             self._stage = next((name for name in reversed(every) if every[name].ndim in (3, 4)), None)

@@ -216,7 +216,6 @@ def _check_indices(queries: np.ndarray, rows: np.ndarray, right: np.ndarray, ima
 
 
 def _spread_queries(labels: np.ndarray) -> np.ndarray:
-    """Return the indices of up to NUM_QUERIES images, going round the classes."""
     shuffled = permutation(len(labels), 1)
     turn = np.zeros(len(labels), np.int64)  # how many of its class come before each image
     for label in np.unique(labels):

@@ -128,7 +128,6 @@ def _pretrained(run: RunConfig) -> "TrainedRun":
 
 
 def _history(result: "TrainedRun", run: RunConfig) -> Tensor:
-    """Return `Trained.history`."""
     assert isinstance(run.method, Supervised.Config)
     names = logged_names(1 + len(run.method.heads))
     lines = result.history.dropna(subset=names)

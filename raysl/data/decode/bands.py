@@ -124,7 +124,6 @@ def read_array(data: bytes, num: int, most_bytes: int) -> np.ndarray:
 
 
 def _member(data: bytes, most_bytes: int) -> bytes:
-    """Return the .npy file inside an .npz file."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = archive.namelist()
         name = names[0] if len(names) == 1 else f"{IMAGE}.npy"

@@ -201,7 +201,6 @@ def _write_parts(
 
 
 def _split_entry(name: str, split: Split, parts: list[SplitPart], shards: Mapping[str, Shard]) -> Json:
-    """Return the manifest's entry for a split."""
     written = [shards[f"{part.name}.parquet"] for part in parts if part.split == name]
     rows = sum(shard.rows for shard in written)
     if rows == 0:
@@ -218,7 +217,6 @@ def _split_entry(name: str, split: Split, parts: list[SplitPart], shards: Mappin
 
 
 def _file_entry(shard: Shard) -> Json:
-    """Return the manifest's entry for a file."""
     return {
         "name": shard.name,
         "rows": shard.rows,
@@ -231,7 +229,6 @@ def _file_entry(shard: Shard) -> Json:
 
 
 def _write_corrupt(folder: Folder, parts: Iterable[SplitPart], shards: Mapping[str, Shard]) -> None:
-    """List the broken images, sorted by split and index."""
     corrupt: dict[str, list[tuple[int, str, str]]] = {}
     for part in parts:
         corrupt.setdefault(part.split, []).extend(shards[f"{part.name}.parquet"].corrupt)

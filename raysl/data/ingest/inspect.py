@@ -299,7 +299,6 @@ def _find_repeats(splits: Mapping[str, Split], done: Iterable[Inspected]) -> lis
 
 
 def _merge(findings: Iterable[Finding]) -> list[Finding]:
-    """Merge the findings of each image into one."""
     merged: dict[tuple[str, int], Finding] = {}
     for finding in findings:
         before = merged.get((finding.split, finding.index))

@@ -226,8 +226,6 @@ class Feed:
 
 
 class _Asked:
-    """A block that a rank has asked for."""
-
     def __init__(self, feed: Feed, block: Block, reply: Any, place: int) -> None:
         self.feed = feed
         self.block = block

@@ -59,8 +59,6 @@ class _Made(Generic[Note]):
 
 
 class _Thread(Generic[Note]):
-    """The thread behind `prefetch`; the consumer calls `start`, `take` and `end`."""
-
     def __init__(self, source: Generator[tuple[Batch, Note], None, None], device: torch.device, depth: int) -> None:
         self.source = source
         self.device = device

@@ -213,7 +213,6 @@ class _Enough(Exception):
 
 
 def _build(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
-    """Return the whole network and the side of its images."""
     from torchvision import models
 
     check_known(config.model, models.list_models(module=models), "torchvision")
@@ -234,7 +233,6 @@ def _build(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
 
 
 def _arguments(config: TorchvisionModel.Config) -> dict[str, Any]:
-    """Return the arguments of the network's builder."""
     arguments: dict[str, Any] = dict(MORE_ARGUMENTS.get(config.model, {}))
     if arguments and config.pretrained and config.in_channels == CHANNELS:
         arguments["transform_input"] = True  # their published weights are for images of another normalisation

@@ -105,7 +105,6 @@ class WrappedBackbone(Backbone):
         return set(whole.state_dict()) - set(self.network.state_dict())
 
     def _whole_network(self) -> nn.Module:
-        """Build the network with its classifier."""
         raise NotImplementedError
 
     def _wrap(self, network: nn.Module, native_size: int) -> None:

@@ -94,7 +94,6 @@ def _sprite(images: Tensor) -> np.ndarray:
 
 
 def _list_in_projector(folder: Path, name: str, side: int) -> None:
-    """Add the files of a step to those that the projector lists."""
     file, path = folder / PROJECTOR_FILE, f"{FOLDER}/{name}"
     _, *before = file.read_text().split("embeddings {") if file.exists() else [""]
     sprite = f'  sprite {{\n    image_path: "{path}/sprite.png"\n' + f"    single_image_dim: {side}\n" * 2 + "  }\n"

@@ -61,8 +61,6 @@ class PreciseBN(Callback):
 
 
 class _Moments:
-    """Sums over the inputs of a layer."""
-
     def __init__(self, layer: _BatchNorm) -> None:
         assert layer.running_mean is not None
         self.kind = layer.running_mean.dtype
@@ -91,7 +89,6 @@ class _Moments:
 
 
 def _layers(backbone: nn.Module) -> dict[str, _BatchNorm]:
-    """Return the layers that keep statistics, by name."""
     return {
         name: module
         for name, module in backbone.named_modules()
