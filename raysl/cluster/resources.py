@@ -151,11 +151,7 @@ class WorkerShape:
 
 
 def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
-    """Share the cluster's CPUs between the training workers of all concurrent trials and data tasks.
-
-    Raises:
-        ConfigError: if the cluster can never hold that many workers.
-    """
+    """Share the cluster's CPUs between the training workers of all concurrent trials and data tasks."""
     device = train.device
     if device == "auto":
         device = "cuda" if cluster.gpus >= 1 else "cpu"
@@ -243,11 +239,7 @@ def amount(num: float, kind: str) -> str:
 
 
 def most_trials(train: TrainConfig, cluster: Resources) -> int:
-    """Return how many runs the cluster holds at a time, each with as much as it would have alone; at least one.
-
-    Raises:
-        ConfigError: if it can never hold one.
-    """
+    """Return how many runs the cluster holds at a time, each with as much as it would have alone; at least one."""
     shape = worker_shape(train, cluster)
     num_workers = _num_workers(train, cluster, shape.device)
     num = int(cluster.cpus // (num_workers * shape.cpus + shape.task_cpus))

@@ -58,13 +58,7 @@ def folder_of(run: Entry, sweep: Folder) -> Folder:
 
 
 def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
-    """Return a run's `run.yaml` as a configuration of its own, whose name says which sweep and trial it is from.
-
-    Args:
-        best: the run.
-        text: of its run.yaml.
-        board: leaderboard of the run.
-    """
+    """Return a run's `run.yaml` as a configuration of its own, whose name says which sweep and trial it is from."""
     name = f"{board.facts.name.replace('/', '-')}-{best.run.trial.removeprefix('trial_')}"
     numbers = ", ".join(_describe(best, objective.metric) for objective in board.facts.objectives)
     head = f"# Rank {best.rank} of {board.facts.name}: {numbers}; run {best.run.trial}, seed {best.run.seed}.\n"

@@ -21,7 +21,6 @@ class Number:
     """Mean and spread of one metric over the seeds of a row.
 
     Args:
-        mean: over the seeds.
         n: seeds that have the metric.
         deviation: standard deviation over the seeds (n - 1); None of one.
         interval: at 95 %. Of two seeds or more that of Student's t, which holds the mean over all seeds in 95 of 100
@@ -209,7 +208,6 @@ def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
 
 
 def _shared(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
-    """Return the keys that all of several rows have with the same value."""
     if len(rows) < 2:
         return frozenset()
     return frozenset(key for key, value in rows[0].items() if all(key in row and row[key] == value for row in rows[1:]))

@@ -109,7 +109,6 @@ class Comparison:
         """Return some rows as a table: a column a checkpoint, then untrained networks and raw pixels.
 
         Args:
-            rows: of the comparison.
             label: what a row is called.
             title: of the column of these names.
         """
@@ -241,7 +240,6 @@ def _row(scores: Sequence[Score | None]) -> Row:
 
 
 def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
-    """Return the settings that differ among the runs and may change results."""
     free = {"callbacks"} | {field.name for field in fields(RunConfig) if is_may_change(field.metadata)}
     free -= set(COMPARED)
     for node, schema in (("train", TrainConfig), ("data", DataConfig)):

@@ -39,7 +39,6 @@ class Entry:
         status: a stopped one was ended before its last epoch by the sweep, which judged it.
         config: configuration that it departs from; empty where all trials have the same.
         settings: what varies, by dotted key, without the seed; one that only exists for other choices is not there.
-        seed: of the run.
         epochs: that a whole run has.
         epoch: that it has come to; of a stopped one, that at which it was judged.
         metrics: newest number of each name, of a stopped one those of that epoch: logged while training (loss,
@@ -102,7 +101,6 @@ class SweepFacts:
     """What a leaderboard says about its sweep.
 
     Args:
-        name: of the sweep.
         objectives: what ranks; the first one orders the table, several have a Pareto front.
         path: URI of the sweep's folder, without credentials.
         command: what starts it again; empty where that is not known.

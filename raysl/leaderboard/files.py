@@ -23,11 +23,7 @@ log = logging.getLogger("raysl")
 
 @dataclass
 class LeaderboardFiles:
-    """Writes the files of one sweep again and again, each only where it has changed.
-
-    Args:
-        folder: of the sweep.
-    """
+    """Writes the files of one sweep again and again, each only where it has changed."""
 
     folder: Folder
     _written: dict[str, int] = field(default_factory=dict, init=False)

@@ -72,9 +72,6 @@ class RunsPage:
 
         Args:
             is_served: whether the page loads itself again while runs go on.
-
-        Raises:
-            ConfigError: if the storage cannot be read, or a condition is none.
         """
         runs = find_runs(self.storage, self.where)
         asked = [*self.show, *([self.objective.metric] if self.objective else [])]

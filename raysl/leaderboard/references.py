@@ -28,12 +28,7 @@ class Reference:
 
 
 def references(rows: Sequence[Choice], metric: str) -> list[Reference]:
-    """Return raw pixels, then untrained networks, as far as a benchmark measured them.
-
-    Args:
-        rows: of the leaderboard.
-        metric: name of a number.
-    """
+    """Return raw pixels, then untrained networks, as far as a benchmark measured them."""
     measured = []
     for rival in ("pixels", "untrained"):
         for name in (metric, ONLINE_KNN.sub(r"knn/k\1/top1", metric)):

@@ -27,7 +27,6 @@ class RunsServer(ThreadingHTTPServer):
     """Serves `/`, the page, and `/NAME/report.html` of its runs, on the loopback address.
 
     Args:
-        pages: makes the page.
         port: to listen on; 0 takes a free one.
 
     Raises:

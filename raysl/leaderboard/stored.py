@@ -76,7 +76,6 @@ def _facts(content: dict[str, Any]) -> SweepFacts:
 
 
 def _entry(content: dict[str, Any]) -> Entry:
-    """Return the entry of a JSON object."""
     check_types(content, "an entry", optional=_KINDS)
     numbers: dict[str, Any] = {
         key: {name: _number(value) for name, value in content.get(key, {}).items()} for key in ("metrics", "costs")

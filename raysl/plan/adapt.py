@@ -38,8 +38,6 @@ def adapt(config: RunConfig, num_samples: int, most_rows: int | None = None) -> 
     The result is final: adapting it again changes nothing.
 
     Args:
-        config: settings of the run.
-        num_samples: number of training images.
         most_rows: images of a batch that each worker's memory holds, or None for any number.
     """
     batch_size = config.train.batch_size
@@ -106,9 +104,6 @@ def rows_in_memory(config: RunConfig, kind: type[Backbone], recipe: ViewRecipe, 
     needs; half of the memory is for everything else.
 
     Args:
-        config: settings of the run.
-        kind: class of its backbone.
-        recipe: views of an image.
         num_bytes: memory of a worker.
     """
     train, network = config.train, config.backbone
@@ -124,7 +119,6 @@ def rows_in_memory(config: RunConfig, kind: type[Backbone], recipe: ViewRecipe, 
 
 
 def _num_outputs(kind: type[Backbone], config: Any, side: int) -> int:
-    """Return the number of values that all layers of a backbone put out for an image."""
     network, count = kind.without_weights(config).to("meta").eval(), 0
 
     def add(_: nn.Module, __: Any, output: Any) -> None:

@@ -12,7 +12,6 @@ class Card:
     """A GPU's published peaks; products are dense, without sparsity.
 
     Args:
-        name: of the model.
         memory: bytes that programs can use, fewer than the name says: of the L4 error correction takes a sixteenth.
         bandwidth: of the memory, bytes/s.
         half: products of bf16 and fp16, FLOP/s.
@@ -51,9 +50,6 @@ def card_of(name: str) -> Card:
 
     >>> card_of("l4").name
     'L4 24 GB'
-
-    Raises:
-        ConfigError: if it is not known.
     """
     if name.lower() not in CARDS:
         raise ConfigError(f"--gpu={name} is not known; choose from {', '.join(CARDS)}")

@@ -60,7 +60,6 @@ class Cost:
     """What a run takes on GPUs of a kind.
 
     Args:
-        gpu: name of the card.
         memory: bytes of a GPU by part.
         memory_of_gpu: that it has.
         flops, moved, exchanged: of a step of one GPU: FLOPs, bytes read and written, bytes exchanged.

@@ -197,7 +197,6 @@ def is_exact(split: Split, exact_below: int | None) -> bool:
     """Return whether the order of a split is a permutation of all rows.
 
     Args:
-        split: the images.
         exact_below: see `DataConfig`.
     """
     return split.is_random_access and (exact_below is None or split.num_samples < exact_below)
@@ -205,7 +204,6 @@ def is_exact(split: Split, exact_below: int | None) -> bool:
 
 @cache
 def _shares(num_rows: int, lanes: int, world: int) -> tuple[int, ...]:
-    """Return how many rows of a global batch each rank holds."""
     cuts = [rank_share(lanes, rank, world) for rank in range(world)]
     starts = [lane * num_rows // lanes for lane in range(lanes + 1)]
     return tuple(starts[cut.stop] - starts[cut.start] for cut in cuts)
@@ -234,11 +232,7 @@ def _parts(num_rows: int, lanes: int, world: int, num_parts: int) -> tuple[tuple
 
 
 def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) -> None:
-    """Refuse batches that the images do not fill, or that the workers cannot share.
-
-    Raises:
-        ConfigError: with the numbers.
-    """
+    """Refuse batches that the images do not fill, or that the workers cannot share."""
     train = config.train
     if num_samples < train.batch_size and config.data.drop_last:
         raise ConfigError(
@@ -263,11 +257,7 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
 
 
 def _check_parts(train: TrainConfig, rest: int, lanes: int, world: int) -> None:
-    """Refuse parts of a batch in which a worker has fewer than two images.
-
-    Raises:
-        ConfigError: with the numbers.
-    """
+    """Refuse parts of a batch in which a worker has fewer than two images."""
     for num_rows in (train.batch_size, *([rest] if rest else [])):
         least = min(len(rows) for ranks in _parts(num_rows, lanes, world, train.accumulate) for rows in ranks)
         if least < 2:

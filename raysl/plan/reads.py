@@ -81,7 +81,6 @@ class Reads:
 
         Args:
             row_bytes: of a sample that waits for its step.
-            data: settings of the images.
         """
         costs = []
         if self.read > MOST_READ:

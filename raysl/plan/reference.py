@@ -53,11 +53,7 @@ def for_workers(config: RunConfig) -> RunConfig:
 
 
 def describe_scaling(config: RunConfig) -> str | None:
-    """Return what `for_workers` changes as a sentence, or None where it changes nothing.
-
-    Raises:
-        ConfigError: as `for_workers`.
-    """
+    """Return what `for_workers` changes as a sentence, or None where it changes nothing."""
     scaled = for_workers(config)
     if scaled is config:
         return None

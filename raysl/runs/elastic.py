@@ -152,7 +152,6 @@ def _ask_to_save() -> int:
 
 
 def _stored_step() -> int:
-    """Return the last step that this worker has stored."""
     from raysl.runs.ray_reporter import stored_step
 
     return stored_step()

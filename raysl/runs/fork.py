@@ -199,9 +199,6 @@ def _adapt(run: Prepared, origin: _Origin, draft: Path) -> None:
     """Give the copy of a checkpoint the settings of the run, and check that the run's state loads it.
 
     Options of the optimizer that the settings have changed, such as the momentum, are changed in its state too.
-
-    Raises:
-        ConfigError: if a tensor does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         state = TrainState.create(run.setup, "cpu", run.classes, is_new=False)

@@ -75,9 +75,6 @@ class Prepared:
     """A run whose settings fit its images.
 
     Args:
-        setup: settings, images and plan of the run.
-        classes: the classes that the settings name.
-        loader: makes the batches.
         test: held-out images for measurements during training, or None.
         online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is measured on them.
@@ -102,12 +99,8 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     """Check the settings and the images of a run, without a cluster.
 
     Args:
-        config: the run's settings.
         measure: checks what will be measured of the run. Default: nothing is measured, and `train.expect` is not
             checked.
-
-    Raises:
-        ConfigError: if the run cannot work.
     """
     written, classes, problems = config, Classes.of(config), Problems()
     with problems.catching():
@@ -199,11 +192,7 @@ def continued(run: Prepared, newest: NewestCheckpoint) -> Prepared:
 
 
 def _plan(config: RunConfig, split: Split, lanes: int | None = None) -> TrainPlan:
-    """Return the plan of a run on its largest number of workers, after checking every other number that it allows.
-
-    Raises:
-        ConfigError: if a batch cannot be shared by one of these numbers.
-    """
+    """Return the plan of a run on its largest number of workers, after checking every other number that it allows."""
     config = for_workers(config)
     train, data = config.train, config.data
     units = None if is_exact(split, data.exact_below) else int(np.count_nonzero(split.read_units))
@@ -245,11 +234,7 @@ def _memory_of_worker(train: TrainConfig) -> float | None:
 
 
 def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
-    """Return the views of a run after its method and its backbone have checked its settings.
-
-    Raises:
-        ConfigError: if a setting is wrong, or makes no views.
-    """
+    """Return the views of a run after its method and its backbone have checked its settings."""
     check_freeze(setup.config.backbone.freeze, setup.backbone, setup.config.backbone.name)
     classes.method.check(setup)
     recipe = make_views(setup, classes)
@@ -264,11 +249,7 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
 
 
 def _check_statistics(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
-    """Refuse one image for layers that normalise over several, by a step on shapes alone where there is only one.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse one image for layers that normalise over several, by a step on shapes alone where there is only one."""
     plan, train = setup.plan, setup.config.train
     rows = plan.batch_size if train.sync_bn and train.sync_bn_ranks is None else min(plan.rows)
     if rows > 1 or classes.method.targets(setup) is not None:
@@ -292,11 +273,7 @@ _TOO_FEW = "Expected more than 1 value per channel"
 
 
 def _check_adapters(config: RunConfig, classes: Classes) -> None:
-    """Refuse adapters of a random network, of frozen stages, and of a network without such layers.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse adapters of a random network, of frozen stages, and of a network without such layers."""
     backbone = config.backbone
     if backbone.adapters is None:
         return
@@ -325,11 +302,7 @@ def _mean_warning(config: RunConfig) -> str | None:
 
 
 def _check_channels(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
-    """Refuse transforms and backbones that do not take images of `data.channels`, where that is a number.
-
-    Raises:
-        ConfigError: with what to set instead.
-    """
+    """Refuse transforms and backbones that do not take images of `data.channels`, where that is a number."""
     config = setup.config
     if not isinstance(num := config.data.channels, int):
         return
@@ -348,11 +321,7 @@ def _check_channels(setup: Setup, classes: Classes, recipe: ViewRecipe) -> None:
 
 
 def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
-    """Return the views that a method asks for.
-
-    Raises:
-        ConfigError: if its settings make no views.
-    """
+    """Return the views that a method asks for."""
     try:
         recipe: ViewRecipe = classes.method.all_views(setup)
     except ConfigError:
@@ -373,9 +342,6 @@ def make_loader(
     """Make the loader of a run on a split.
 
     Args:
-        setup: of the run.
-        split: the training images.
-        recipe: their views.
         augment_in_task: whether views are augmented where they are cut.
         targets: makes the batches in place of the views, see `Method.targets`.
     """

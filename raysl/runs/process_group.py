@@ -105,7 +105,6 @@ class Meeting(Backend):
 
 
 def _free_address() -> tuple[str, int]:
-    """Return the address of this node and a port that is free on it."""
     from ray.train._internal.utils import get_address_and_port
 
     found: tuple[str, int] = get_address_and_port()

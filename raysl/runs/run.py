@@ -313,7 +313,6 @@ class _Start:
 
 
 def _describe_left(folder: RunFolder, checkpoint: str | None) -> str:
-    """Describe what is kept of a run if it ends now."""
     if checkpoint is None:
         return f"nothing was saved yet; the same command starts it again ({folder.uri})"
     return f"{folder.uri_of(checkpoint)} is the last checkpoint; the same command goes on from there"

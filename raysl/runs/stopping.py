@@ -116,7 +116,6 @@ def describe_stop(step: int, total: int, saved: str | None, uri: str, reason: st
         step: updates done.
         total: updates in the run.
         saved: name of its newest whole checkpoint, or None.
-        uri: folder of the run.
         reason: reason of the stop and next step, where they are not the user's: what a sweep has noted.
     """
     checkpoint = f"saved {saved}" if saved else "no checkpoint was saved"

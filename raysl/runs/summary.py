@@ -138,7 +138,6 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
 def _state(
     folder: RunFolder, versions: dict[str, Version], events: list[dict[str, Any]], is_done: bool, has_step: bool
 ) -> tuple[State, str]:
-    """Return the state and its reason."""
     if _is_in_use(folder, versions):
         return "running", ""
     last: dict[str, Any] = next((event for event in reversed(events) if event.get("kind") != "save"), {})

@@ -237,11 +237,7 @@ def _plan(job: Job, device: torch.device) -> TrainPlan:
 
 
 def _prepare_process(job: Job, device: torch.device) -> None:
-    """Set threads, precision and deterministic kernels.
-
-    Raises:
-        ConfigError: if the device cannot compute as the settings ask.
-    """
+    """Set threads, precision and deterministic kernels."""
     cpus = Cpus.here()
     if job.cpus is not None and job.cpus.usable == cpus.usable:
         cpus = job.cpus

@@ -103,11 +103,7 @@ def _is_fewer(value: Any, before: Any) -> bool:
 
 
 def stored_tree(folder: Folder) -> dict[str, Any]:
-    """What `sweep.yaml` holds.
-
-    Raises:
-        ConfigError: if there is no sweep.
-    """
+    """What `sweep.yaml` holds."""
     text = folder.read_if_there(SWEEP_FILE).decode()
     tree = read(text, SWEEP_FILE) if text else None
     if not isinstance(tree, dict):

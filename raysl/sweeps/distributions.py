@@ -121,7 +121,6 @@ def parse(key: str, given: Any) -> Distribution:
     """The distribution of a setting, as it is written.
 
     Args:
-        key: of the setting, for messages.
         given: `{loguniform: [0.01, 1]}`, `{choice: [1, 2], when: {method.name: moco}}`; from Python also one of Ray
             Tune's, `tune.loguniform(0.01, 1)`.
     """

@@ -49,11 +49,7 @@ class TrainedImages:
         )
 
     def check(self, name: str, records: Iterable[Record]) -> None:
-        """Refuse to continue if trials ended on other images, unless `data.changed` is `accept`.
-
-        Raises:
-            ConfigError: with how many trials ended on others, and what has changed.
-        """
+        """Refuse to continue if trials ended on other images, unless `data.changed` is `accept`."""
         refused: dict[str, list[str]] = {}
         accepted: dict[str, list[str]] = {}
         num_rewritten = 0

@@ -37,8 +37,6 @@ def summary(entries: Sequence[Entry], num_trials: int, hours: float | None, how:
     """Return a summary: all known trials, and the time for those that are left.
 
     Args:
-        entries: known trials.
-        num_trials: number of all trials.
         hours: hours for the trials that are left; None if no estimate is possible yet.
         how: basis of the estimate.
     """

@@ -33,9 +33,6 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
         name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file. Its `name` and `storage` come back as the
             first overrides of the runs.
         overrides: `trials=4` and the other settings of a sweep; all others, `seed` among them, are for the runs.
-
-    Raises:
-        ConfigError: if the file or a value is wrong, with a line for each.
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "sweep/quickstart")
     overrides = words(overrides, "overrides", "trials=4")
@@ -67,11 +64,7 @@ PLACES = ("name", "storage")
 
 
 def load_file(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepFile, list[str]]:
-    """A sweep with its name and its storage, as `raysl config` prints it, and the other settings of its runs.
-
-    Raises:
-        ConfigError: if the file or a value is wrong.
-    """
+    """A sweep with its name and its storage, as `raysl config` prints it, and the other settings of its runs."""
     sweep, rest = load_sweep(name_or_path, overrides)
     places: dict[str, Any] = {"name": default_name(name_or_path)}
     for word in (word for word in rest if word.partition("=")[0] in PLACES):

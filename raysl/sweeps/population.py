@@ -45,7 +45,6 @@ class PopulationSearch:
 
     Args:
         bases: the one configuration that all trials change, by name.
-        seed: seed of all random choices.
         fork: makes a new run start from its parent's checkpoint; called before any run of its interval starts.
         stored_choices: stores the members chosen for later intervals, and returns those that an earlier start of the
             sweep chose; default: they are chosen anew.
@@ -147,7 +146,6 @@ def select(
 
     Args:
         members: all members at the end of an interval.
-        space: settings that vary.
         sweep: gives `exploit`, `resample` and the metric that ranks.
         random_key: seed of the sweep, and number of the next interval.
         epoch: epoch that all members have finished.

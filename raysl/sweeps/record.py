@@ -39,7 +39,6 @@ class Note:
         metrics: newest number of each name, measured ones among them.
         intervals, units: of those measured, by the same names.
         costs: seconds of all its starts, step_s, memory_gb, gpu_hours.
-        reason: why it failed.
         measures: digests of settings and code of what was measured, by benchmark.
         checkpoint: URI of its newest one.
         started, ended: seconds since 1970, of the first start and of the last end.

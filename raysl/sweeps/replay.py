@@ -18,7 +18,6 @@ class Replay:
     A sweep that is started again is the same walk through the same trials, so it ends as one that was never stopped.
 
     Args:
-        search: where trials come from.
         judge: which are stopped; None: none.
         make: the record of a trial, as its run's folder has it.
         look: brings one up to date.

@@ -49,7 +49,6 @@ class Stage:
     """The state of a sweep that runs.
 
     Args:
-        replay: which trials come and which are stopped.
         concurrent: trials at a time.
         told: called after each look, and when a trial has ended.
     """

@@ -61,11 +61,7 @@ class StageThread:
             self._change.notify_all()
 
     def take(self) -> Record | None:
-        """Return a trial to start now, or None; wait at most `ANSWER_S` for events that were handed over.
-
-        Raises:
-            ConfigError: if the sweep cannot go on.
-        """
+        """Return a trial to start now, or None; wait at most `ANSWER_S` for events that were handed over."""
         with self._change:
             self._change.wait_for(lambda: not self._events and not self._is_busy, ANSWER_S)
             if self._error is not None:

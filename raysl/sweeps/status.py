@@ -68,7 +68,6 @@ def watch(uri: str, tell: Callable[[Status], None], sleep: Callable[[float], obj
     """Print the status whenever it changes, until the sweep is done or no process runs it.
 
     Args:
-        tell: called with what is new.
         sleep: pauses for so many seconds.
     """
     seen = None

@@ -190,7 +190,6 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
         checkpoints: names of what is measured and not trained.
 
     Raises:
-        ConfigError: if the sweep cannot go on.
         RunFailed: if Ray Tune ends by itself.
     """
     os.environ.update(_ENVIRONMENT)

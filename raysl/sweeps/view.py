@@ -27,7 +27,6 @@ class TrialRow:
     """A running trial.
 
     Args:
-        name: of the trial.
         settings: that vary, in words.
         nodes: on which its workers run; empty before its first epoch is logged.
         epoch: that it has come to.

@@ -16,7 +16,6 @@ _CHANNELS = {
 
 
 def _channels(data: DataConfig) -> str:
-    """Describe the channels of the images in words."""
     if not isinstance(data.channels, int):
         return _CHANNELS[data.channels]
     if data.value_range is None:
@@ -29,7 +28,6 @@ def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
     """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights.
 
     Args:
-        loaded: the backbone.
         content: bytes of `model.safetensors`.
         trust: further arguments of `raysl.convert`, of a backbone that is code of others.
     """

@@ -125,10 +125,6 @@ def load_weights(
 
     Args:
         source, overrides, rules: as `convert` takes them.
-        name: for its settings.
-
-    Raises:
-        ConfigError: as `convert` does.
     """
     source, rules = _address(source), instance(rules or Rules(), Rules, "rules", "raysl.weights.layouts.Rules(...)")
     overrides = words(overrides, "overrides", "backbone.image_size=96")
@@ -184,8 +180,6 @@ def _recognise(
 
     Args:
         tree: content of the file, by plain names.
-        name: name of the run that holds the backbone.
-        where: the file, for messages.
         rules, overrides: arguments of `load_weights`.
     """
     library = _backbone_settings(overrides).get("name")
@@ -261,7 +255,6 @@ def _of_images(overrides: Sequence[str]) -> list[str]:
 
 
 def _backbone_settings(overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return the settings of the backbone that the user gave."""
     node = parse_overrides(overrides).get("backbone", {})
     return node if isinstance(node, dict) else {"name": node}
 

@@ -58,8 +58,6 @@ def described_config(text: str, name: str, where: str, trust_code: bool) -> RunC
 
     Args:
         text: what `describe` returned.
-        name: of the run.
-        where: the file.
         trust_code: whether the backbone may be code that is not raysl's.
 
     Raises:

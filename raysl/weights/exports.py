@@ -40,11 +40,7 @@ class Written:
 
 
 def to_torchvision(loaded: Loaded) -> Written:
-    """Write the state dict of a network of torchvision, without its classifier.
-
-    Raises:
-        ConfigError: if torchvision has no such network.
-    """
+    """Write the state dict of a network of torchvision, without its classifier."""
     if isinstance(loaded.backbone, TorchvisionModel):
         return _back(loaded.backbone, "torchvision.models.get_model", ", strict=False")
     net = _usual_resnet(loaded.backbone, "torchvision")
@@ -53,11 +49,7 @@ def to_torchvision(loaded: Loaded) -> Written:
 
 
 def to_timm(loaded: Loaded) -> Written:
-    """Write the state dict of a network of timm, without its classifier.
-
-    Raises:
-        ConfigError: if timm has no such network.
-    """
+    """Write the state dict of a network of timm, without its classifier."""
     net = loaded.backbone
     if isinstance(net, TimmModel):
         return _back(net, "timm.create_model")
@@ -89,7 +81,6 @@ def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Wri
     """Write the tensors of a wrapped network by the names of its own library.
 
     Args:
-        net: the network.
         create: the library's function that makes it from its name.
         more: further arguments of `load_state_dict`.
     """
@@ -239,11 +230,7 @@ def _exported(loaded: Loaded) -> ExportedProgram:
 
 
 def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34, 50, 101, 152)) -> ResNet:
-    """Return the backbone if it is a ResNet that every library has.
-
-    Raises:
-        ConfigError: with the setting that the library lacks.
-    """
+    """Return the backbone if it is a ResNet that every library has."""
     if not isinstance(net, ResNet):
         raise ConfigError(f"{library} takes a ResNet here, not a {type(net).__name__}; {_ELSE}")
     config = net.config

@@ -130,9 +130,7 @@ def rename(stored: StoredBackbone, grid: str | None, where: str) -> StoredBackbo
     """Give tensors raysl's names and shapes, without those that the layout lists as parts of other modules.
 
     Args:
-        stored: the tensors as the file has them.
         grid: rows and columns of a ViT's patches, where the user gave them.
-        where: the file, for messages.
 
     Raises:
         ConfigError: if a ViT's position embeddings are not those of a square of patches, or fit several.
@@ -209,12 +207,8 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
 
     Args:
         table: result of `fill`.
-        where: the file.
         given: settings of the backbone that the user gave.
         seen: settings that the shapes of the tensors show.
-
-    Raises:
-        ConfigError: with the first few tensors and the next step.
     """
     if not (problems := table.problems):
         return

@@ -26,9 +26,7 @@ def with_square_positions(tensors: Mapping[str, Tensor], grid: str | None, where
     leaves the features as they are.
 
     Args:
-        tensors: tensors by raysl's names.
         grid: rows and columns of patches, "14x14", where the user gave them.
-        where: the file, for messages.
 
     Raises:
         ConfigError: if no square fits, or if several readings fit and `grid` does not choose one.

@@ -41,11 +41,7 @@ class Imported(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse to train.
-
-        Raises:
-            ConfigError: always, with the way to go on.
-        """
+        """Refuse to train."""
         raise ConfigError(
             f"method.name={NAME} holds imported weights and trains nothing; give a method, such as method=simclr, and "
             "these weights by method.weights="
@@ -66,11 +62,9 @@ def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any
     """Write a folder that reads as a run with one checkpoint.
 
     Args:
-        backbone: its network.
         config: its settings, whose method is `Imported`.
         weights: their origin, for `meta.json`.
         draft: local folder in which the checkpoint is made.
-        out: the run's folder.
 
     Returns:
         The URI of the checkpoint.

@@ -128,8 +128,6 @@ class StoredBackbone:
     """The tensors of a backbone in a file.
 
     Args:
-        layout: recognised or named layout.
-        location: location of the tensors in the file.
         family: `resnet` or `vit`, or `named` for a network that the user names.
         tensors: the tensors by name, without the prefix.
         num_outside: number of tensors of the same dictionary without the prefix.
@@ -262,11 +260,7 @@ OWN = Layout("raysl", "an exported `model.safetensors`, whose metadata has the s
 
 
 def check_rules(rules: Rules) -> None:
-    """Refuse unknown names of parts and layouts.
-
-    Raises:
-        ConfigError: with the known ones.
-    """
+    """Refuse unknown names of parts and layouts."""
     if rules.part not in (None, "student", "teacher"):
         raise ConfigError(
             f"part={rules.part!r} is neither student nor teacher; leave it out to get the one that the paper measures"

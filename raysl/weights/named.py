@@ -17,9 +17,6 @@ def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where:
 
     Args:
         tree: content of the file, by plain names.
-        backbone: the network.
-        rules: how to find them.
-        where: the file, for messages.
 
     Returns:
         The tensors by the names in the network's `state_dict`; those of a classifier keep the file's names.

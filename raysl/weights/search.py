@@ -24,8 +24,6 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBa
 
     Args:
         tree: content of the file by plain names, from `raysl.weights.names.plain_names`.
-        rules: how to find it.
-        where: the file, for messages.
 
     Raises:
         ConfigError: if no layout is recognised, the tensors of the named layout are missing, or the file has several

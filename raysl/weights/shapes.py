@@ -24,10 +24,6 @@ def derive_settings(stored: StoredBackbone, where: str) -> dict[str, Any]:
 
     Args:
         stored: the tensors, as `raysl.weights.fill.rename` returns them.
-        where: the file, for messages.
-
-    Raises:
-        ConfigError: if no ResNet or ViT of raysl has such tensors.
     """
     if stored.family == "resnet":
         return {"name": "resnet", **_resnet(stored.tensors, where)}
@@ -146,6 +142,5 @@ def _channels(num: int) -> dict[str, int]:
 
 
 def _count(names: Iterable[str], module: str) -> int:
-    """Count the numbered modules inside a module."""
     numbers = {int(match[1]) for name in names if (match := re.match(rf"{module}\.(\d+)\.", name))}
     return max(numbers, default=-1) + 1

@@ -26,10 +26,6 @@ class Member:
     """What makes a result a part of a suite.
 
     Args:
-        suite: its name.
-        suite_title: for people.
-        title: of the part.
-        metric: that counts.
         size: datasets of the suite, those among them that cannot be measured.
     """
 

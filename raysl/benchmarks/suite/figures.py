@@ -18,7 +18,6 @@ def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
 
     Args:
         labels, predicted: int64 [N]; rows that were taken for none, -1, are left out.
-        classes: their names.
 
     Returns:
         `classes` and `counts` [K][K], a row for each true class, of up to 50 classes; `pairs`, the mistakes that are

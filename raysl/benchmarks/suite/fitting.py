@@ -56,8 +56,6 @@ class MeasuredImages:
     """The images of a dataset, and whether they have what benchmarks need.
 
     Args:
-        data: settings of the dataset.
-        train: its training images.
         test: its held-out images, or None.
     """
 
@@ -71,14 +69,7 @@ class MeasuredImages:
 
     @classmethod
     def of(cls, data: DataConfig) -> "MeasuredImages":
-        """Read the images of settings.
-
-        Args:
-            data: the settings.
-
-        Raises:
-            ConfigError: if they cannot be found or read.
-        """
+        """Read the images of settings."""
         source = make_source(data)
         return cls(data, source.required("train"), source.optional("test"))
 
@@ -155,11 +146,7 @@ class MeasuredImages:
         return split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
 
     def for_(self, config: BenchmarkConfig) -> "MeasuredImages":
-        """Return the images that a benchmark is measured on: these, or those in its settings.
-
-        Raises:
-            ConfigError: if those cannot be found or read.
-        """
+        """Return the images that a benchmark is measured on: these, or those in its settings."""
         return self.with_data(config.data)
 
     def with_data(self, data: str | Mapping[str, Any] | None) -> "MeasuredImages":
@@ -190,10 +177,6 @@ class MeasuredImages:
             wanted: their settings, by their names.
             in_run: whether a run's settings name them, else the words of a command, for the message.
             files: which files the dataset of a benchmark needs and where, in words, for those whose name is a key.
-
-        Raises:
-            ConfigError: a line for each reason why benchmarks that are required cannot be measured at all, or settings
-                are wrong.
         """
         fitting = Fitting({}, {}, [], wanted)
         refused: dict[str, ConfigError] = {}

@@ -97,12 +97,8 @@ class Measurement:
     """A checkpoint and the benchmarks to measure.
 
     Args:
-        loaded: the checkpoint.
         fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
-        run: folder of the run.
-        results: folder of the results.
-        home: folder of the report.
         suites: whose parts are among the benchmarks.
         usual: settings of these parts before the changes of the command.
 
@@ -333,7 +329,6 @@ def _score(benchmark: str, metric: Metric, rivals: Mapping[str, Mapping[str, Met
     """Make a score of the trained network beside those of its rivals.
 
     Args:
-        benchmark: name of the benchmark.
         metric: of the trained network.
         rivals: the metrics of `untrained` and `pixels`, by name.
         protocol: see `Score.protocol`.

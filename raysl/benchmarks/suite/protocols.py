@@ -28,7 +28,6 @@ def names_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -
     have equal marks, whatever those of the run are.
 
     Args:
-        key: of the benchmark.
         config: its settings as they were given.
         usual: those that the run has for it, or the default ones; None where there are none.
     """
@@ -55,9 +54,6 @@ def _protocol(config: BenchmarkConfig) -> dict[str, Any]:
 def protocol_of(config: BenchmarkConfig) -> str:
     """Return the protocol of a benchmark for people: the settings of it that are not the defaults, without those that
     the names of its metrics carry.
-
-    Args:
-        config: its settings.
     """
     try:
         usual = _protocol(type(config)(name=config.name))

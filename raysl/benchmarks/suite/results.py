@@ -39,7 +39,6 @@ class Basis:
     Args:
         step: updates of the checkpoint.
         weights: SHA-256 of its backbone's file.
-        settings: of the benchmark.
         train, test: fingerprints of the images; empty of a benchmark that has images of its own, which its settings
             name.
         image: size, normalisation and so on of the backbone's inputs.
@@ -83,7 +82,6 @@ class Basis:
         """Return the basis that the same measurement would have now.
 
         Args:
-            loaded: the checkpoint.
             images: those of the report.
 
         Raises:
@@ -197,8 +195,6 @@ class Results:
         """Write a result in place of the one with its name.
 
         Args:
-            result: what was measured.
-            dataset: name of the images.
             predictions: a Parquet file of them, written first; empty: there are none.
         """
         content = {
@@ -223,7 +219,6 @@ class Results:
 
 
 def _safe(name: str) -> str:
-    """Return the name of a benchmark as a file name."""
     safe = re.sub(r"[^\w@-]", "-", name)
     return safe if safe == name else f"{safe}-{digest_of(name)}"
 

@@ -16,12 +16,7 @@ def check_benchmarks(config: RunConfig, train: Split, test: Split | None) -> Mea
     """Check the benchmarks of a run against its images.
 
     Args:
-        config: the run's settings.
-        train: its training images.
         test: its held-out images, or None.
-
-    Raises:
-        ConfigError: if a required benchmark cannot be measured on these images, or its settings do not fit them.
     """
     images = MeasuredImages(config.data, train, test)
     fitting = images.fit(config.benchmarks)

@@ -38,14 +38,10 @@ def load_benchmarks(
     """Return the settings of benchmarks on a run's checkpoint.
 
     Args:
-        config: the run's settings.
         names: benchmarks to take, which are then required; one of a file, `mine.py:Mine`, goes by its class there.
             Default: those of the run, or, where it has none, `DEFAULTS`, of which none is.
         overrides: `knn.k=[20,200]`.
         suites: whose parts are taken beside `names`, none of them required.
-
-    Raises:
-        ConfigError: if a name or a setting is wrong.
     """
     for suite in suites:
         overrides = [word for override in overrides for word in suite.expand(override)]
@@ -76,9 +72,6 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
 
     Another source (`data=parquet`) keeps only the run's settings that its backbone expects of an image: size, channels
     and normalisation.
-
-    Raises:
-        ConfigError: if a setting is wrong.
     """
     layers = Layers()
     tree, changes = to_dict(config), parse_overrides(overrides)
@@ -90,11 +83,7 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
 
 
 def load_cluster(config: RunConfig, overrides: Sequence[str]) -> ClusterConfig:
-    """Return the settings about the cluster that a checkpoint is measured on: the run's, with changes.
-
-    Raises:
-        ConfigError: if a setting is wrong.
-    """
+    """Return the settings about the cluster that a checkpoint is measured on: the run's, with changes."""
     return apply_overrides(config, overrides).cluster
 
 
@@ -102,11 +91,7 @@ def other_data(run_data: DataConfig, settings: str | Mapping[str, Any]) -> DataC
     """Return the settings of other images, with what a run's backbone expects of an image.
 
     Args:
-        run_data: the run's.
         settings: a dataset of the catalog or a source by its name, a path or URI of images, or settings.
-
-    Raises:
-        ConfigError: if there is none of that name, or a setting is wrong.
     """
     if isinstance(settings, str) and settings not in ALIASES["source"] and is_place(settings):
         settings = source_at(settings)
@@ -147,7 +132,6 @@ def benchmark_table() -> str:
 
 
 def _describe_needs(needs: "Needs") -> str:
-    """Say what images and labels are needed."""
     if needs.own_images:
         return "images of its own, which its settings name"
     return f"{_LABELS[needs.labels]}{' and held-out images' if needs.test else ''}"

@@ -196,7 +196,6 @@ def is_last(checkpoint: Folder, trust_code: bool = False) -> bool:
     """Whether a checkpoint is the last that its run saves.
 
     Args:
-        checkpoint: its folder.
         trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
 
     Raises:

@@ -40,12 +40,9 @@ class Task:
     """A benchmark of a network.
 
     Args:
-        key: of the benchmark.
-        kind, config: its class and settings.
         context: all that it may use but the features.
         stages: the features that it asks for.
         train, test: where those are; None where it asks for none.
-        class_names: of the labels.
     """
 
     key: str
@@ -63,7 +60,6 @@ class Measured:
     """The outcome of a task.
 
     Args:
-        metrics: by name.
         figures: data of charts.
         predicted: int64 [N], the class that each test image got; None of benchmarks that do not classify.
         confidence: float32 [N], its share or score, where that is known.

@@ -31,7 +31,6 @@ class Suite:
 
     Args:
         name: of the file; begins the names of the parts.
-        title: for people.
         settings: of the benchmark of each part, as plain values, by its name: `transfer_dtd`.
         members: title and metric of each part, by the same names.
         files: which files each part needs and where, in words; for those that say so.
@@ -74,9 +73,6 @@ def load_suites(given: str | Sequence[str] | None, root: str | None, data: DataC
         given: their names, or paths that end in .yaml; one of them, or several.
         root: folder of the datasets. Default: `data.root`, or else the variable RAYSL_DATA, or ~/data.
         data: the images of the command.
-
-    Raises:
-        ConfigError: if one does not exist, or is not a suite.
     """
     named = [] if given is None else [given] if isinstance(given, str) else words(given, "suite", "transfer")
     chosen = root or getattr(data, "root", None) or os.environ.get(ROOT) or "~/data"
@@ -93,7 +89,6 @@ def download(suites: Sequence[Suite], data: DataConfig) -> None:
     """Download the datasets that torchvision has and that are not there; failures are logged.
 
     Args:
-        suites: whose datasets are meant.
         data: settings of other images, for what a network expects of an image.
     """
     from raysl.benchmarks.suite.settings import other_data
@@ -143,11 +138,7 @@ def _load(given: str, root: str) -> Suite:
 
 
 def _find(given: str, folder: Path | None = None) -> Path:
-    """Find the file of a suite.
-
-    Raises:
-        ConfigError: if it does not exist.
-    """
+    """Find the file of a suite."""
     if given.endswith((".yaml", ".yml")):
         path = (folder or Path.cwd()) / expand(given)
         if not path.is_file():
@@ -162,11 +153,7 @@ def _find(given: str, folder: Path | None = None) -> Path:
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    """Read the tree of a suite, with the datasets of the one that it is based on.
-
-    Raises:
-        ConfigError: if it is not a suite, or based on itself.
-    """
+    """Read the tree of a suite, with the datasets of the one that it is based on."""
     tree = read_file(path)
     if not isinstance(tree, dict) or not isinstance(tree.get("parts", {}), dict):
         raise ConfigError(f"{path} is not a suite; write `parts: {{dtd: {{name: logistic, metric: top1, data: ...}}}}`")

@@ -31,7 +31,6 @@ class Tasks:
     """Makes the tasks of benchmarks.
 
     Args:
-        loaded: the checkpoint.
         fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
         names: of the results, by the keys of the benchmarks.
@@ -158,7 +157,6 @@ def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
     """Yield a line for each benchmark on features that will take long.
 
     Args:
-        tasks: to measure.
         cores: of the cluster.
     """
     for key in dict.fromkeys(task.key for task in tasks):

@@ -29,7 +29,6 @@ class Workplace:
     """The folders of one process.
 
     Args:
-        folder: that they lie in.
         is_lost: whether another process has taken them over, whose they are then.
         used: names of the folders in `features/` that this process has asked for.
     """

@@ -77,11 +77,7 @@ def catalog_files() -> list[Path]:
 
 
 def entries() -> dict[str, Entry]:
-    """Read all datasets of the catalogs, by name; the first catalog with a name counts.
-
-    Raises:
-        ConfigError: if a catalog is missing, or is not a YAML file of names and settings.
-    """
+    """Read all datasets of the catalogs, by name; the first catalog with a name counts."""
     datasets: dict[str, Entry] = {}
     for file in catalog_files():
         for name, settings in _read(file).items():
@@ -93,9 +89,6 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
     """Return the settings of a dataset's source, and the catalog that has them.
 
     `{root}` in a text stands for the folder of all datasets: the variable RAYSL_DATA, by default `~/data`.
-
-    Raises:
-        ConfigError: if no catalog has the dataset, its settings are wrong, or it contains itself.
     """
     known = entries()
     if name not in known:
@@ -125,7 +118,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_circle(name: str, known: Mapping[str, Entry], above: tuple[str, ...]) -> None:
-    """Refuse a dataset that contains itself."""
     if name in above:
         round_trip = " -> ".join((*above[above.index(name) :], name))
         raise ConfigError(f"{known[name].file}: {round_trip} is a circle; give {name} a source that has images")
@@ -135,7 +127,6 @@ def _check_circle(name: str, known: Mapping[str, Entry], above: tuple[str, ...])
 
 
 def _iterate_names(settings: Any) -> Iterator[str]:
-    """Yield the names of the catalogs' datasets in settings."""
     if not isinstance(settings, dict):
         return
     if settings.get("name") in ("catalog", ALIASES["source"]["catalog"]) and isinstance(settings.get("dataset"), str):
@@ -166,7 +157,6 @@ def _check_keys(settings: Any, where: str) -> None:
 
 
 def _replace_root(value: Any) -> Any:
-    """Replace `{root}` in settings."""
     if isinstance(value, str):
         return value.replace("{root}", os.environ.get(ROOT) or os.path.expanduser("~/data"))
     if isinstance(value, dict):

@@ -21,7 +21,6 @@ def check_numbers(labels: np.ndarray, origin: str) -> None:
 
     Args:
         labels: int [N], or [N, K] of a multi-label dataset.
-        origin: file of the labels, for messages.
 
     Raises:
         ConfigError: if a label is below -1 or above LARGEST, or one of several is not -1, 0 or 1.
@@ -40,7 +39,6 @@ def check_range(least: int, most: int, origin: str, num_classes: int | None = No
 
     Args:
         least, most: the smallest and the largest label.
-        origin: file of the labels, for messages.
         num_classes: number of classes; default: any.
 
     Raises:
@@ -74,11 +72,7 @@ def class_names(labels: np.ndarray) -> tuple[str, ...]:
 
 
 def number_labels(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> Int64s:
-    """Replace the names of classes by their numbers; empty texts become -1.
-
-    Raises:
-        ConfigError: if a name is not one of the classes.
-    """
+    """Replace the names of classes by their numbers; empty texts become -1."""
     stored, inverse = np.unique(texts, return_inverse=True)
     names = [composed(name) for name in stored.tolist()]
     numbers = {"": -1} | {composed(name): number for number, name in enumerate(classes)}
@@ -93,10 +87,6 @@ def renumber(labels: Int64s, names: tuple[str, ...], classes: tuple[str, ...], o
         labels: int64 [N], -1 where unlabelled.
         names: of the classes, by `labels`; empty: the numbers stay.
         classes: names of the same classes, by the numbers to return.
-        origin: file of the labels, for messages.
-
-    Raises:
-        ConfigError: if a name that a label has is not one of the classes.
 
     >>> renumber(np.array([0, 1, -1]), ("dog", "cat"), ("cat", "dog"), "val.parquet")
     array([ 1,  0, -1])
@@ -115,10 +105,6 @@ def check_seen(held_out: Split, train: Split, origin: str) -> None:
 
     Args:
         held_out, train: images with one label each; where reading all labels would take long, nothing is checked.
-        origin: file of the held-out labels, for messages.
-
-    Raises:
-        ConfigError: naming such labels.
     """
     if train.is_multilabel or not (held_out.has_quick_labels and train.has_quick_labels):
         return
@@ -142,11 +128,6 @@ def read_member_label(content: bytes, kind: str, label_key: str | None, where: s
     Args:
         content: a text, or a JSON object.
         kind: `cls` or `json`.
-        label_key: the field of the object.
-        where: name of the member, for messages.
-
-    Raises:
-        ConfigError: if the label is neither a number nor a text.
     """
     if kind != "cls":
         return _parse_field(content, label_key, where)

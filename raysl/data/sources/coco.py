@@ -89,7 +89,6 @@ class COCO(Source):
 
 
 def _content(folder: Folder, chosen: str) -> dict[str, Any]:
-    """Read the needed parts of an annotation file."""
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; give data.train_set= and data.test_set= sets that exist")

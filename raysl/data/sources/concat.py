@@ -62,7 +62,6 @@ class Concat(Source):
 
 
 def _union(parts: dict[str, Split]) -> tuple[str, ...]:
-    """Return the names of all classes, each once."""
     return tuple(dict.fromkeys(composed(name) for part in parts.values() for name in part.classes))
 
 

@@ -125,10 +125,6 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
     Args:
         uri: folder or URI.
         files: names of files directly in it.
-        listed_in: the list that names them, for the message.
-
-    Raises:
-        ConfigError: with the number of missing files and the first of them.
     """
     _, info = stat_uri(uri)
     if info.type != fs.FileType.Directory:

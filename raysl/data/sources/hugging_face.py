@@ -146,7 +146,6 @@ class _TableSplit(Split):
 
 @lru_cache(maxsize=4)
 def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
-    """Load the splits of a dataset, by name."""
     try:
         import datasets
     except ImportError as error:

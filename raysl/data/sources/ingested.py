@@ -36,7 +36,6 @@ class FileNote:
     """What a start needs to know about one ingested file.
 
     Args:
-        name: of the file.
         groups: rows and, before compression, bytes of each of its row groups.
         labels: the smallest and the largest label, at most or at least -1; (-1, -1) where labels are lists.
         labels_digest: of its labels, in hexadecimal digits.

@@ -30,7 +30,6 @@ def parse_labels(
 
     Args:
         values: integers, whole floats, texts and None, in the order of the rows.
-        origin: file of the labels, for messages.
         lines: line of each value, or a text with its position, for messages. Default: rows, counted from 1.
         as_names: whether numbers are names too.
         remedy: action of the user that sets `as_names`, for messages.

@@ -41,12 +41,8 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
 
     Args:
         values: numbers, texts, lists and None, in the order of the rows.
-        origin: file of the labels, for messages.
         lines: line of each value, for messages. Default: rows, counted from 1.
         as_names: whether each text is one name, also with `|` in it or if it looks like a number.
-
-    Raises:
-        ConfigError: if a value is no label, see `parse_labels`.
     """
     has_lists = any(isinstance(value, list) for value in values)
     if has_lists and not any(isinstance(item, str) for item in chain.from_iterable(filter(_is_list, values))):
@@ -82,11 +78,7 @@ def several(labels: Labels) -> Labels:
 
 
 def renumbered(labels: Labels, classes: tuple[str, ...], origin: str) -> np.ndarray:
-    """Return multi-label labels [N, K] in the order of the training images' classes.
-
-    Raises:
-        ConfigError: if one of their classes is not among those.
-    """
+    """Return multi-label labels [N, K] in the order of the training images' classes."""
     column = {composed(name): number for number, name in enumerate(classes)}
     names = [composed(name) for name in labels.classes]
     if unknown := [name for name in names if name not in column]:
@@ -105,7 +97,6 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
 
     Args:
         table: with the columns of `label_columns`.
-        path_column: column of the paths.
         label_column: column that the user names, which must exist; the default may be missing; None: none are read.
         as_names: whether labels that look like numbers are names.
 
@@ -150,7 +141,6 @@ def _is_list(value: Any) -> bool:
 
 
 def _split(value: Any, as_names: bool) -> list[Any]:
-    """Return the labels in a cell."""
     if isinstance(value, list):
         return value
     return value.split(SEPARATOR) if isinstance(value, str) and not as_names else [value]

@@ -57,7 +57,6 @@ class Listing:
         """Describe problems with links, a line each.
 
         Args:
-            uri: of the folder, for the messages.
             files: those that are used.
             is_used: whether a file would be used, by its path.
         """
@@ -80,11 +79,7 @@ class Listing:
 
 
 def list_files(uri: str) -> Listing:
-    """List all files below a folder, sub-folders included.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
+    """List all files below a folder, sub-folders included."""
     system, info = stat_uri(uri)
     with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):
@@ -96,11 +91,7 @@ def list_files(uri: str) -> Listing:
 
 
 def list_folder_files(uri: str) -> dict[str, File]:
-    """List the files directly in a folder by name, without those that `is_hidden` hides.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
+    """List the files directly in a folder by name, without those that `is_hidden` hides."""
     system, info = stat_uri(uri)
     with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):
@@ -113,11 +104,7 @@ def list_folder_files(uri: str) -> dict[str, File]:
 
 
 def list_folders(uri: str) -> list[str]:
-    """List the names of the folders directly in a folder, sorted, without those that `is_hidden` hides.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
+    """List the names of the folders directly in a folder, sorted, without those that `is_hidden` hides."""
     system, info = stat_uri(uri)
     with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):

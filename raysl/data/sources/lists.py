@@ -24,11 +24,7 @@ _CHUNK = 1 << 16
 
 
 def read_list(uri: str) -> list[int] | list[str]:
-    """Read a list of integers or texts: one per non-blank line, or a one-dimensional array.
-
-    Raises:
-        ConfigError: if the file is missing or not such a list.
-    """
+    """Read a list of integers or texts: one per non-blank line, or a one-dimensional array."""
     if list_format(uri) == ".npy":
         array = read_array(uri)
         if array.ndim != 1:
@@ -38,11 +34,7 @@ def read_list(uri: str) -> list[int] | list[str]:
 
 
 def read_array(uri: str) -> np.ndarray:
-    """Open an array of integers or texts; a local one is mapped from disk.
-
-    Raises:
-        ConfigError: if the file is missing or holds anything else.
-    """
+    """Open an array of integers or texts; a local one is mapped from disk."""
     system, path = open_uri(uri)
     is_mapped = isinstance(system, fs.LocalFileSystem) and path.lower().endswith(".npy") and os.path.isfile(path)
     source = path if is_mapped else io.BytesIO(read_whole(uri))
@@ -68,11 +60,7 @@ def array_chunks(array: np.ndarray, errors: str = "backslashreplace") -> Iterato
 
 
 def list_format(uri: str) -> str:
-    """Return the ending of a list's name, one of FORMATS.
-
-    Raises:
-        ConfigError: if it has another ending.
-    """
+    """Return the ending of a list's name, one of FORMATS."""
     name = plain_name(uri)
     ending = next((ending for ending in FORMATS if name.endswith(ending)), None)
     if ending is None:
@@ -138,9 +126,6 @@ def read_labels(uri: str, label_column: str, as_names: bool = False) -> Labels:
         uri: an array (.npy), [N] or [N, K] of a multi-label dataset, one label per line (.txt), or a table.
         label_column: column of a table, which must exist.
         as_names: whether each label is one name, also if it looks like a number.
-
-    Raises:
-        ConfigError: if it is not such a list.
     """
     kind = list_format(uri)
     if kind == ".txt":

@@ -182,7 +182,6 @@ def _file_versions(
     """Map the path of each file to its version.
 
     Args:
-        system: the file system of the files.
         files: maps the path to the file as it is listed.
         hashes: maps the path of a file that an ingest wrote to its SHA-256 and its manifest's modification time.
     """

@@ -97,13 +97,8 @@ def read_footers(
     """Read the footers of files, several at a time, and check their columns.
 
     Args:
-        system: the file system of the files.
-        files: their paths.
         image_column, label_column: see `check_columns`.
         num_bytes: sizes of files by path; a footer of known size is read by one request for the end of its file.
-
-    Raises:
-        ConfigError: if a file cannot be read, lacks a column or has one of an unknown kind.
     """
 
     def read(path: str) -> _Footer:
@@ -144,7 +139,6 @@ def fingerprint_line(path: str, shapes: Sequence[tuple[int, int]]) -> bytes:
     """Return what the fingerprint of a dataset has of one file.
 
     Args:
-        path: of the file.
         shapes: rows of each row group, and bytes of its columns before compression.
     """
     return f"{path.rpartition('/')[2]} {shapes}\n".encode()
@@ -168,11 +162,7 @@ def units_of(sizes: Sequence[Int64s]) -> tuple[NDArray[np.int32], NDArray[np.int
 
 
 def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str | None) -> None:
-    """Refuse a file without images, without the label column that the user named, or with labels of an unknown kind.
-
-    Raises:
-        ConfigError: naming the file and the column.
-    """
+    """Refuse a file without images, without the label column that the user named, or with labels of an unknown kind."""
     for column in (image_column, label_column, *NAME_COLUMNS):
         if schema.names.count(column) > 1:
             raise ConfigError(f"{path} has {schema.names.count(column)} columns {column!r}; give each its own name")
@@ -198,13 +188,8 @@ def check_there(where: str, columns: Sequence[str], image_column: str, label_col
     """Refuse columns without images, or without the label column that the user named.
 
     Args:
-        where: file or dataset of the columns, for the message.
-        columns: their names.
         image_column: must be one of them.
         label_column: must be one of them, unless it is None or the default name.
-
-    Raises:
-        ConfigError: naming the missing column and the existing ones.
     """
     for column, setting in ((image_column, "image_column="), (label_column, "label_column=")):
         if column not in (*columns, *(() if column == image_column else (None, LABELS))):
@@ -220,9 +205,6 @@ def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None
     Args:
         schemas: by file.
         label_column: may be missing in all of them; None: no labels are read.
-
-    Raises:
-        ConfigError: naming two files that differ.
     """
     first, schema = next(iter(schemas.items()))
     for path, other in schemas.items():
@@ -294,9 +276,6 @@ def agreed_classes(schemas: dict[str, pa.Schema]) -> tuple[str, ...]:
 
     Args:
         schemas: by file.
-
-    Raises:
-        ConfigError: naming two files whose classes differ.
     """
     stored = {path: names for path, schema in schemas.items() if (names := stored_classes(schema))}
     first, classes = next(iter(stored.items()), ("", ()))

@@ -54,11 +54,7 @@ class Labelling:
     by_file: Int64s | None = None
 
     def numbers(self, column: pa.ChunkedArray, path: str) -> Int64s:
-        """Return the labels in a column as numbers of the classes: int64 [B], or [B, K].
-
-        Raises:
-            ConfigError: naming `path`, if a label is of no class.
-        """
+        """Return the labels in a column as numbers of the classes: int64 [B], or [B, K]."""
         labels = raw_labels(column, path, self.as_names)
         if labels.ndim == 2:
             # a row group of nulls has lists of no length
@@ -79,9 +75,6 @@ def find_labelling(
     """Return the labelling of files, with classes from the settings, the training images, the files, or all labels.
 
     Args:
-        system: the file system of the files.
-        files: their paths.
-        footers: of these files.
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
         given: names of the classes in the settings; may be empty.
         training: labelling of the training images; None for these themselves.

@@ -29,7 +29,6 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
 
     Args:
         column: of integers, of texts or floats, which `parse_labels` reads, or of lists.
-        path: of the file, for messages.
         as_names: whether texts that look like numbers are names.
 
     Raises:
@@ -54,11 +53,7 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
 
 
 def integers(column: pa.ChunkedArray, origin: str) -> Int64s:
-    """Return the labels in a column of integers of any width: int64 [B]; null becomes -1.
-
-    Raises:
-        ConfigError: naming `origin`, if a label does not fit.
-    """
+    """Return the labels in a column of integers of any width: int64 [B]; null becomes -1."""
     try:
         numbers: Int64s = column.cast(pa.int64()).fill_null(-1).to_numpy()
     except pa.ArrowInvalid as error:
@@ -110,9 +105,6 @@ def count_lists(system: fs.FileSystem, files: Sequence[str], column: str, classe
 
     Args:
         system, files, column, classes: as in `find_classes`; the column holds lists.
-
-    Raises:
-        ConfigError: naming a file that cannot be read, or whose lists have another length.
     """
 
     def read(path: str) -> tuple[str, ...]:
@@ -129,12 +121,7 @@ def check_width(path: str, width: int, classes: tuple[str, ...]) -> None:
     """Refuse lists of labels that are not one for each class.
 
     Args:
-        path: of the file, for the message.
-        width: length of its lists.
         classes: names of the classes; empty: any.
-
-    Raises:
-        ConfigError: with both numbers.
     """
     if classes and width != len(classes):
         raise ConfigError(f"{path} has lists of {width} labels for {len(classes)} classes; give one for each class")
@@ -146,13 +133,9 @@ def count_classes(
     """Check all integer labels, and return the names of the classes, by default the numbers up to the largest label.
 
     Args:
-        system: the file system of the files.
         ranges: smallest and largest label of each file; None: the column is read.
         column: of integers.
         classes: names of the classes; empty: the numbers.
-
-    Raises:
-        ConfigError: naming a file that cannot be read, or that has a label of no class.
     """
 
     def read(path: str) -> Range:
@@ -167,11 +150,7 @@ def count_classes(
 
 
 def labels_digest(system: fs.FileSystem, files: Sequence[str], column: str, as_names: bool = False) -> str:
-    """Return 16 hexadecimal digits of all labels as they are stored, in the order of the rows.
-
-    Raises:
-        ConfigError: naming a file that cannot be read.
-    """
+    """Return 16 hexadecimal digits of all labels as they are stored, in the order of the rows."""
 
     read = partial(_read_labels, system, column=column, as_names=as_names)
     return join_digests(in_parallel(lambda path: digest_of(read(path)), files, label_reads(system)))

@@ -75,7 +75,6 @@ class ParquetSplit(Split):
 
     Args:
         uri: a path or URI in the file system of the files.
-        files: their paths.
         image_column: encoded images.
         label_column: numbers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
         classes: names of the classes; empty: those that the files store.

@@ -83,7 +83,6 @@ def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
 
     Args:
         files: with their paths in a folder.
-        where: this folder, for the notes.
     """
     parts: dict[str | None, list[tuple[str, T]]] = {part: [] for part in (*PARTS, None)}
     for path, file in files:
@@ -105,7 +104,6 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
 
     Args:
         paths: in a folder, of each shard, or of the folder of each image.
-        where: the folder, for the note.
         kind: `files` or `images`.
     """
     counts = Counter(iter(paths))  # a mapping counts by its keys

@@ -25,7 +25,6 @@ def sample_rows(split: Split, most: int, seed: int = 0) -> Int64s:
     rows of a few units, and of the last of these units as many as are needed.
 
     Args:
-        split: the images.
         most: number of images; all where there are fewer.
         seed: chooses the units.
     """
@@ -84,7 +83,6 @@ def unit_share(split: Split, rank: int, world: int) -> range:
     """Return a rank's rows of a split, cut between units where storage reads units, so that no two ranks read the same.
 
     Args:
-        split: the images.
         rank, world: of the process; ranks beyond the number of units have no rows.
     """
     if split.is_random_access:
@@ -104,8 +102,6 @@ def unit_parts(split: Split, rows: range, least: int, most: int) -> Iterator[ran
     """Cut a stretch of rows into parts, between units where storage reads units, so that no two parts read the same.
 
     Args:
-        split: the images.
-        rows: of the split.
         least: rows of a part where any row can be read alone; else a part has at least as many, except the last.
         most: rows of a part; a larger unit is cut.
     """

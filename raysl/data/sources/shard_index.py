@@ -142,7 +142,6 @@ def _load_or_make(shard: Shard, is_stored: bool, label_key: str | None, folder: 
 
 
 def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
-    """Return the folder and the name of a shard's index."""
     ending = ENDING_ARRAYS if shard.has_arrays else ENDING
     if folder is None:
         return shard.folder, f"{shard.name}{ending}"

@@ -30,7 +30,6 @@ class Summary:
 
     Args:
         digest: of the index.
-        num_images: number of images.
         num_left_out, left_out, num_unread, unread, read_units, values: as in `ShardIndex`.
     """
 

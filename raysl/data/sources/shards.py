@@ -47,9 +47,6 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
         uri: a folder, searched with its sub-folders; a file; or a pattern, in which `{000..009}` stands for the numbers
             from 000 to 009 and `{a,b}` for each of its parts.
         ending: of the names of shards, such as `.tar`.
-
-    Raises:
-        ConfigError: if there are none, or one of a pattern is missing.
     """
     if "{" in uri:
         return _find_by_pattern(uri)
@@ -66,11 +63,7 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
 
 
 def stat_names(folder: str, names: Sequence[str]) -> list[fs.FileInfo]:
-    """Return what there is at some paths below a folder, local or a URI; remote ones are asked for side by side.
-
-    Raises:
-        ConfigError: if the folder cannot be read.
-    """
+    """Return what there is at some paths below a folder, local or a URI; remote ones are asked for side by side."""
     system, root = open_uri(folder)
     with storage_errors("read", folder):
         paths = [f"{root}/{name}" for name in names]
@@ -80,11 +73,7 @@ def stat_names(folder: str, names: Sequence[str]) -> list[fs.FileInfo]:
 
 
 def check_names(paths: Iterable[str], uri: str) -> None:
-    """Refuse shards whose names are not UTF-8, because Arrow cannot open them.
-
-    Raises:
-        ConfigError: naming the first.
-    """
+    """Refuse shards whose names are not UTF-8, because Arrow cannot open them."""
     odd = next((path for path in paths if printable(path) != path), None)
     if odd is not None:
         raise ConfigError(f"the name of {printable(odd)!r} in {uri!r} is not UTF-8; rename it")
@@ -104,7 +93,6 @@ def _find_by_pattern(uri: str) -> list[Shard]:
 
 
 def _group_by_folder(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Group names by their folders."""
     folders: dict[str, list[str]] = {}
     for uri in uris:
         folder, name = cut(uri)
@@ -158,7 +146,6 @@ def read_members(file: Any, where: str) -> Iterator[Member]:
 
     Args:
         file: open for reading, with `seek`.
-        where: its name in messages.
 
     Raises:
         ConfigError: if it is not a tar or is truncated, or if a member has an absolute path or one with `..`, or is

@@ -30,11 +30,6 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
     For training images, `subset` comes first; `limit`, `balanced` and `skip` then choose among the listed images.
     For held-out images, only `limit` counts. Images for which much more than their own bytes is read cause a warning.
 
-    Args:
-        split: the whole split.
-        config: the settings.
-        name: of the split.
-
     Raises:
         ConfigError: if the settings need images that do not exist.
     """
@@ -90,7 +85,6 @@ class Subset(Split):
     """Some rows of a split, numbered from 0.
 
     Args:
-        split: the whole split.
         rows: their indices in it, int64 [N], ascending, so that rows that are stored together are read together.
         key: of this choice in the fingerprint; default: a hash of the rows.
         is_in_units: whether its units are those of the whole split; else they are runs of the chosen rows.
@@ -140,7 +134,6 @@ class Subset(Split):
 
 
 def _space_evenly(rows: Int64s, num: int) -> Int64s:
-    """Choose `num` of the rows at even distances."""
     return rows[even_index(len(rows), num)]
 
 
@@ -201,7 +194,6 @@ def _choose_kind(split: Split, values: list[int] | list[str], uri: str) -> str:
 
 
 def _check_indices(split: Split, values: list[int] | list[str], uri: str) -> Int64s:
-    """Return the rows with these indices."""
     try:
         numbers = sorted({int(value) for value in values})
     except ValueError as error:

@@ -26,7 +26,6 @@ class Table:
     """Some columns of a table.
 
     Args:
-        uri: of its file.
         names: of all its columns.
         columns: the values of the columns that were read.
         lines: line of each row; None of a format without lines.
@@ -98,11 +97,7 @@ def read_text(uri: str) -> str:
 
 
 def read_lines(uri: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and contents of the lines of a text that are not blank.
-
-    Raises:
-        ConfigError: if the file is missing or not a text.
-    """
+    """Yield the numbers, from 1, and contents of the lines of a text that are not blank."""
     for number, line in enumerate(io.StringIO(read_text(uri), newline=None), 1):
         if line.strip():
             yield number, line.removesuffix("\n")

@@ -225,11 +225,7 @@ def _classes(dataset: Any, labels: Int64s) -> tuple[str, ...]:
 
 
 def _open(dataset: str, root: str, part: Part, download: bool) -> Any:
-    """Open a dataset with torchvision.
-
-    Raises:
-        ConfigError: if it is missing or damaged, or cannot be downloaded.
-    """
+    """Open a dataset with torchvision."""
     import torchvision.datasets
 
     kind = vars(torchvision.datasets)[dataset]

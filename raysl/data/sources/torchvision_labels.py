@@ -23,7 +23,6 @@ def clevr_distances(dataset: Any, paths: Sequence[Any]) -> Int64s:
 
     Args:
         dataset: torchvision's CLEVRClassification.
-        paths: its images.
     """
     part = paths[0].parent.name
     scenes = json.loads((paths[0].parents[2] / "scenes" / f"CLEVR_{part}_scenes.json").read_text())["scenes"]

@@ -25,9 +25,6 @@ def read_versions(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None
 
     Args:
         files: file systems, and paths in them.
-
-    Raises:
-        ConfigError: if a storage cannot be read.
     """
     by_system: dict[int, list[int]] = {}
     for number, (system, _) in enumerate(files):

@@ -197,13 +197,8 @@ def _number(
     """Return the number of each label as it is written, the names of the classes, and whether labels are names.
 
     Args:
-        known: shards with their summaries.
         given: names of the classes in the settings; empty: those of the training images, or of the labels.
         train: the training images; None for these themselves.
-        uri: of the shards, for messages.
-
-    Raises:
-        ConfigError: if a label is none, or of no class.
     """
     shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
     values = sorted(shards)

@@ -21,7 +21,6 @@ class Axis:
 
     Args:
         key: dotted; `config` is the configuration.
-        kind: of its scale.
         names: of a category the values as text, in the order in which they are first met among the sorted.
     """
 

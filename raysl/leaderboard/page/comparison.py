@@ -30,7 +30,6 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def _checkpoints(comparison: Comparison) -> str:
-    """Return the section that lists the checkpoints."""
     rows = [
         f'<td class="name main">{escape(name)}</td><td>{escape(report.method)}</td><td>{escape(report.backbone)}</td>'
         f"<td>{escape(report.dataset)}</td><td>{f'{report.step:,}' if report.step else ''}</td>"
@@ -45,7 +44,6 @@ def _checkpoints(comparison: Comparison) -> str:
 
 
 def _results(comparison: Comparison, rows: Sequence[Row]) -> str:
-    """Return the table and the bars of the leading numbers."""
     if not rows:
         return ""
     numbers = _table(comparison, rows, is_grouped=False) + _notes(rows)
@@ -87,7 +85,6 @@ def _all_numbers(comparison: Comparison) -> str:
 
 
 def _settings(comparison: Comparison) -> str:
-    """Return the section of the settings that differ."""
     if len(comparison.reports) < 2:
         return ""
     heading = '<section id="settings"><h2>Settings that differ</h2>'

@@ -53,7 +53,6 @@ def _choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _first_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the first row of each benchmark."""
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.first_score.benchmark, row)

@@ -36,7 +36,6 @@ def head(board: Leaderboard, reload_s: float) -> str:
     """Return name and facts, the trials as one bar, and the command.
 
     Args:
-        board: the leaderboard.
         reload_s: seconds after which the script loads the page of a sweep that runs again.
     """
     facts = board.facts

@@ -40,7 +40,6 @@ def importance(rows: Sequence[Choice], scales: Sequence[Axis], metric: str) -> I
     Args:
         rows: of the leaderboard; those without the metric are left out.
         scales: the settings that vary.
-        metric: that is explained.
 
     Returns:
         None where there are fewer than `MIN_ROWS` rows, nothing varies or all have the same number.

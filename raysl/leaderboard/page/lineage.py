@@ -15,7 +15,6 @@ class Stretch:
     """One run on the drawing.
 
     Args:
-        run: the run.
         lane: line of its member, from 0.
         start, end: epochs between which it trained itself.
         parent: the run whose weights it began with; None of one that began anew, or whose parent is not known.

@@ -49,8 +49,6 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
     """Return the page as HTML text: the same leaderboard gives the same text.
 
     Args:
-        board: the leaderboard.
-        extras: what is shown beside it.
         reload_s: seconds after which the page of a sweep that runs is loaded again.
     """
     extras = extras or Extras()
@@ -82,7 +80,6 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
 
 
 def _drawings(board: Leaderboard, extras: Extras) -> list[str]:
-    """Return the parts that compare the rows of one section."""
     rows, facts = board.choices, board.facts
     scales = axes(rows, facts.space, with_config=facts.kind == "sweep")
     learned = extras.explain(rows, scales, facts.objectives[0].metric)
@@ -104,7 +101,6 @@ def _read(name: str) -> str:
 
 
 def _neighbours(board: Leaderboard, extras: Extras) -> str:
-    """Return the nearest neighbours of the best runs, side by side."""
     figures = []
     for best in best_runs(board):
         if picture := extras.neighbours.get(best.run.trial):
@@ -124,7 +120,6 @@ def _neighbours(board: Leaderboard, extras: Extras) -> str:
 
 
 def _configurations(board: Leaderboard, extras: Extras) -> str:
-    """Return the best configurations, ready to run."""
     folds, commands = [], []
     for best in best_runs(board):
         if text := extras.configs.get(best.file):

@@ -22,8 +22,6 @@ class Pole:
     """One vertical axis: of a setting, whose values it places in pixels.
 
     Args:
-        axis: the setting.
-        rows: those that are drawn.
         bottom: its lower end.
     """
 

@@ -66,7 +66,6 @@ class Shades:
         """Add a strip of the colours with the numbers of both ends, at the right.
 
         Args:
-            chart: the drawing.
             name: an id that is unique on the page.
             top: pixel of its upper edge.
         """

@@ -39,7 +39,6 @@ class Scatter:
 
     Args:
         name: id of the section.
-        title: its heading.
         xs: names of the numbers that may be the horizontal axis.
         front: whether the rows that no other beats are joined, in words; empty: they are not.
     """
