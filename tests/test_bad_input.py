@@ -276,7 +276,7 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
         ("--checkpoint runs/old runs/gone knn", r"no checkpoint at '/.*/runs/gone'; give the folder of .*"),
         (
             "--checkpoint runs/old linear linear.stages=[res9]",
-            r"no stage 'res9' in the backbone of .*; it has stem, .*",
+            r"no stage 'res9' in the backbone of .*; it has conv1, stem, .*",
         ),
         (
             "--checkpoint runs/old linear_augmented 'linear_augmented.stages=[{stage: res9}]'",

@@ -17,7 +17,7 @@ from raysl.report.contents import Score
 def test_a_backbone_is_one_line() -> None:
     backbone = ResNet(ResNet.Config(depth=18, width=8))
     num = sum(weight.numel() for weight in backbone.parameters())
-    stages = "stem 8, res2 8, res3 16, res4 32, res5 64, avgpool 64"
+    stages = "conv1 8, stem 8, res2 8, res3 16, res4 32, res5 64, avgpool 64"
     assert repr(backbone) == f"ResNet(64 features; {num / 1e6:.3g} M parameters; stages {stages})"
     assert "\n" not in repr(ViT(ViT.Config(depth=2, width=12, heads=2, patch_size=8, image_size=16)))
     assert "(0): ResNet(64 features" in repr(nn.Sequential(backbone)), "and inside of others"

@@ -29,9 +29,14 @@ ALSO = {
 """Recipes on other numbers of workers than those of their command."""
 
 
+def listed() -> list[str]:
+    """Return the recipes of the table: all but those of `continue/`, which are planned from the run they go on from."""
+    return [name for name in recipes() if not name.startswith("continue/")]
+
+
 def main() -> None:
     """Write the table into the page."""
-    write_rows(PAGE, MARKS, [*recipes(), *ALSO], sys.argv[1:], row)
+    write_rows(PAGE, MARKS, [*listed(), *ALSO], sys.argv[1:], row)
 
 
 def row(title: str) -> str:

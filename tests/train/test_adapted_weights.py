@@ -147,7 +147,7 @@ def test_registers_that_the_network_lacks_are_refused_since_features_depend_on_t
     folder = tmp_path / "source" / checkpoint_name(0)
     TrainState.create(Setup.of(config_of(tmp_path, "backbone.num_registers=2"), *IMAGES)).save(folder, {})
     with pytest.raises(ConfigError, match=r"reg_token is .* there and not here; set backbone.num_registers=2"):
-        begun(tmp_path, folder.parent)
+        begun(tmp_path, folder.parent, "backbone.num_registers=0")
 
 
 # files of others

@@ -337,9 +337,11 @@ def test_a_run_begins_with_converted_weights(imported: Path) -> None:
     assert same(state.method.export().state_dict(), dict(small_resnet().state_dict()))
     assert state.weights is not None
     assert state.weights["method"] == "imported"
-    with pytest.raises(ConfigError, match=r"set backbone\.depth=18 backbone\.num_stages=4 backbone\.stem=imagenet"):
+    bare = load_config("quickstart", [f"method.weights={imported}"])
+    assert bare.backbone == config.backbone
+    with pytest.raises(ConfigError, match=r"set backbone\.depth=18"):
         TrainState.create(
-            Setup.of(load_config("quickstart", [f"method.weights={imported}", "backbone.width=8"]), 256, 10)
+            Setup.of(load_config("quickstart", [f"method.weights={imported}", "backbone.depth=10"]), 256, 10)
         )
 
 
