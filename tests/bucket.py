@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.ray_nodes import free_ports, wait_for_port
 
 MARKER, PART = "marker of a folder", "part of a large file"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 REQUEST = re.compile(r'"([A-Z]+) (\S+) HTTP/1\.1" (\d{3})')
 
 
@@ -40,7 +41,7 @@ class Bucket:
 
     def requests(self, first: int = 0) -> list[tuple[str, str, int]]:
         """Method, path and status of each request, from number `first` on."""
-        found = REQUEST.findall(self.log.read_text())
+        found = REQUEST.findall(COLOUR.sub("", self.log.read_text()))
         return [(method, path, int(status)) for method, path, status in found[first:]]
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ def run_child(code: str, *arguments: str, cwd: object = None) -> str:
 @pytest.mark.cluster
 def test_a_run_is_trained_saved_and_measured(tmp_path) -> None:
     said = run_child(REFUSE + TRAIN, cwd=tmp_path)
-    found = re.fullmatch(r"steps (\d+) loss (\d\.\d+) top1 (\d+\.\d)\n", said)
+    found = re.fullmatch(r"steps (\d+) loss (\d\.\d+) k20/top1 (\d+\.\d)\n", said)
     assert found is not None, said
     assert int(found[1]) == 5
     assert float(found[3]) > 50
