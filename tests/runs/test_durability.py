@@ -46,7 +46,7 @@ def undisturbed(folder: Path, *words: str) -> None:
 
 def check_as_undisturbed(folder: Path, run: Path, starts: list[str], *words: str) -> None:
     """Fail unless a run has all its logs, and ended with the bits of the same run in this process."""
-    found = [line.split()[0] for line in events(run) if " worker" in line and " on " in line]
+    found = [line.split()[0] for line in events(run) if "on 1 worker on " in line]
     assert found == starts
     assert len(list(run.glob("checkpoint_*"))) == 2
     undisturbed(folder, *words)
