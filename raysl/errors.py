@@ -92,11 +92,7 @@ class Problems:
         return list(dict.fromkeys(line for error in self.errors for line in str(error).splitlines()))
 
     def check(self) -> None:
-        """Raise what was collected, if anything.
-
-        Raises:
-            ConfigError: the only one as it is; several as one with all lines.
-        """
+        """Raise what was collected, if anything: one error as it is, several as one with all lines."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:

@@ -283,11 +283,7 @@ class _Training:
         return note.epoch_len
 
     def result(self) -> Result:
-        """Return the result of the run, which has ended.
-
-        Raises:
-            RunFailed, ConfigError: as `raysl.pretrain`.
-        """
+        """Return the result of the run, which has ended."""
         assert self.outcome is not None
         if isinstance(self.outcome, Stopped):  # as a SystemExit it would end the process
             raise RunFailed(str(self.outcome)) from None

@@ -142,11 +142,7 @@ class FeatureSet:
             )
 
     def check_finite(self, split: str) -> None:
-        """Refuse features that are not finite.
-
-        Raises:
-            ConfigError: with their number.
-        """
+        """Refuse features that are not finite."""
         chunks = torch.split(self.features, CHUNK_ROWS)
         if num_bad := sum(int((~chunk.isfinite().all(dim=1)).sum()) for chunk in chunks):
             raise ConfigError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
@@ -328,11 +324,7 @@ class Benchmark(ABC):
         return None
 
     def measure(self, context: Context) -> Findings | Sequence[Metric]:
-        """Measure one network; see `run`. Default: `run` on the features.
-
-        Raises:
-            ValueError: as `run`.
-        """
+        """Measure one network; see `run`. Default: `run` on the features."""
         train, test = context.train, context.test
         assert train is not None
         assert test is not None

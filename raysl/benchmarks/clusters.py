@@ -67,10 +67,6 @@ def cluster_images(
         out: Parquet file to write; default: `clusters_<k>.parquet` beside the checkpoint, and for images that are not
             the run's `clusters_<dataset>_<k>.parquet`.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
-
-    Raises:
-        ConfigError: if a setting is wrong, there are fewer images than clusters, or the checkpoint or the images cannot
-            be read.
     """
     of_data = [word for word in overrides if word.startswith(("data.", "data="))]
     words = parse_overrides([word for word in overrides if word not in of_data])

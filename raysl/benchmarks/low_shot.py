@@ -121,9 +121,6 @@ def fitting_shots(
 ) -> tuple[tuple[int, ...], list[str]]:
     """Return the numbers of shots that every class has enough images for, and a line on the others; see
     `Benchmark.fit_to`.
-
-    Raises:
-        ConfigError: if a class has too few images for any.
     """
     if images.counts is None or (label := images.rarest) is None:
         return shots, []
@@ -144,9 +141,6 @@ def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: i
     """Draw `shots` rows of each of the K classes that have any at random, int64 [draws, K, shots].
 
     Draw number d depends on (seed, d) alone, and its first images are the same for any number of shots.
-
-    Raises:
-        ValueError: if a class has fewer images.
     """
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)

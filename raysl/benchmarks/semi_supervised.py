@@ -87,11 +87,7 @@ class SemiSupervised(TrainingBenchmark):
 
     @override
     def measure(self, context: Context) -> Findings:
-        """Train on each draw of each share.
-
-        Raises:
-            ConfigError: if a list names images that do not exist.
-        """
+        """Train on each draw of each share."""
         config = self.config
         metrics: list[Metric] = []
         runs: Sequence[Trained] = []

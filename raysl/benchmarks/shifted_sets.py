@@ -46,9 +46,6 @@ def by_folder(uri: str, classes: Sequence[str], is_masked: bool) -> ShiftedSet:
         uri: folder or URI with those folders in it, at any depth.
         classes: of the training images; WordNet ids for ImageNet.
         is_masked: whether only classes may be predicted that have a folder (ImageNet-A and -R, Hendrycks et al.).
-
-    Raises:
-        ConfigError: if a folder is not named as a class, or there are no images.
     """
     listed = list_files(uri).files
     files = sorted((file for file in listed if is_image(file.path)), key=lambda file: file.path)
@@ -106,9 +103,6 @@ def reassessed(test: Split, labels: Sequence[Sequence[int]]) -> ShiftedSet:
     Args:
         test: images called `ILSVRC2012_val_00000001.JPEG` and so on.
         labels: of each number, from 1.
-
-    Raises:
-        ConfigError: if an image has no number, or none of the labels is for it.
     """
     names = test.names_of(np.arange(test.num_samples))
     answers = [labels[_number(name, len(labels)) - 1] for name in names]

@@ -25,9 +25,6 @@ class Spectrum:
 
     Args:
         rows: chunks of the rows, float [n, D] each.
-
-    Raises:
-        ValueError: if there are no rows.
     """
 
     def __init__(self, rows: Iterable[Tensor]) -> None:
@@ -186,11 +183,7 @@ class Lidar:
         self._means.append(means)
 
     def rank(self, delta: float = LIDAR_DELTA) -> float:
-        """Return LiDAR: from 0 to min(images - 1, D), but for RANK_EPS.
-
-        Raises:
-            ValueError: if no views were added.
-        """
+        """Return LiDAR: from 0 to min(images - 1, D), but for RANK_EPS."""
         if not self._means:
             raise ValueError("no views; call add(views) first")
         means = torch.cat(self._means)

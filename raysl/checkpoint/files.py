@@ -159,9 +159,6 @@ def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestChe
 
     Args:
         names: names of the files to verify, as in `verify`.
-
-    Raises:
-        ConfigError: if its format is not this version's, or the storage cannot be read.
     """
     passed_over: list[str] = []
     for name in reversed(checkpoint_names(run)):

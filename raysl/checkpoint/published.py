@@ -30,11 +30,7 @@ class PublishedWeights:
     published: Published
 
     def fill_backbone(self, backbone: Backbone) -> None:
-        """Load these weights into a fresh backbone.
-
-        Raises:
-            ConfigError: if a tensor is missing, has another shape, or is unknown.
-        """
+        """Load these weights into a fresh backbone."""
         mine = backbone.state_dict()
         modules = {name.partition(".")[0] for name in mine}
         named = backbone.renamed(self.published.tensors)

@@ -118,10 +118,7 @@ def _show(result: "Report | Comparison") -> None:
 def _sort_arguments(names: list[str], checkpoints: list[str]) -> tuple[list[str], list[str] | None, list[str]]:
     """Sort the arguments into checkpoints, names of benchmarks (None without any) and settings.
 
-    A path of images is the setting `data=PATH`.
-
-    Raises:
-        ConfigError: for more than one path of images.
+    A path of images is the setting `data=PATH`; several are refused.
     """
     from raysl.config.places import data_setting, has_images, is_place, kind_of
 

@@ -11,10 +11,8 @@ from raysl.errors import ConfigError
 def find_config(name: str, overrides: list[str], command: str) -> tuple[str, list[str]]:
     """Return the name or file of a configuration, and the settings that are laid over it.
 
-    The folder of a run stands for its `run.yaml`; for `raysl ingest` images stand for themselves.
-
-    Raises:
-        ConfigError: for anything else, with the line to type.
+    The folder of a run stands for its `run.yaml`; for `raysl ingest` images stand for themselves. Anything
+    else is refused with the line to type.
     """
     from raysl.config.files import config_names, expand, is_file_name
     from raysl.config.places import data_setting, is_place, kind_of

@@ -31,11 +31,7 @@ NodeT = TypeVar("NodeT")
 
 
 def from_dict(tree: Mapping[str, Any]) -> RunConfig:
-    """Build a configuration from a plain tree, such as `to_dict` makes.
-
-    Raises:
-        ConfigError: a line for each unknown key, missing value, wrong type and value out of its range.
-    """
+    """Build a configuration from a plain tree, such as `to_dict` makes."""
     config = _Builder(dict(tree)).node(RunConfig, dict(tree), "", None)
     assert isinstance(config, RunConfig)
     if problems := list(_find_problems(config)):

@@ -67,9 +67,6 @@ def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str
 
     Credentials are ignored. A dict comes from `to_dict`, perhaps of another version. At least one side must be a
     `RunConfig`, which knows what may change.
-
-    Raises:
-        TypeError: if both sides are dicts.
     """
     configs = [side for side in (old, new) if isinstance(side, RunConfig)]
     if not configs:

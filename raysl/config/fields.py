@@ -61,11 +61,7 @@ def list_settings(kind: Any, default: Any = None) -> dict[str, Setting]:
 
 
 def component_class(base: type[ComponentConfig], name: str) -> type[ComponentConfig]:
-    """Return the `Config` of the component that a name selects for nodes of the class `base`.
-
-    Raises:
-        ConfigError: if there is no such component, or it has no frozen `Config` derived from `base`.
-    """
+    """Return the `Config` of the component that a name selects for nodes of the class `base`."""
     slot = SLOTS[base]
     owner = resolve(slot, name)
     config = getattr(owner, "Config", None)

@@ -96,11 +96,7 @@ def read_summary(path: Path) -> str:
 
 
 def load_files(name_or_path: str) -> list[ConfigFile]:
-    """Load a configuration's file and those that it is based on, each once, the lowest base first.
-
-    Raises:
-        ConfigError: if a name or a file does not exist, is not a YAML tree, or is based on itself.
-    """
+    """Load a configuration's file and those that it is based on, each once, the lowest base first."""
     done: dict[Path, ConfigFile] = {}
     _collect(find(name_or_path, Path.cwd()), [], done)
     return list(done.values())

@@ -67,11 +67,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
 
 
 def load_with(load: Callable[[Sequence[str]], ConfigT], overrides: Sequence[str]) -> ConfigT:
-    """Return what `load` makes of overrides; if that fails, find what else is wrong by leaving out what was blamed.
-
-    Raises:
-        ConfigError: with a line for each error, also of those that would come to light after others are mended.
-    """
+    """Return what `load` makes of overrides; if that fails, find what else is wrong by leaving out what was blamed."""
     try:
         return load(overrides)
     except StorageError:
@@ -152,11 +148,7 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Change settings by `key=value`, as on the command line.
-
-    Raises:
-        ConfigError: if a key or a value is wrong.
-    """
+    """Change settings by `key=value`, as on the command line."""
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
     layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
     layers.lay(follow_channels(tree, follow_sizes(tree, changes)), Path.cwd())
@@ -206,9 +198,6 @@ def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Ma
 
     Only code that the present settings name too is imported. If that is not enough, or a setting does not exist, the
     plain tree is returned.
-
-    Raises:
-        ConfigError: if the text has no settings.
     """
     tree = stored_tree(text, where)
     try:

@@ -73,11 +73,7 @@ def is_place(word: str) -> bool:
 
 
 def kind_of(place: str) -> Kind:
-    """Return what is at a local path; a URI is asked for nothing, and is `images` unless its name says otherwise.
-
-    Raises:
-        ConfigError: if the path names a variable that is not set.
-    """
+    """Return what is at a local path; a URI is asked for nothing, and is `images` unless its name says otherwise."""
     if is_trained(place):
         return "trained"
     if place.lower().endswith(WEIGHTS) and not os.path.isdir(expand(place)):
@@ -109,9 +105,6 @@ def source_at(place: str) -> dict[str, Any]:
     """Return the settings of the source that reads the images at a path or URI: `{"name": "parquet", "path": ...}`.
 
     Parquet files and tars are known by their names, a list of images by its ending; all else is a folder of images.
-
-    Raises:
-        ConfigError: if nothing is there, or it is a run or weights.
     """
     from raysl.storage.addresses import split_query
     from raysl.storage.whole import plain_name

@@ -34,8 +34,7 @@ ConfigT = TypeVar("ConfigT")
 def check_text(text: str, where: str) -> None:
     """Refuse YAML that raysl does not write: aliases, which a few lines multiply without end, and deep nesting.
 
-    Raises:
-        ConfigError: with the line. Text that is not YAML is left to the reader.
+    Text that is not YAML is left to the reader.
     """
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{where} has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that are read")
@@ -79,9 +78,6 @@ def without_trust(config: ConfigT, where: str) -> ConfigT:
 
     A field with the metadata `ASKS_TRUST` gets its default, which a warning says. A URI that is not opened is marked,
     so that its use is an error and all else goes on: a user may give another source.
-
-    Raises:
-        ConfigError: if the backbone is one that is fetched by its name.
     """
     for text in _texts(getattr(config, "backbone", None)):
         if _FETCHED.match(text):

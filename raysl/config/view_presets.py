@@ -80,11 +80,7 @@ _UNSET = object()
 
 
 def apply_preset(tree: dict[str, Any]) -> dict[str, Any]:
-    """Add the values of the preset to a run's plain settings where `method.views` has none.
-
-    Raises:
-        ConfigError: if `views` is a group of settings instead of a name.
-    """
+    """Add the values of the preset to a run's plain settings where `method.views` has none."""
     values = _values(tree)
     for keys, setting in _views(tree):
         if setting.name in values and find(tree, keys, _UNSET) is _UNSET:

@@ -80,11 +80,7 @@ def _read(image: GivenImage) -> Encoded:
 
 
 def list_images(images: Any) -> list[Any]:
-    """Return a list of images from a list, from a batch as one tensor or array, or from a single image.
-
-    Raises:
-        ConfigError: if it is empty.
-    """
+    """Return a list of images from a list, from a batch as one tensor or array, or from a single image."""
     is_batch = isinstance(images, Tensor | np.ndarray) and images.ndim == 4
     if is_batch or isinstance(images, list | tuple):
         given = list(images)
@@ -189,11 +185,7 @@ def _samples(image: Tensor | np.ndarray, name: str, bands: Bands) -> np.ndarray:
 
 
 def parse_device(device: torch.device | str) -> torch.device:
-    """Return the device of this name.
-
-    Raises:
-        ConfigError: if torch does not know it, or this machine does not have it.
-    """
+    """Return the device of this name."""
     try:
         parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -44,20 +44,12 @@ def limiting(limits: Limits) -> Iterator[None]:
 
 
 def max_pixels() -> int:
-    """Return the number of pixels up to which an image is decoded.
-
-    Raises:
-        ConfigError: if the variable `RAYSL_MAX_PIXELS` is not a positive integer.
-    """
+    """Return the number of pixels up to which an image is decoded."""
     return _chosen.get().max_pixels or _read(PIXELS_VARIABLE, os.environ.get(PIXELS_VARIABLE), MAX_PIXELS)
 
 
 def max_file_bytes() -> int:
-    """Return the number of bytes up to which a file of one image is read.
-
-    Raises:
-        ConfigError: if the variable `RAYSL_MAX_FILE_BYTES` is not a positive integer.
-    """
+    """Return the number of bytes up to which a file of one image is read."""
     return _chosen.get().max_file_bytes or _read(BYTES_VARIABLE, os.environ.get(BYTES_VARIABLE), MAX_FILE_BYTES)
 
 

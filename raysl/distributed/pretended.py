@@ -14,9 +14,6 @@ def pretended_world(num_ranks: int) -> Iterator[None]:
     >>> with pretended_world(64):
     ...     dist.world()
     64
-
-    Raises:
-        RuntimeError: if this process has a process group.
     """
     if torch_dist.is_available() and torch_dist.is_initialized():
         raise RuntimeError("ranks cannot be pretended in a process that is one of several")

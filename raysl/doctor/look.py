@@ -32,10 +32,6 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
         `address`, `nodes` (a dict each), `growth` (what an autoscaler may add up to; None without one), `all_reduce`
         and `images` (None where they were not measured), `storage` as `look_at_storage` returns it, with `nodes`,
         `notes` (what was left out, and why) and `problems`, a line each.
-
-    Raises:
-        ConfigError: if no cluster answers.
-        RunFailed: if Ray refuses the connection.
     """
     from raysl.cluster.connection import connect
     from raysl.doctor import cluster

@@ -129,9 +129,6 @@ def image_speed(cpus: float) -> dict[str, Any]:
 
     Returns:
         `images_per_s` and `cpus`.
-
-    Raises:
-        ConfigError: if no data task came to an end.
     """
     import ray.data
 

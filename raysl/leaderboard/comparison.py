@@ -157,11 +157,7 @@ class Comparison:
 
 
 def compare(reports: Sequence[RunReport]) -> Comparison:
-    """Compare reports, in their order.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Compare reports, in their order."""
     if not reports:
         raise ValueError("there is no report to compare")
     reports = [redacted(report) for report in reports]

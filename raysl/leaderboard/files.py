@@ -92,9 +92,6 @@ def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
 
     Returns:
         The URI of the page.
-
-    Raises:
-        ValueError: if there is no report.
     """
     comparison = compare(reports)
     texts = {

@@ -28,9 +28,6 @@ class RunsServer(ThreadingHTTPServer):
 
     Args:
         port: to listen on; 0 takes a free one.
-
-    Raises:
-        ConfigError: if the port is taken.
     """
 
     daemon_threads = True
@@ -52,11 +49,7 @@ class RunsServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/"
 
     def page(self) -> str:
-        """Return the page, at most `KEPT_S` old; several browsers wait for one to be made.
-
-        Raises:
-            ConfigError: if the storage fails.
-        """
+        """Return the page, at most `KEPT_S` old; several browsers wait for one to be made."""
         with self._lock:
             if self._made is None or time.monotonic() - self._made[0] > KEPT_S:
                 self._made = time.monotonic(), self.pages.html(is_served=True)

@@ -41,11 +41,7 @@ def compact(content: Any) -> str:
 
 
 def parse(text: str | bytes, path: str) -> tuple[list[Entry], SweepFacts]:
-    """Return the runs and the facts that such a text holds; numbers that were not finite come back as NaN.
-
-    Raises:
-        ConfigError: if the text has another format.
-    """
+    """Return the runs and the facts that such a text holds; numbers that were not finite come back as NaN."""
     try:
         content = read_record(text, path, {"format": Any, "entries": list[dict[str, Any]], "facts": dict})
         if content["format"] != FORMAT_VERSION:
@@ -96,12 +92,7 @@ _KINDS: dict[str, Any] = {
 
 
 def _number(value: float | None) -> float:
-    """Return a number of JSON.
-
-    Raises:
-        TypeError: if it is none.
-        OverflowError: if it is larger than any float.
-    """
+    """Return a number of JSON."""
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -84,11 +84,7 @@ def check_width(part: str, width: int, heads: int) -> None:
 
 
 def token_backbone(backbone: Backbone) -> TokenBackbone:
-    """Return the same backbone, typed as one with tokens.
-
-    Raises:
-        TypeError: if it has a patch size but no tokens.
-    """
+    """Return the same backbone, typed as one with tokens."""
     if not isinstance(backbone, TokenBackbone):
         raise TypeError(f"{type(backbone).__name__} has a patch_size and is not a TokenBackbone; derive it from that")
     return backbone
@@ -99,9 +95,6 @@ def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockM
 
     Args:
         min_block: patches in the smallest block; None for a ninth of a view's, as in BEiT.
-
-    Raises:
-        ConfigError: if the backbone has no patches.
     """
     low, high = setup.method.mask_share
     ratios = ((0.0, 0.0), ((low + high) / 2, (high - low) / 2))
@@ -136,9 +129,6 @@ def check_block_masks(setup: Setup, title: str) -> None:
 def multi_block_mask(setup: Setup, title: str) -> MultiBlockMask:
     """Return the mask of each view, its context and targets, from the settings of the method with its names; arguments
     are those of `patch_side`.
-
-    Raises:
-        ConfigError: if the backbone has no patches.
     """
     names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context", "max_context")
     settings = {name: getattr(setup.method, name) for name in names}

@@ -77,12 +77,7 @@ def library_config(name: str) -> Any:
 
 
 def read_published(name: str) -> tuple[Backbone, tuple[float, ...], tuple[float, ...]]:
-    """Return a published network, and the mean and deviation of its images.
-
-    Raises:
-        ConfigError: if its library has no such network or weights.
-        StorageError: if they cannot be downloaded.
-    """
+    """Return a published network, and the mean and deviation of its images."""
     config = library_config(name)
     backbone: type[Backbone] = resolve("backbone", config.name)
     network = backbone(config.at_random())
@@ -153,11 +148,7 @@ def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> 
 
 
 def read_classifier(checkpoint: Checkpoint) -> nn.Linear:
-    """Read the linear classifier from a checkpoint of method=supervised.
-
-    Raises:
-        ConfigError: if it is of another method.
-    """
+    """Read the linear classifier from a checkpoint of method=supervised."""
     if checkpoint.meta["method"] != "supervised":
         raise ConfigError(
             f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which knows no classes; set "
@@ -190,10 +181,6 @@ def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
 
     Args:
         key: of the teacher below `method`: `teacher`, or `teachers[0]`.
-
-    Raises:
-        ConfigError: with what to set instead.
-        StorageError: if a published network cannot be downloaded.
     """
     size = given.size or setup.method.views.size
     if is_path(given.teacher):

@@ -46,11 +46,7 @@ class AdaptedLinear(nn.Linear):
 
 
 def add_adapters(backbone: Backbone, config: AdapterConfig | None) -> None:
-    """Freeze a backbone and add adapters to its linear layers of these names, in place; nothing without settings.
-
-    Raises:
-        ConfigError: if it has no such layer.
-    """
+    """Freeze a backbone and add adapters to its linear layers of these names, in place; nothing without settings."""
     if config is None:
         return
     layers = {name: part for name, part in backbone.named_modules() if type(part) is nn.Linear}

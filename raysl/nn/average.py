@@ -79,11 +79,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state_dict`.
-
-        Raises:
-            ValueError: if it belongs to another network.
-        """
+        """Load the result of `state_dict`."""
         for name in dict.fromkeys([*self.values, *state]):
             here, there = (list(side[name].shape) if name in side else None for side in (self.values, state))
             if here != there:

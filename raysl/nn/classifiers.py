@@ -107,11 +107,7 @@ class StageHeads(nn.Module):
 
 @torch.no_grad()
 def vector_widths(pools: Sequence[tuple[str, Pool]], backbone: Backbone, size: int) -> list[int]:
-    """Return the widths of the vectors that stages become, for images of `size` pixels.
-
-    Raises:
-        ValueError: if a pool does not fit its stage.
-    """
+    """Return the widths of the vectors that stages become, for images of `size` pixels."""
     was_training = backbone.training
     images = torch.zeros(1, backbone.in_channels, size, size, device=next(backbone.parameters()).device)
     vectors = pooled_stages(backbone.eval(), images, pools)

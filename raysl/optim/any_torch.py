@@ -53,9 +53,6 @@ def optimizer_class(name: str, options: dict[str, Any]) -> type[Optimizer]:
 
     >>> optimizer_class("NAdam", {"momentum_decay": 0.004}).__name__
     'NAdam'
-
-    Raises:
-        ValueError: if there is none, it cannot be used here, or it does not take an option.
     """
     known = [
         known_name
@@ -85,11 +82,7 @@ def optimizer_class(name: str, options: dict[str, Any]) -> type[Optimizer]:
 
 
 def _try(kind: type[Any], options: dict[str, Any]) -> None:
-    """Take one step with the optimizer, so that wrong options are refused before a run begins.
-
-    Raises:
-        ValueError: if the optimizer refuses them.
-    """
+    """Take one step with the optimizer, so that wrong options are refused before a run begins."""
     try:
         optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
         optimizer.param_groups[0]["params"][0].grad = torch.zeros(2, 2)

@@ -42,9 +42,6 @@ def split_groups(method: HasBackbone, optim: OptimConfig, keep: Iterable[nn.Para
     `method.backbone.no_decay`, and parameters of at most one dimension, scales and shifts of normalisation and biases,
     as set by `optim.exclude_norm`, `optim.exclude_bias`, or `optim.exclude_norm_and_bias` for both. Tokens named in
     `optim.decay_tokens` decay nevertheless.
-
-    Raises:
-        ValueError: if the backbone names a parameter that it does not have.
     """
     named = dict(method.backbone.named_parameters())
     if unknown := sorted(method.backbone.no_decay() - named.keys()):

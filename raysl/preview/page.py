@@ -45,9 +45,6 @@ def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
     Args:
         name: a packaged configuration or a .yaml file.
         overrides: `key=value` settings.
-
-    Raises:
-        ConfigError: if there is no such configuration, setting or data, or the views cannot be made.
     """
     config = load_config(name, overrides)
     split: Split = resolve("source", config.data.name)(config.data).required("train")
@@ -87,9 +84,6 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
 
     Returns:
         The absolute path.
-
-    Raises:
-        ConfigError: if there is no such thing to show, or no file can be written there.
     """
     request = requested(name, overrides)
     samples = sample_views(request.split, request.recipe, request.seed, num, num_epochs)

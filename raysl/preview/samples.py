@@ -79,9 +79,6 @@ def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epoc
         recipe: how views are made of them.
         num: samples; all where there are fewer.
         num_epochs: epochs, from the first on.
-
-    Raises:
-        ConfigError: if the recipe cannot make its views.
     """
     index = spread_samples(split.num_samples, num) if split.is_random_access else sample_rows(split, num)
     read = read_images(split, index)

@@ -21,11 +21,7 @@ MAX_BY_CLASS = 30
 
 
 def reliability_figure(content: Mapping[str, Any]) -> str:
-    """Draw the diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error.
-
-    Raises:
-        ValueError, TypeError, KeyError: if it is something else.
-    """
+    """Draw the diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error."""
     bins = np.array([[float(value) for value in row] for row in content["bins"]])
     if bins.ndim != 2 or bins.shape[1] != 3 or not np.isfinite(bins).all() or bins.min() < 0:
         raise ValueError("bins are [mean confidence, share that is right, number of images]")
@@ -54,9 +50,6 @@ def per_class_figure(values_by_title: Mapping[str, Any], classes: Sequence[Any])
     Args:
         values_by_title: {title: {class: number}}.
         classes: names of the classes, for those that are given by their number; may be empty.
-
-    Raises:
-        ValueError, TypeError, AttributeError: if it is something else.
     """
     return "".join(_by_class(str(title), _named(values, classes)) for title, values in values_by_title.items())
 
@@ -90,11 +83,7 @@ def _class_row(name: str, value: float, end: float) -> str:
 
 
 def curves_figures(charts: Mapping[str, Any]) -> str:
-    """Drawings of lines: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}}.
-
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError: if it is something else.
-    """
+    """Drawings of lines: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}}."""
     drawings = []
     for title, content in charts.items():
         named = [(str(key), _points(points)) for key, points in content["lines"].items()]

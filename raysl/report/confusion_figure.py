@@ -20,11 +20,7 @@ LABEL_LETTERS, LETTER = 14, 6.6
 
 
 def confusion_figure(content: Mapping[str, Any]) -> str:
-    """Draw the heat map and the list of `raysl.benchmarks.suite.figures.confusion`.
-
-    Raises:
-        ValueError, TypeError, KeyError: if it is something else.
-    """
+    """Draw the heat map and the list of `raysl.benchmarks.suite.figures.confusion`."""
     parts = []
     classes, counts = content.get("classes"), content.get("counts")
     if classes and counts:

@@ -31,11 +31,7 @@ def report_json(report: RunReport) -> str:
 
 
 def parse_report_json(text: str | bytes, path: str) -> RunReport:
-    """Return the report of a report.json, without pictures; a `trained` of null comes back as NaN.
-
-    Raises:
-        ConfigError: if the file is no report of this format.
-    """
+    """Return the report of a report.json, without pictures; a `trained` of null comes back as NaN."""
     content = read_record(text, path)
     version = content.get("format")
     if version != FORMAT_VERSION:

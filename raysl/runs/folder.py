@@ -117,9 +117,6 @@ class RunFolder(Folder):
         """Make the folder and hold its lock while inside, as `locked`.
 
         A local folder that is made here goes again if an error comes before anything is written into it.
-
-        Raises:
-            RunInUse: if another driver holds the lock.
         """
         is_new = self.is_local and not self.exists()
         self.make()

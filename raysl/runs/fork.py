@@ -91,11 +91,7 @@ def _split_parent(parent: str) -> tuple[Folder, str | None]:
 
 
 def _is_done(folder: RunFolder, source: Folder, name: str | None) -> bool:
-    """Whether the run already is this fork.
-
-    Raises:
-        ConfigError: if it is another fork, or has begun by itself.
-    """
+    """Whether the run already is this fork; refuse a run that is another fork, or has begun by itself."""
     before = read_parents(folder)
     if not before and not checkpoint_names(folder):
         return False

@@ -43,9 +43,6 @@ def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
         where: conditions `key=value`, also with `!=`, `<`, `<=`, `>`, `>=`, that all have to hold. A key is `state`,
             `name`, `step`, `epoch`, `method`, `backbone`, a setting such as `optim.lr`, or a number such as
             `knn/k20/top1`.
-
-    Raises:
-        ConfigError: if the storage is not there, a condition is none, or no run has its key.
     """
     conditions = [_parsed(text) for text in where]
     root = Folder(absolute(storage))

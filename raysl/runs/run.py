@@ -128,11 +128,6 @@ def training(
         callbacks: see `raysl.pretrain`, as for the other arguments.
         until: epochs after which training pauses.
         stop: asks the run to save a checkpoint and stop.
-
-    Raises:
-        ConfigError: if the settings cannot work; no worker has started then.
-        RunFailed: if the loss became NaN, or workers were lost too often.
-        Stopped: if the process was asked to end, or the run by `stop`.
     """
     config = run_config(config)
     if until is not None and until < 1:

@@ -83,11 +83,7 @@ class RunSummary:
 
 
 def summarise(folder: RunFolder, name: str) -> RunSummary:
-    """Read the summary of a run; what is damaged in its folder becomes its state.
-
-    Raises:
-        StorageError: if the storage fails.
-    """
+    """Read the summary of a run; what is damaged in its folder becomes its state."""
     try:
         return _read(folder, name)
     except Damaged as error:

@@ -62,9 +62,6 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
 
     Schemes that pyarrow does not know (`https://`, `hf://`, `az://`) go through fsspec. Credentials that are `***`, as
     in stored settings, are left out, so that those of the environment apply.
-
-    Raises:
-        ConfigError: if the URI cannot be opened.
     """
     if not _is_uri(uri):
         return fs.LocalFileSystem(), absolute(uri)

@@ -122,11 +122,7 @@ def own_folder(folder: Folder, on_lost: OnLost = end_process) -> AbstractContext
 
 @contextmanager
 def own_local(folder: Folder) -> Iterator[None]:
-    """Own a local folder by a lock of the operating system; while it is owned, it counts as gone without that file.
-
-    Raises:
-        RunInUse: if another process owns it.
-    """
+    """Own a local folder by a lock of the operating system; while it is owned, it counts as gone without that file."""
     path, uri = Path(folder.path) / ".lock", folder.uri_of(".lock")
     with storage_errors("write", uri):
         opened = _open_lock(path)

@@ -84,11 +84,7 @@ class Distribution:
         return len(numbers)
 
     def at(self, share: float) -> Any:
-        """Return the value at a cumulative probability in [0, 1).
-
-        Raises:
-            ValueError: for a grid, from which nothing is drawn.
-        """
+        """Return the value at a cumulative probability in [0, 1)."""
         if self.kind == "grid":
             raise ValueError("a grid has all of its values")
         if self.kind == "choice":

@@ -51,9 +51,6 @@ def is_like_here(config: RunConfig) -> bool:
 def seconds_of(config: RunConfig) -> float | None:
     """Seconds of training of a run, by a few of its steps in this process, one of them left out as the first; None of
     a method that goes through all images before them.
-
-    Raises:
-        ConfigError: if the run could not work.
     """
     with only_errors(), torch.random.fork_rng(devices=[]):
         run = prepare(config)

@@ -107,9 +107,6 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
 
     Args:
         overrides: settings that they are measured with instead: data.limit=500.
-
-    Raises:
-        ConfigError: if there is no such checkpoint, or two are one.
     """
     checkpoints = {name: load_checkpoint(name) for name in sweep.checkpoints}
     uris = [loaded.uri for loaded in checkpoints.values()]

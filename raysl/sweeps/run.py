@@ -187,12 +187,7 @@ class SweepRun:
         return self.leaderboard()
 
     def run(self, signals: Any) -> Leaderboard:
-        """Run the trials that are left.
-
-        Raises:
-            ConfigError: if another sweep has this name, or trials have ended on other images.
-            RunFailed: if no trial finished; the leaderboard is written nevertheless.
-        """
+        """Run the trials that are left."""
         self.folder.make()
         with self.folder.locked():
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):

@@ -70,9 +70,6 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     Args:
         config: what it is measured by: benchmarks, images and seed; name and storage are those of the trial.
         settings: of it that vary.
-
-    Raises:
-        RunFailed: if a measurement failed.
     """
     folder = RunFolder.of(config)
     folder.make()

@@ -94,11 +94,7 @@ class SweepConfig:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What ranks, the first one first.
-
-        Raises:
-            ConfigError: if there are not as many modes as metrics.
-        """
+        """What ranks, the first one first."""
         metrics = [self.metric] if isinstance(self.metric, str) else self.metric
         modes: list[Mode] = list(self.mode) if isinstance(self.mode, list) else [self.mode] * len(metrics)
         if not metrics or len(modes) != len(metrics) or len(set(metrics)) < len(metrics):

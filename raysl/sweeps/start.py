@@ -45,13 +45,7 @@ class SweepStart:
         self.has_reported = len(plan.bases) > 1  # what some configurations report, others need not
 
     def run(self, signals: Any) -> None:
-        """Run the trials that are left.
-
-        Raises:
-            ConfigError: if no trial reports what the sweep looks at, or the sweep cannot go on.
-            RunFailed: if Ray ends.
-            Stopped: if the process was asked to end.
-        """
+        """Run the trials that are left."""
         plan = self.plan
         with waiting() as waits:
             waits.enter("starting Ray")

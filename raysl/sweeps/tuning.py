@@ -188,9 +188,6 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
     Args:
         retries: times that a trial that failed is tried again.
         checkpoints: names of what is measured and not trained.
-
-    Raises:
-        RunFailed: if Ray Tune ends by itself.
     """
     os.environ.update(_ENVIRONMENT)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders

@@ -126,11 +126,7 @@ class _Loading(Protocol):
 
 
 def as_stream(batches: BatchStream | Sequence[Batch], state: TrainState, plan: TrainPlan) -> BatchStream:
-    """Return the batches that `fit` was given as a stream.
-
-    Raises:
-        ConfigError: if it is neither, or the batches do not fit the plan and the method.
-    """
+    """Return the batches that `fit` was given as a stream."""
     if state.step >= plan.total_steps:
         log.warning(
             "nothing is left to train: the state is at step %d of %d; make a new one with TrainState.create, "

@@ -58,11 +58,7 @@ def check_expected_names(
 
 
 def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
-    """Compare the final metrics of a run with the expected ranges.
-
-    Raises:
-        RunFailed: if a number is missing or out of its range.
-    """
+    """Raise RunFailed if a final metric of a run is missing or outside of its expected range."""
     for name, (low, high) in config.train.expect.items():
         if name not in metrics:
             hint = did_you_mean(name, metrics)

@@ -39,9 +39,6 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
 
     Args:
         setup: of the run on GPUs; `setup.plan.world` ranks are pretended.
-
-    Raises:
-        ConfigError: if batches have targets in place of views.
     """
     if classes.method.targets(setup) is not None:
         raise ConfigError(f"raysl plan --gpu counts batches of views, and method={setup.method.name} has targets")

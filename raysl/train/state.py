@@ -167,9 +167,6 @@ class TrainState:
             folder: the folder.
             metrics: numbers to store with it.
             tensors: the result of `tensors`; by default it is called, so every rank has to call `save`.
-
-        Raises:
-            OSError: if the disk is full or fails.
         """
         folder.mkdir(parents=True, exist_ok=True)
         tensors = tensors or self.tensors()
@@ -247,11 +244,7 @@ def _lay_out_state(optimizer: Optimizer) -> None:
 
 
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
-    """Refuse to go on from a checkpoint of another method.
-
-    Raises:
-        ConfigError: if the methods differ.
-    """
+    """Refuse to go on from a checkpoint of another method."""
     if meta["method"] != config.method.name:
         raise ConfigError(
             f"{uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "

@@ -62,11 +62,7 @@ def _norms(method: nn.Module) -> list[_BatchNorm]:
 
 
 def check_heads(method: Method) -> None:
-    """Refuse a method of which nothing would train while its backbone waits.
-
-    Raises:
-        ConfigError: if all its trainable parameters are the backbone's.
-    """
+    """Refuse a method of which nothing would train while its backbone waits."""
     inside = {id(parameter) for parameter in method.backbone.parameters()}
     if all(id(parameter) in inside for parameter in method.parameters() if parameter.requires_grad):
         raise ConfigError(
@@ -76,11 +72,7 @@ def check_heads(method: Method) -> None:
 
 
 def check_warm_heads(config: RunConfig) -> None:
-    """Refuse a random backbone that waits.
-
-    Raises:
-        ConfigError: if the run begins with random weights.
-    """
+    """Refuse a random backbone that waits."""
     train = config.train
     if train.warm_heads is None or config.method.weights is not None or config.backbone.is_pretrained:
         return

@@ -58,9 +58,6 @@ def unpacked(name: str) -> str:
 
     >>> Path(unpacked("cifar10/simclr")).name
     'checkpoint_000007800'
-
-    Raises:
-        ConfigError: if the cache folder cannot be written.
     """
     source = next((FOLDER / name).glob("checkpoint_*"))
     digest = hashlib.sha256((source / "meta.json").read_bytes()).hexdigest()[:12]  # it has the hashes of the others

@@ -90,9 +90,6 @@ def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | N
     Args:
         node: the group of the schedule, with VISSL's defaults in it.
         scaling: how VISSL scales it; None if it does not.
-
-    Raises:
-        ConfigError: for a schedule that raysl has not.
     """
     name = node.get("name")
     if name == "composite":

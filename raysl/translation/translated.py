@@ -144,11 +144,7 @@ class Translation:
         return tree
 
     def config(self) -> RunConfig:
-        """Return the settings that the result is, checked.
-
-        Raises:
-            ConfigError: if raysl refuses one of them.
-        """
+        """Return the settings that the result is, checked."""
         return from_dict({"name": self.name, **self.tree()})
 
     def defaults(self) -> list[str]:

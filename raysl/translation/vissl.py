@@ -32,9 +32,6 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
 
     Args:
         chosen: raysl's settings that the user gives beside it, by dotted key.
-
-    Raises:
-        ConfigError: if it is no such configuration, or one that has no counterpart at all.
     """
     settings = _in_one_layout(tree)
     theirs = Theirs(settings, DEFAULTS)

@@ -12,11 +12,7 @@ FROZEN = "MODEL.TEMP_FROZEN_PARAMS_ITER_MAP"
 
 
 def translate_method(out: Translation, batch_size: int) -> None:
-    """Translate the loss with its settings, and the head.
-
-    Raises:
-        ConfigError: for a loss that raysl has no method for.
-    """
+    """Translate the loss with its settings, and the head."""
     name = out.theirs.text("LOSS.name")
     if name not in METHODS:
         known = ", ".join(METHODS)

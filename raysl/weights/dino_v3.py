@@ -79,11 +79,7 @@ def with_whole_biases(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def settings_of(tensors: Tensors, where: str) -> dict[str, Any]:
-    """Return the settings of raysl's ViT that these tensors show, beside those of any ViT.
-
-    Raises:
-        ConfigError: if its periods do not rise in a geometric row from 1.
-    """
+    """Return the settings of raysl's ViT that these tensors show, beside those of any ViT."""
     settings: dict[str, Any] = {"position": "rope", "norm_eps": NORM_EPS, "rope_base": BASE}
     if PERIODS not in tensors:
         return settings

@@ -116,11 +116,7 @@ def _timm_call(net: ViT) -> str:
 
 
 def to_detectron2(loaded: Loaded) -> Written:
-    """Write a pickle of arrays with Detectron2's names of a ResNet (stem, res2 to res5, shortcut, norm).
-
-    Raises:
-        ConfigError: if Detectron2 has no such ResNet.
-    """
+    """Write a pickle of arrays with Detectron2's names of a ResNet (stem, res2 to res5, shortcut, norm)."""
     net = _usual_resnet(loaded.backbone, "Detectron2", (50, 101, 152, 18, 34))
     arrays = {detectron2_name(name): t.numpy() for name, t in _tensors(net).items() if "num_batches" not in name}
     content = pickle.dumps({"model": arrays, "__author__": "raysl", "matching_heuristics": True})

@@ -34,11 +34,7 @@ _BROKEN = (
 
 
 def is_checkpoint(uri: str) -> bool:
-    """Whether a URI leads to a run or a checkpoint of raysl, and not to one file.
-
-    Raises:
-        ConfigError: if nothing is there, or it is another folder.
-    """
+    """Whether a URI leads to a run or a checkpoint of raysl, and not to one file."""
     _, info = stat_uri(absolute(uri))
     if info.type == fs.FileType.NotFound:
         raise ConfigError(

@@ -68,9 +68,6 @@ def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any
 
     Returns:
         The URI of the checkpoint.
-
-    Raises:
-        ConfigError: if the storage fails.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.state_dict().items()}
     (draft / BACKBONE_FILE).write_bytes(to_safetensors(state))

@@ -126,9 +126,6 @@ def measure_stages(
         tried: the setting that is chosen on held-out images, such as `learning rate`.
         classify: from training rows, features [N, D] of test rows and the name of the stage to shares of the classes
             [N, K], and what each of the things that were tried gave.
-
-    Raises:
-        ConfigError: if a feature is not finite, or a label is outside of the classes.
     """
     check_sets(train, test, num_classes)
     metrics: list[Metric] = []

@@ -15,9 +15,6 @@ Classify = Callable[[FeatureSet, Tensor], Tensor]
 def fitting_labels(labels: tuple[int, ...], images: Labelled) -> tuple[tuple[int, ...], list[str]]:
     """Return the numbers of labels that every class has enough images for, and a line on the others; see
     `Benchmark.fit_to`.
-
-    Raises:
-        ConfigError: if a class has too few images for any.
     """
     if not labels:
         return labels, []
@@ -46,9 +43,6 @@ def few_label_metrics(
         draws: random choices of them.
         what: begins the titles, such as `kNN`.
         classify: learns from some rows.
-
-    Raises:
-        ValueError: if a class has fewer images.
     """
     if not labels:
         return []

@@ -20,11 +20,7 @@ _DRAW = 103  # part of random keys
 
 
 def binary_labels(rows: FeatureSet, split: str, num_classes: int) -> FeatureSet:
-    """Return the same rows with labels [N, K] of 1 present, 0 absent and -1 ignore; an image with one label has one 1.
-
-    Raises:
-        ConfigError: if a feature is not finite.
-    """
+    """Return the same rows with labels [N, K] of 1 present, 0 absent and -1 ignore; one label becomes one 1."""
     rows.check_finite(split)
     labels = torch.from_numpy(one_against_rest(rows, split, num_classes)).to(rows.labels.device)
     return replace(rows, labels=labels)

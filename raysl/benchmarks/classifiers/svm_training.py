@@ -140,14 +140,11 @@ def learned_classes(train: FeatureSet, labels: Labels) -> Int64s:
 
 
 def warn_of_classes(test_labels: Labels, learned: Int64s, name: str) -> None:
-    """Warn of classes that have no average precision.
+    """Warn of classes that have no average precision; refuse images of which no class has one.
 
     Args:
         test_labels: [N, K] of 1 present, 0 absent and -1 ignore.
         learned: classes with a machine.
-
-    Raises:
-        ConfigError: if no class has one.
     """
     is_present, is_absent = (test_labels == 1).any(axis=0), (test_labels == 0).any(axis=0)
     is_learned = np.isin(np.arange(test_labels.shape[1]), learned)

@@ -72,11 +72,7 @@ class TargetBenchmark(TrainingBenchmark):
     @classmethod
     @abstractmethod
     def data(cls, config: Any) -> DataConfig:
-        """Return the settings of the source.
-
-        Raises:
-            ConfigError: if there is no path.
-        """
+        """Return the settings of the source."""
 
     @classmethod
     @override
@@ -106,11 +102,7 @@ class TargetBenchmark(TrainingBenchmark):
         """Compute the numbers from what `TargetMethod.measure` returned for all test images."""
 
     def run_of(self, context: Context) -> RunConfig:
-        """Return the settings of the training run, see `named_run`.
-
-        Raises:
-            ConfigError: if training and test images have other classes.
-        """
+        """Return the settings of the training run, see `named_run`."""
         config, measured, course = self.config, context.checkpoint.config, self.course(context)
         data = replace(self.data(config), **{name: getattr(context.data, name) for name in SEEN})
         source = self.Source(data)

@@ -88,9 +88,6 @@ class BoxSplit(TargetSplit):
         Args:
             with_apart: whether those that stand apart are among them: VOC's difficult objects are trained on, as in
                 Detectron2, and COCO's crowds, which have no box of one object, are not.
-
-        Raises:
-            ConfigError: if none is left.
         """
         trainable: list[Objects] = []
         numbers: list[int] = []

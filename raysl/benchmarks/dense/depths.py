@@ -49,9 +49,6 @@ def depth_split(folder: Folder, chosen: str) -> DepthSplit:
     Args:
         chosen: folder inside, with a folder for each scene; or a list that ends in .txt, whose lines have the address
             of an image and that of its depths, from the folder that the list is in. Lines with `None` are left out.
-
-    Raises:
-        ConfigError: if the list, the folder or a file is not there.
     """
     pairs = _listed(folder, chosen) if chosen.endswith(".txt") else _scenes(folder, chosen)
     pairs.sort()

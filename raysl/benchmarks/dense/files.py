@@ -84,11 +84,7 @@ class Files:
         return self.decoded(number, decode)
 
     def decoded(self, number: int, decoder: Callable[[bytes], T]) -> T:
-        """Read and decode a file.
-
-        Raises:
-            ConfigError: if the file is gone, or the decoder says that it is broken.
-        """
+        """Read and decode a file."""
         try:
             return decoder(self.read(number))
         except CorruptImage as error:
@@ -178,20 +174,12 @@ class PairedSplit(TargetSplit):
 
 
 def lines_of(folder: Folder, name: str) -> list[str]:
-    """Read the first word of each non-empty line of a list: names of images.
-
-    Raises:
-        ConfigError: if the list is missing, not text, or empty.
-    """
+    """Read the first word of each non-empty line of a list: names of images."""
     return [words[0] for words in rows_of(folder, name)]
 
 
 def rows_of(folder: Folder, name: str) -> list[list[str]]:
-    """Read the words of each non-empty line of a list.
-
-    Raises:
-        ConfigError: if the list is missing, not text, or empty.
-    """
+    """Read the words of each non-empty line of a list."""
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
     try:

@@ -47,11 +47,7 @@ def map_stages(backbone: nn.Module) -> list[MapStage]:
 
 
 def chosen_stages(backbone: nn.Module, names: Sequence[str]) -> list[MapStage]:
-    """Return the stages with these names; by default the last one that is a map.
-
-    Raises:
-        ConfigError: if a name is not a map of this backbone.
-    """
+    """Return the stages with these names; by default the last one that is a map."""
     stages = {stage.name: stage for stage in map_stages(backbone)}
     if not names:
         return [list(stages.values())[-1]]

@@ -44,9 +44,6 @@ def davis_videos(folder: Folder, chosen: str, resolution: str, limit: int | None
         chosen: the list in `ImageSets/2017`, as `val`.
         resolution: folder of frames and masks, as `480p`.
         limit: of videos, an even share; None takes all.
-
-    Raises:
-        ConfigError: if a list, a frame or a mask is not there, or a video has fewer than three frames.
     """
     listed = f"ImageSets/2017/{chosen}.txt"
     names = lines_of(folder, listed)

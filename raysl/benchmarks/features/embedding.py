@@ -43,9 +43,6 @@ class StagedNetwork(nn.Module):
         network: from normalised images [B, C, H, W] to [B, D].
         stages: `FEATURES` for that, and names of stages of a `Backbone`, each of which becomes its mean over all
             places.
-
-    Raises:
-        ValueError: if it has no such stage.
     """
 
     def __init__(self, network: nn.Module, stages: Sequence[str]) -> None:
@@ -117,9 +114,6 @@ def embed(
         index: int64 [B].
         data: gives sizes and normalisation.
         device: where they are computed.
-
-    Raises:
-        CorruptImage: if an image and all that could replace it are broken.
     """
     read = read_rows(split, index, data)
     networks = {name: StagedNetwork(model, (FEATURES,)) for name, model in models.items()}

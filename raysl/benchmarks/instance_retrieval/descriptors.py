@@ -52,9 +52,6 @@ class Describer:
 
     Args:
         data: gives normalisation and channels.
-
-    Raises:
-        ValueError: if the stage, or the class token that the pooling needs, does not exist.
     """
 
     def __init__(self, network: nn.Module, data: DataConfig, recipe: Recipe) -> None:

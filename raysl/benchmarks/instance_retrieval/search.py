@@ -55,11 +55,7 @@ class Search:
     cut: int | None = None
 
     def check(self) -> InstanceSet:
-        """Read the dataset; refuse what cannot be measured, before a network runs.
-
-        Raises:
-            ConfigError: if the dataset is not whole, or the whitening would be learned on the images that are searched.
-        """
+        """Read the dataset; refuse what cannot be measured, before a network runs."""
         dataset = load(self.dataset, self.path, self.query_splits)
         if self.distractors is not None:
             self._check_apart("distractors", self.distractors)
@@ -76,12 +72,7 @@ class Search:
         return dataset
 
     def run(self, context: Context, ks: Sequence[int] = ()) -> dict[str, Scored]:
-        """Score all queries, by the task's name.
-
-        Raises:
-            ConfigError: as `check`, or if images are broken.
-            ValueError: if the network has no such stage, or the whitening is wider than its descriptors.
-        """
+        """Score all queries, by the task's name."""
         images = self.check()
         describer = Describer(context.network, context.data, self.recipe)
         whitening = None

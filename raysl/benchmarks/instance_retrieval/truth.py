@@ -82,11 +82,7 @@ class ImageFiles:
 
 
 def folder_of(path: str | None, dataset: str) -> Folder:
-    """Return the folder of a dataset.
-
-    Raises:
-        ConfigError: if none was given, or it is not there.
-    """
+    """Return the folder of a dataset."""
     if path is None:
         raise ConfigError(f"{dataset} needs path=, the folder of its images and ground truth")
     folder = Folder(path)
@@ -96,11 +92,7 @@ def folder_of(path: str | None, dataset: str) -> Folder:
 
 
 def places(values: Any, num: int, where: str, first: int = 0) -> Int64s:
-    """Parse numbers of images in a database of `num`, int64 [P], that are counted from `first`.
-
-    Raises:
-        ConfigError: if one is outside of it, or no integer.
-    """
+    """Parse numbers of images in a database of `num`, int64 [P], that are counted from `first`."""
     array = np.atleast_1d(np.asarray(values))
     if array.size == 0:
         return np.empty(0, np.int64)

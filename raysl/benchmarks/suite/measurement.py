@@ -61,11 +61,7 @@ class Report:
     checkpoint: str = ""
 
     def check(self) -> None:
-        """Raise if a benchmark failed.
-
-        Raises:
-            RunFailed: with the reason of each.
-        """
+        """Raise RunFailed with the reasons if a benchmark failed."""
         if self.failures:
             reasons = "\n".join(f"the benchmark {name} failed: {reason}" for name, reason in self.failures.items())
             raise RunFailed(f"{reasons}\nall others were measured and stored; the next start measures what is missing")
@@ -101,9 +97,6 @@ class Measurement:
         images: those that the report shows.
         suites: whose parts are among the benchmarks.
         usual: settings of these parts before the changes of the command.
-
-    Raises:
-        ConfigError: if the backbone has not the stages that a benchmark asks for, or does not allow its settings.
     """
 
     def __init__(

@@ -39,11 +39,7 @@ class Comparison:
     path: str
 
     def check(self) -> None:
-        """Fail where a benchmark has; see `Report.check`.
-
-        Raises:
-            RunFailed: with the reasons.
-        """
+        """Raise RunFailed with the reasons if a benchmark failed."""
         for report in self.reports:
             report.check()
 
@@ -144,9 +140,6 @@ def watch(
         benchmarks, overrides, trust_code: as of `raysl.benchmark`.
         sleep: pauses for so many seconds.
         suite, root: as of `raysl.benchmark`.
-
-    Raises:
-        ConfigError: as `raysl.benchmark`, and if there is no such folder.
     """
     folder = Folder(run)
     if not folder.exists():
@@ -197,9 +190,6 @@ def is_last(checkpoint: Folder, trust_code: bool = False) -> bool:
 
     Args:
         trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
-
-    Raises:
-        ConfigError: if it cannot be read, or names code that is not trusted.
     """
     meta = read_meta(checkpoint)
     text = checkpoint.read(SETTINGS_FILE).decode()

@@ -80,11 +80,6 @@ def held_out_results(
         run: as `named_run` gives it.
         keep_checkpoints: else they are deleted when the results are stored in the folder of the run.
         more: makes further tensors of the result of the run, to be stored with those.
-
-    Raises:
-        ConfigError: if the run cannot work.
-        RunFailed: if it fails; see `raysl.pretrain`.
-        Stopped: if the process was asked to end; the next start goes on.
     """
     folder = RunFolder.of(run)
     results = _read(outlast(partial(folder.read_if_there, FILE)))

@@ -120,11 +120,7 @@ def image_size(image: Encoded) -> tuple[int, int]:
 
 @contextmanager
 def open_image(data: bytes) -> "Iterator[Image]":
-    """Open a file of one of FORMATS and of an allowed size with Pillow; every failure becomes a CorruptImage.
-
-    Raises:
-        CorruptImage: if Pillow cannot open it, or fails on it within the `with` block.
-    """
+    """Open a file of one of FORMATS and of an allowed size with Pillow; every failure becomes a CorruptImage."""
     from PIL import Image, UnidentifiedImageError
 
     quiet_pillow()

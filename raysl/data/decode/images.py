@@ -80,9 +80,6 @@ def check_readable(split: Split, what: str) -> None:
 
     Args:
         what: which they are, "training" or "held-out".
-
-    Raises:
-        ConfigError: with the first broken ones.
     """
     broken: list[str] = []
     with quiet_libraries(), limiting(split.limits):

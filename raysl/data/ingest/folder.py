@@ -151,11 +151,7 @@ def _first_changed(
 
 
 def read_manifest(system: fs.FileSystem, folder: str) -> Json:
-    """Read the manifest of a finished ingest.
-
-    Raises:
-        ConfigError: if it is missing, cannot be read, or has another format.
-    """
+    """Read the manifest of a finished ingest."""
     path = f"{folder}/{MANIFEST_FILE}"
     with storage_errors("read", path):
         try:

@@ -138,11 +138,7 @@ class Inspection:
         return "\n".join(lines)
 
     def write(self, folder: Folder) -> None:
-        """Write `check.jsonl`, an object for each finding, and `check.json`, the totals.
-
-        Raises:
-            ConfigError: if the folder cannot be written.
-        """
+        """Write `check.jsonl`, an object for each finding, and `check.json`, the totals."""
         folder.make()
         lines = [
             json.dumps({"split": f.split, "index": f.index, "name": f.name, "problems": f.problems}) + "\n"

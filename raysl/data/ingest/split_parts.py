@@ -72,11 +72,7 @@ def warn_of_notes(splits: Iterable[Split]) -> None:
 
 
 def open_splits(source: Source) -> dict[str, Split]:
-    """Open the splits of a dataset, by name.
-
-    Raises:
-        ConfigError: if it has none, or its sources are paired.
-    """
+    """Open the splits of a dataset, by name."""
     config: DataConfig = source.config
     splits = {name: split for name in SPLITS if (split := source.optional(name)) is not None}
     if not splits:

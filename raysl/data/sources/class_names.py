@@ -17,13 +17,10 @@ _SHOWN = 5
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:
-    """Refuse integers that cannot be labels.
+    """Refuse labels below -1 or above LARGEST, and of several a label that is not -1, 0 or 1.
 
     Args:
         labels: int [N], or [N, K] of a multi-label dataset.
-
-    Raises:
-        ConfigError: if a label is below -1 or above LARGEST, or one of several is not -1, 0 or 1.
     """
     if labels.ndim == 1:
         check_range(int(labels.min(initial=-1)), int(labels.max(initial=-1)), origin)
@@ -35,14 +32,11 @@ def check_numbers(labels: np.ndarray, origin: str) -> None:
 
 
 def check_range(least: int, most: int, origin: str, num_classes: int | None = None) -> None:
-    """Refuse integers that cannot be labels, or have no class.
+    """Refuse labels below -1, above LARGEST, or not below `num_classes`.
 
     Args:
         least, most: the smallest and the largest label.
         num_classes: number of classes; default: any.
-
-    Raises:
-        ConfigError: if a label is below -1 or above LARGEST, or is not below `num_classes`.
     """
     if least < -1:
         raise ConfigError(f"{origin} has the label {least}; labels are 0, 1, ..., and -1 is unlabelled")

@@ -99,9 +99,6 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
         table: with the columns of `label_columns`.
         label_column: column that the user names, which must exist; the default may be missing; None: none are read.
         as_names: whether labels that look like numbers are names.
-
-    Raises:
-        ConfigError: if the column is missing or cannot be read.
     """
     if label_column is None or not table.names:
         return None

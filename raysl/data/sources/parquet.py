@@ -140,11 +140,7 @@ class ParquetListing:
 
 
 def list_parquet_files(uri: str) -> ParquetListing:
-    """List the Parquet files at a path or URI, sub-folders included.
-
-    Raises:
-        ConfigError: if there are none to use, or the folder holds an unfinished ingest.
-    """
+    """List the Parquet files at a path or URI, sub-folders included."""
     system, info = stat_uri(uri)
     if info.type == fs.FileType.File:
         # a file that the user names is used whatever a manifest beside it says

@@ -78,9 +78,6 @@ def find_labelling(
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
         given: names of the classes in the settings; may be empty.
         training: labelling of the training images; None for these themselves.
-
-    Raises:
-        ConfigError: naming a file that cannot be read, or whose labels are of no class.
     """
     schema = next(iter(footers.schemas.values()))
     kind = label_kind(schema, column)

@@ -72,10 +72,6 @@ def find_classes(
         column: of texts or floats.
         classes: names of the classes; empty: those of the labels.
         as_names: whether texts that look like numbers are names.
-
-    Raises:
-        ConfigError: naming a file that cannot be read, that has a label of no class, or that has names where another
-            has numbers.
     """
 
     def read(path: str) -> np.ndarray:

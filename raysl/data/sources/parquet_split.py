@@ -81,10 +81,6 @@ class ParquetSplit(Split):
         training: the training images, whose classes number held-out labels; None for these themselves.
         versions: of the files, by their paths.
         manifest: what the manifest of an ingest says about exactly these files; default: their footers are read.
-
-    Raises:
-        ConfigError: if a file cannot be read or has no images, or its labels are of another kind than those of the
-            first file or of no known class.
     """
 
     def __init__(

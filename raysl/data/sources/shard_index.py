@@ -92,10 +92,6 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
         shards: tars.
         label_key: field of the label in `.json` members; None: these are not read.
         folder: of the indices; default: beside the shards.
-
-    Raises:
-        ConfigError: if a shard is damaged or has a label that is neither number nor text, or if the index of a remote
-            one cannot be written.
     """
     known = read_summaries(shards, label_key, folder)
     if known is not None:
@@ -197,11 +193,7 @@ _BROKEN = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, R
 
 
 def _check(index: ShardIndex, num_bytes: int | None) -> None:
-    """Refuse an index whose columns are not as `_index_tar` makes them, or which leads out of its shard.
-
-    Raises:
-        ValueError: saying what is wrong.
-    """
+    """Refuse an index whose columns are not as `_index_tar` makes them, or which leads out of its shard."""
     numbers = (index.offsets, index.sizes, index.labels)
     if any(column.dtype != np.int64 for column in numbers) or index.keys.dtype.kind != "S":
         raise ValueError("a column has another type")

@@ -101,11 +101,7 @@ def to_bytes(texts: Sequence[Any]) -> NDArray[np.uint8]:
 
 
 def from_bytes(stored: NDArray[np.uint8]) -> list[Any]:
-    """Return what `to_bytes` was called with.
-
-    Raises:
-        ValueError: if it is no list.
-    """
+    """Return what `to_bytes` was called with."""
     texts = json.loads(stored.tobytes())
     if not isinstance(texts, list):
         raise ValueError("a column is no list")

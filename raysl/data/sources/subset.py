@@ -29,9 +29,6 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
 
     For training images, `subset` comes first; `limit`, `balanced` and `skip` then choose among the listed images.
     For held-out images, only `limit` counts. Images for which much more than their own bytes is read cause a warning.
-
-    Raises:
-        ConfigError: if the settings need images that do not exist.
     """
     part = _choose(split, config, name == "train")
     if isinstance(part, Subset) and not part.is_random_access and (times := part.read_times) > MOST_TIMES:

@@ -41,11 +41,7 @@ class Table:
         return f"{self.uri}, row {row + 1}" if self.lines is None else f"{self.uri}, line {self.lines[row]}"
 
     def column(self, name: str, setting: str) -> list[Any]:
-        """Return the values of a column; none of a table without rows.
-
-        Raises:
-            ConfigError: if there is none of this name, with the setting that names it, or a text has a line break.
-        """
+        """Return the values of a column; none of a table without rows."""
         if not self.names:
             return []
         if name not in self.columns:
@@ -66,9 +62,6 @@ def read_table(uri: str, key: str, choose: Choice) -> Table:
         uri: of a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
         key: name of a column; the delimiter of a .csv or .tsv is the one that gives its header such a column.
         choose: of the names of all columns, those to read. Of a .jsonl the columns are the fields of the first line.
-
-    Raises:
-        ConfigError: if the file is missing, a line cannot be read, or two columns that are read have one name.
     """
     kind = plain_name(uri)
     if kind.endswith((".parquet", ".pq")):
@@ -79,11 +72,7 @@ def read_table(uri: str, key: str, choose: Choice) -> Table:
 
 
 def read_text(uri: str) -> str:
-    """Read a text.
-
-    Raises:
-        ConfigError: if the file is missing, is not UTF-8, or has a NUL.
-    """
+    """Read a text in UTF-8; one with a NUL is refused."""
     content = read_whole(uri)
     try:
         text = content.decode("utf-8-sig")

@@ -109,12 +109,8 @@ class AlexNet(Backbone):
         """Names of the stages that `forward` returns."""
         return ("features",)
 
+    @override
     def forward(self, images: Tensor) -> Tensor:
-        """Return features [B, feature_dim] of normalised images [B, 3, H, W].
-
-        Raises:
-            ValueError: if images of this size do not fit.
-        """
         return self.stages(images, ["features"])["features"]
 
     @override

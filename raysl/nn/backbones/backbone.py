@@ -77,11 +77,7 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def info(cls, config: Any) -> BackboneInfo:
-        """Return the facts of the network with these settings, see `without_weights`.
-
-        Raises:
-            ConfigError: if the settings make no network.
-        """
+        """Return the facts of the network with these settings, see `without_weights`."""
         network = cls.without_weights(config)
         return BackboneInfo(
             network.feature_dim,

@@ -18,9 +18,6 @@ def check_freeze(names: Sequence[str], info: BackboneInfo, backbone: str) -> Non
     Args:
         names: value of `backbone.freeze`.
         info: facts of the network.
-
-    Raises:
-        ConfigError: with the known stages.
     """
     if unknown := [name for name in names if name != ALL and name not in info.stages]:
         stages = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
@@ -42,9 +39,6 @@ def freeze(backbone: Backbone, names: Sequence[str]) -> None:
 
     Args:
         names: of its stages, or `all`; an empty list freezes nothing.
-
-    Raises:
-        ConfigError: if a name is not a stage.
     """
     known = list(backbone.stage_widths)
     check_freeze(

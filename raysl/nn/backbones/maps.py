@@ -31,9 +31,6 @@ def last_map(info: BackboneInfo) -> str:
     >>> from raysl.nn.backbones.resnet import ResNet
     >>> last_map(ResNet.info(ResNet.Config(depth=18)))
     'res5'
-
-    Raises:
-        ConfigError: if the backbone names no stage in front of its features.
     """
     names = list(info.stages)
     place = names.index(info.feature_stages[0]) if info.feature_stages and info.feature_stages[0] in names else 0
@@ -43,11 +40,7 @@ def last_map(info: BackboneInfo) -> str:
 
 
 def features_and_map(backbone: Any, images: Tensor, stage: str) -> tuple[Tensor, Tensor]:
-    """Return features [B, feature_dim] and a stage as a map [B, C, h, w], from one pass of a backbone.
-
-    Raises:
-        ValueError: if the stage is no map.
-    """
+    """Return features [B, feature_dim] and a stage as a map [B, C, h, w], from one pass of a backbone."""
     outputs = backbone.stages(images, [stage, *backbone.feature_stages])
     values = as_map(backbone, outputs[stage], images)
     if values is None:

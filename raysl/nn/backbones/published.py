@@ -49,11 +49,7 @@ class File:
     revision: str | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Read the file's tensors by name.
-
-        Raises:
-            ConfigError: if it holds anything else.
-        """
+        """Read the file's tensors by name."""
         try:
             if self.path.suffix == ".safetensors":
                 return load_file(self.path)

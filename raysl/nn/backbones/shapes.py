@@ -68,9 +68,6 @@ def measure_cost(kind: type[Backbone], config: Any, image_size: int = 224) -> Co
     >>> from raysl.nn.backbones.resnet import ResNet
     >>> measure_cost(ResNet, ResNet.Config(depth=50))
     Cost(feature_dim=2048, parameters=23508032, flops=8174272512, image_size=224)
-
-    Raises:
-        ConfigError: if the settings make no network.
     """
     network = kind.without_weights(config).to("meta").eval()
     with FlopCounterMode(display=False) as counter:

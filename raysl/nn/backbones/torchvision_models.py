@@ -109,11 +109,7 @@ class TorchvisionModel(WrappedBackbone):
         return self._build_whole()[0]
 
     def library_options(self) -> dict[str, Any]:
-        """Return the arguments with which `torchvision.models.get_model` makes this network.
-
-        Raises:
-            ConfigError: if torchvision makes none like it.
-        """
+        """Return the arguments with which `torchvision.models.get_model` makes this network."""
         if self.in_channels != CHANNELS:
             raise ConfigError(
                 f"torchvision has no {self.title} of {self.in_channels} channels; safetensors and export take any"

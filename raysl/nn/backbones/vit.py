@@ -265,9 +265,6 @@ class ViT(TokenBackbone):
                 layer norm, and `mean`, concatenated [B, 2 D] and [B, 5 D], as in DINOv2's linear evaluation
                 (`create_linear_input` of its code); `classes`, where it is the output: the mean of the class token and
                 the registers [B, D].
-
-        Raises:
-            ValueError: if a name is not a stage of this network; the message lists the stages.
         """
         known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}

@@ -73,11 +73,7 @@ class WrappedBackbone(Backbone):
         return ("features",)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features [B, feature_dim] of normalised images [B, 3, H, W].
-
-        Raises:
-            ValueError: if images of this size do not fit; the message has sizes that do.
-        """
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
         with self._size_errors(images):
             return self.network(images)  # type: ignore[no-any-return]
 
@@ -182,11 +178,7 @@ def replace_drop_path(network: nn.Module, kind: type[nn.Module], rate_of: str) -
 
 
 def check_known(model: str, names: Collection[str], library: str) -> None:
-    """Refuse a name that a library does not have.
-
-    Raises:
-        ConfigError: with similar names, or with some known ones.
-    """
+    """Refuse a name that a library does not have."""
     if model in names:
         return
     near = difflib.get_close_matches(model, names, n=3)

@@ -204,11 +204,7 @@ class Callback:
 
 
 def configured(config: RunConfig) -> tuple[Callback, ...]:
-    """Build the callbacks of `config.callbacks`, in that order.
-
-    Raises:
-        ConfigError: if a class is not a callback, needs other arguments than its settings, or refuses them.
-    """
+    """Build the callbacks of `config.callbacks`, in that order."""
     callbacks = []
     for key, settings in config.callbacks.items():
         kind = resolve("callback", settings.name)

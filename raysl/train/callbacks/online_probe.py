@@ -186,11 +186,7 @@ class Head:
         return {**{name: value.cpu().clone() for name, value in tensors.items()}, "step": self.step}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what `stored` has returned.
-
-        Raises:
-            ConfigError: if it is for other features or classes.
-        """
+        """Take over what `stored` has returned."""
         if stored["weight"].shape != self.weight.shape:
             raise ConfigError(
                 f"the checkpoint's online probe is {list(stored['weight'].shape)}, and here it is "
@@ -202,11 +198,7 @@ class Head:
 
 
 def check_probe(train: Split, recipe: ViewRecipe) -> None:
-    """Refuse images or views on which no classifier can be trained along.
-
-    Raises:
-        ConfigError: without one label of each image, or with views that are tiles of it.
-    """
+    """Refuse images without exactly one label each, and views that are tiles of an image."""
     why = None
     if not train.classes:
         why = "trains a classifier, and the training images have no labels"
