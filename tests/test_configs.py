@@ -1,6 +1,7 @@
 """Every packaged configuration loads, builds, and makes the views that its method takes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,10 @@ def test_sweeps_load_and_depart_from_a_config(name: str) -> None:
     starts = load_starts(space, rest)
     assert list(starts) == space.configs
     assert {start.train.epochs for start in starts.values()} <= {3}
+
+
+def test_the_zoo_of_cifar10_is_ranked_by_the_vote_of_lightlys_table() -> None:
+    space, rest = load_sweep("sweep/cifar10_zoo", ["data.path=/images"])
+    start = load_starts(space, rest)["simclr_cifar10"]
+    vote: Any = start.benchmarks["knn"]
+    assert (space.metric, vote.temperature, 200 in vote.k) == ("knn/k200/top1", 0.1, True)
