@@ -61,6 +61,23 @@ def test_a_suite_is_its_average_and_the_number_that_counts_of_each_part() -> Non
     assert [score.title for score in scores[2:]] == ["mine_a, top-1", "mine_b, mean per class"]
 
 
+def test_the_number_that_counts_of_knn_is_that_of_its_smallest_k() -> None:
+    votes = [
+        Score(benchmark="mine_a", metric=f"k{k}/{name}", trained=value)
+        for k, value in ((5, 60.0), (20, 50.0))
+        for name in ("top1", "top5", "top1_5_labels")
+    ]
+    scores = scores_of([Stored("mine_a", votes, member("A")), part("mine_b", 40.0)])
+    rows = [(score.benchmark, score.metric, score.trained) for score in scores]
+    assert rows == [
+        ("mine", "mean", 50.0),
+        ("mine_a", "k5/top1", 60.0),
+        ("mine_a", "k20/top1", 50.0),
+        ("mine_b", "top1", 40.0),
+    ]
+    assert [score.title for score in scores[1:3]] == ["A, top-1, k5", "A, top-1, k20"]
+
+
 def test_a_whole_suite_says_over_how_many_datasets_its_average_is() -> None:
     parts = [part(f"mine_{name}", value) for name, value in (("a", 10.0), ("b", 20.0), ("c", 60.0))]
     average = scores_of(parts)[0]

@@ -26,6 +26,7 @@ class Member:
     """What makes a result a part of a suite.
 
     Args:
+        metric: name of the number that counts, also behind a setting: `top1` is kNN's `k20/top1`.
         size: datasets of the suite, those among them that cannot be measured.
     """
 
@@ -79,7 +80,8 @@ def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
     for result in results:
         if result.member is None or result.member.suite != member.suite:
             continue
-        own = [_row(score, result.member) for score in result.scores if score.metric == result.member.metric]
+        metric = result.member.metric
+        own = [_row(score, result.member) for score in result.scores if f"/{score.metric}".endswith(f"/{metric}")]
         rows += own or result.scores
         for score in own[:1]:
             first.setdefault(result.name.partition("@")[0], score)
@@ -87,8 +89,9 @@ def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
 
 
 def _row(score: Score, member: Member) -> Score:
-    words = WORDS.get(score.metric, score.metric.replace("_", " "))
-    return replace(score, title=f"{member.title}, {words}", is_headline=score.is_own)
+    part, _, name = score.metric.rpartition("/")
+    words = [member.title, WORDS.get(name, name.replace("_", " ")), *([part] if part else [])]
+    return replace(score, title=", ".join(words), is_headline=score.is_own)
 
 
 def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
