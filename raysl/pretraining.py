@@ -4,9 +4,9 @@ import logging
 import shlex
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -121,7 +121,7 @@ def pretrain(
             if show_progress:
                 names = ", ".join(measurement.lacking)
                 log.info("training is done; %s", f"measuring {names}" if names else "nothing is left to measure")
-            report = measurement.run(_facts(run))
+            report = measurement.run(partial(_facts, run))
         metrics = run.metrics | (report.metrics if report else {})
         result = Result(run.checkpoint, metrics, run.history, run.folder.uri, report, run.best)
         if show_progress:
@@ -135,10 +135,11 @@ def pretrain(
 
 def _facts(run: TrainedRun) -> dict[str, Any]:
     """Return what a report tells of the run beside its settings."""
+    assert run.counter is not None
     startup = parse_startup(run.folder.read_if_there(STARTUP_FILE))
     times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
     return {
-        "times": {**times, "start to first step": startup["total"], "total": time.time() - run.since},
+        "times": {**times, "start to first step": startup["total"], "total": run.counter.costs.seconds},
         "events": read_events(run.folder, with_saves=False),
         "command": redact(shlex.join(_command(run.folder))),
     }

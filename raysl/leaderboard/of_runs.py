@@ -36,7 +36,6 @@ INTERRUPTED = "it ended without a word, as by a lost machine; the command that s
 OWN = ("name", "storage", "seed")
 """Settings in which runs that are seeds of one another differ."""
 COSTS = ("step_s", "memory_gb")
-COSTS_OF_ALL = ("seconds", *COSTS)
 HELD_OUT = ("test", "test_split", "num_test")
 """Settings of the data that choose the held-out images."""
 BENCHMARK_KNN = re.compile(r"knn/k\d+/top1")
@@ -75,7 +74,7 @@ class RunsPage:
         """
         runs = find_runs(self.storage, self.where)
         asked = [*self.show, *([self.objective.metric] if self.objective else [])]
-        check_keys(runs, [key for key in asked if key not in COSTS_OF_ALL])
+        check_keys(runs, asked)
         datasets = _datasets(runs)
         root = Folder(absolute(self.storage))
         with ThreadPoolExecutor(4 if root.is_local else REMOTE_READS) as pool:
@@ -120,7 +119,6 @@ class RunsPage:
 
     def _entry(self, run: RunSummary, logged: Logged, index: int, group: str, datasets: Mapping[str, str]) -> Entry:
         numbers = logged.newest() | run.metrics
-        seconds = logged.seconds()
         shown = {
             name: value for name in self.show if (value := value_of(run, name)) is not None and name not in numbers
         }
@@ -140,8 +138,7 @@ class RunsPage:
             metrics={name: value for name, value in numbers.items() if name not in COSTS},
             units={name: "%" for name in numbers if PERCENT.search(name)},
             course={name: thinned(curve, MOST_POINTS) for name, curve in logged.curves().items()},
-            costs={name: numbers[name] for name in COSTS if name in numbers}
-            | ({"seconds": seconds[-1][1]} if seconds else {}),
+            costs=run.costs.numbers() | logged.costs(),
             reason=run.reason or (INTERRUPTED if run.state == "interrupted" else ""),
             path=run.uri if run.has_report else "",
         )

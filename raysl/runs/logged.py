@@ -58,6 +58,12 @@ class Logged:
         seconds = self.seconds(until)
         return {**curves, "seconds": seconds} if seconds else curves
 
+    def costs(self) -> dict[str, float]:
+        """Return the median seconds of a step and the largest memory of a device, as far as they were logged."""
+        steps, sizes = sorted(self.values.get("step_s", ())), self.values.get("memory_gb", ())
+        step_s = {"step_s": steps[len(steps) // 2]} if steps else {}
+        return step_s | ({"memory_gb": max(sizes)} if sizes else {})
+
     def seconds(self, until: float = math.inf) -> Curve:
         """Return epochs and the seconds of training until then, from the logged seconds a step."""
         epochs = self.epochs.get("step_s", array("d"))

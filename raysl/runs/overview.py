@@ -71,7 +71,8 @@ def list_runs(storage: str | os.PathLike[str] = "runs", where: Sequence[str] = (
 
     Returns:
         A row for each run: `name`, `uri`, `state`, `reason`, `method`, `backbone`, `dataset`, `step`, `epoch`,
-        `epochs`, `left_s`, `updated` (UTC), and a column for each number that a run has logged or measured.
+        `epochs`, `left_s`, `updated` (UTC), `seconds` and `gpu_hours` of all starts, and a column for each number that
+        a run has logged or measured.
 
     Raises:
         ConfigError: if the storage is not there, or a condition is none.
@@ -99,6 +100,7 @@ def as_row(run: RunSummary) -> dict[str, Any]:
         "epochs": run.epochs,
         "left_s": run.left_s,
         "updated": run.updated,
+        **run.costs.numbers(),
         **run.metrics,
     }
 

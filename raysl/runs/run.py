@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect, is_private, node_resources
+from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private, node_resources
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
@@ -26,6 +26,7 @@ from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
+from raysl.runs.costs import CostCounter, counting_costs
 from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
@@ -62,7 +63,7 @@ class TrainedRun:
         metrics: the newest value of every logged number, and step and epoch of the checkpoint.
         history: a row for each logged line (`raysl.load_history`).
         is_done: whether the run is at its end; else it pauses.
-        since: when this start began, in seconds since 1970.
+        counter: counts its costs; None for a run that was read from its folder.
     """
 
     config: RunConfig
@@ -72,10 +73,12 @@ class TrainedRun:
     metrics: dict[str, float]
     history: "pd.DataFrame"
     is_done: bool
-    since: float
+    counter: CostCounter | None = None
 
     @classmethod
-    def read(cls, config: RunConfig, is_done: bool, since: float, folder: RunFolder | None = None) -> "TrainedRun":
+    def read(
+        cls, config: RunConfig, is_done: bool, folder: RunFolder | None = None, counter: CostCounter | None = None
+    ) -> "TrainedRun":
         """Read what a run has logged and saved; by default from the folder that its settings name.
 
         Raises:
@@ -101,13 +104,13 @@ class TrainedRun:
             metrics=metrics,
             history=frame(lines),
             is_done=is_done,
-            since=since,
+            counter=counter,
         )
 
 
 def train(config: RunConfig, measure: Measure | None = None) -> TrainedRun:
     """Train a run to its end and show nothing; see `training`."""
-    with training(config, measure, show_progress=False) as run:
+    with training(config, measure, show_progress=False, since=time.time()) as run:
         return run
 
 
@@ -120,6 +123,7 @@ def training(
     show_progress: bool = True,
     until: int | None = None,
     stop: threading.Event | None = None,
+    since: float | None = None,
 ) -> Iterator[TrainedRun]:
     """Train a run; inside the block it is trained, and its folder is still locked, so that it can be measured.
 
@@ -128,12 +132,14 @@ def training(
         callbacks: see `raysl.pretrain`, as for the other arguments.
         until: epochs after which training pauses.
         stop: asks the run to save a checkpoint and stop.
+        since: beginning of this start, in seconds since 1970; default: that of the command.
     """
     config = run_config(config)
     if until is not None and until < 1:
         raise ConfigError(f"until={until} is not an epoch to train to; give 1 to {config.train.epochs}, or nothing")
     with handling_signals() as signals, waiting(show=show_progress) as waits:
-        marks, cpu_time = {"command": waits.since, "imports": time.time()}, CpuTime.now()
+        since = waits.since if since is None else since
+        marks, cpu_time = {"command": since, "imports": time.time()}, CpuTime.now()
         waits.enter("reading the dataset")
         config = replace(config, storage=absolute(config.storage))
         folder = RunFolder.of(config)
@@ -145,14 +151,17 @@ def training(
             raise _with_limit_of_cluster(error, config) from error
         with folder.occupied() as owner:
             newest = begin(run, folder)
-            run = continued(run, newest)
-            signals.left = _describe_left(folder, newest.name)
-            start = _Start(run, folder, owner, newest, marks, cpu_time, callbacks, signals, waits, until, stop)
-            with noting_end(folder):
-                is_done = start.train()
-            if is_done:
-                signals.left = "training is done; the same command goes on with the measurements"
-            yield TrainedRun.read(run.setup.as_written, is_done, waits.since, folder)
+            with counting_costs(folder, since) as counter:
+                run = continued(run, newest)
+                signals.left = _describe_left(folder, newest.name)
+                start = _Start(
+                    run, folder, owner, newest, marks, cpu_time, callbacks, signals, waits, until, stop, counter
+                )
+                with noting_end(folder):
+                    is_done = start.train()
+                if is_done:
+                    signals.left = "training is done; the same command goes on with the measurements"
+                yield TrainedRun.read(run.setup.as_written, is_done, folder, counter)
 
 
 def _with_limit_of_cluster(error: UnevenWorkers, config: RunConfig) -> ConfigError:
@@ -180,6 +189,7 @@ class _Start:
         callbacks: observers of Ray Train's.
         until: epoch to pause at.
         stop: asks the run to stop.
+        counter: counts the costs of the run.
     """
 
     run: Prepared
@@ -193,6 +203,7 @@ class _Start:
     waits: Waiting
     until: int | None
     stop: threading.Event | None
+    counter: CostCounter
 
     @property
     def plan(self) -> TrainPlan:
@@ -249,6 +260,7 @@ class _Start:
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
             telling_losses(self.folder, board) as teller,
             stopping(self.folder, board, self.signals, self.stop, self._describe_left) as request,
+            self.counter.holding(count_gpus(train)),
         ):
             losses, missing = Losses(board), MissingLines(train, shape, node_resources, newest, growth_now)
 

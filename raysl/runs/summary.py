@@ -10,6 +10,7 @@ from raysl.checkpoint.files import META_FILE, PREFIX, SETTINGS_FILE
 from raysl.config.load import stored_tree
 from raysl.errors import ConfigError
 from raysl.redact import redact
+from raysl.runs.costs import COSTS_FILE, Costs
 from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Version
@@ -44,9 +45,10 @@ class RunSummary:
         updated: last change of its files, in seconds since 1970; None where the storage does not tell.
         metrics: the last value of every number that it has logged in its last lines, and those of its report as
             `knn/k20/top1`.
-        settings: its settings, a plain tree.
+        settings: plain tree of its settings.
         has_report: whether it has a `report.html`.
-        images: its training images, as they were noted when it began; None before that.
+        images: note of its training images; None before it has begun.
+        costs: costs of all its starts.
     """
 
     name: str
@@ -62,6 +64,7 @@ class RunSummary:
     settings: dict[str, Any] = field(default_factory=dict)
     has_report: bool = False
     images: DatasetNote | None = None
+    costs: Costs = field(default_factory=Costs)
 
     @property
     def dataset(self) -> str:
@@ -128,6 +131,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
         settings=settings,
         has_report=PAGE_FILE in versions,
         images=DatasetNote.read(folder) if DATASET_FILE in versions else None,
+        costs=Costs.read(folder) if COSTS_FILE in versions else Costs(),
     )
 
 

@@ -30,7 +30,8 @@ def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[st
     """
     trial, verdict = record.trial, record.verdict
     until = math.inf if verdict is None else verdict.epoch
-    note = record.note if record.note is not None and verdict is None else Note("paused", 0)
+    nothing = Note("paused", 0)
+    note, last = record.note if record.note is not None and verdict is None else nothing, record.last or nothing
     return Entry(
         trial=trial.name,
         index=index,
@@ -45,14 +46,14 @@ def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[st
         units=note.units,
         protocols=dict(protocols or {}),
         course={name: thinned(curve, MOST_POINTS) for name, curve in record.logged.curves(until).items()},
-        costs={} if record.last is None else record.last.costs,
+        costs=last.costs,
         draws=record.draws,
         reason=verdict.reason if verdict is not None else record.failure or note.reason,
         parents=[(parent.trial, float(parent.epoch)) for parent in trial.parents],
         path=folder.uri_of(trial.name),
-        checkpoint=None if record.last is None else record.last.checkpoint,
-        started=None if record.last is None else record.last.started,
-        ended=None if record.last is None else record.last.ended,
+        checkpoint=last.checkpoint,
+        started=last.started or None,
+        ended=last.ended or None,
     )
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
-from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
 from raysl.report.contents import Score
+from raysl.runs.costs import Costs, counting_costs
 from raysl.runs.folder import RunFolder
+from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_record
 from raysl.sweeps.record import Note, measures_of
@@ -29,7 +30,7 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
     """Train a run, measure it at its end, and write its note.
 
     Args:
-        settings: of it that vary, which TensorBoard shows.
+        settings: settings that vary, which TensorBoard shows.
         until: epoch to train to; default: its end.
 
     Raises:
@@ -37,27 +38,25 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
     """
     folder = RunFolder.of(config)
     folder.make()
-    begun = time.time()
-    earlier = Note.read(folder)
     try:
         result = _trained(config, until)
     except Stopped:
-        note = _note(config, folder, "paused", config.train.epochs, begun, earlier)
+        note = _note(config, folder, "paused")
     except StorageError:
         raise  # it may work again: the trial is tried again
     except ConfigError as error:
-        note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=str(error))
+        note = _note(config, folder, "failed", reason=str(error))
     except Exception as error:
-        # it may do better when it is tried again, and then counts the time that this start took
+        # it may do better when it is tried again
         try:
-            _note(config, folder, "paused", config.train.epochs, begun, earlier, reason=str(error)).write(folder)
+            _note(config, folder, "paused", reason=str(error)).write(folder)
         except StorageError as full:
             log.warning("the note of %s is not written: %s", config.name, full)
         raise
     else:
         is_whole = result.report is not None or not config.benchmarks
         status = "finished" if until is None or (until >= config.train.epochs and is_whole) else "paused"
-        note = _note(config, folder, status, config.train.epochs, begun, earlier, result, done=until)
+        note = _note(config, folder, status, result, done=until)
     note.write(folder)
     varied = {**settings, "seed": config.seed}
     write_hparams(folder, varied, note.metrics, round(note.epoch))
@@ -68,14 +67,15 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     """Measure a checkpoint instead of training; results, report and note go to the trial's folder.
 
     Args:
-        config: what it is measured by: benchmarks, images and seed; name and storage are those of the trial.
-        settings: of it that vary.
+        config: benchmarks, images and seed; name and storage are those of the trial.
+        settings: settings that vary.
     """
     folder = RunFolder.of(config)
     folder.make()
-    begun = time.time()
-    report = benchmark(uri, config=config, out=folder.uri)
-    report.check()
+    with counting_costs(folder) as counter:
+        report = benchmark(uri, config=config, out=folder.uri)
+        report.check()
+    costs = counter.costs
     intervals, units = _measured(report)
     note = Note(
         status="finished",
@@ -83,10 +83,10 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
         metrics=report.metrics,
         intervals=intervals,
         units=units,
-        costs={"seconds": round(time.time() - begun, 2)},
+        costs=costs.numbers(),
         measures=measures_of(config),
         checkpoint=report.checkpoint or uri,
-        started=begun,
+        started=costs.began,
         ended=time.time(),
     )
     note.write(folder)
@@ -107,9 +107,6 @@ def _note(
     config: RunConfig,
     folder: RunFolder,
     status: Any,
-    until: int,
-    begun: float,
-    earlier: Note | None,
     result: Result | None = None,
     reason: str = "",
     done: int | None = None,
@@ -123,22 +120,20 @@ def _note(
     if result is not None and result.report is not None:
         metrics |= result.report.metrics
         intervals, units = _measured(result.report)
-    newest = outlast(partial(newest_whole, folder, ()))
-    ended = time.time()
-    seconds = ended - begun + (0.0 if earlier is None else earlier.costs.get("seconds", 0.0))
+    newest, costs = outlast(partial(newest_whole, folder, ())), outlast(partial(Costs.read, folder))
     return Note(
         status=status,
-        until=until,
+        until=config.train.epochs,
         epoch=_epoch(lines, newest, status, done),
         metrics={name: value for name, value in metrics.items() if name not in ("step", "epoch")},
         intervals=intervals,
         units=units,
-        costs=_costs(lines, seconds, config),
+        costs=costs.numbers() | Logged([line for line in lines if "epoch" in line]).costs(),
         reason=reason,
         measures=measures_of(config) if status == "finished" else {},
         checkpoint=None if newest.name is None else folder.uri_of(newest.name),
-        started=begun if earlier is None else earlier.started,
-        ended=ended,
+        started=costs.began,
+        ended=time.time(),
     )
 
 
@@ -146,8 +141,8 @@ def _epoch(lines: Sequence[dict[str, float]], newest: Any, status: str, done: in
     """Return the epochs of the newest checkpoint, or of the last line of a failed run.
 
     Args:
-        lines: that it logged, which tell how many steps have how many epochs.
-        done: whole epochs that it has trained, where that is known.
+        lines: logged lines, which tell how many steps have how many epochs.
+        done: whole epochs of training, where they are known.
     """
     if done is not None:
         return float(done)
@@ -157,17 +152,6 @@ def _epoch(lines: Sequence[dict[str, float]], newest: Any, status: str, done: in
         return 0.0
     per_step = next((line["epoch"] / line["step"] for line in reversed(lines) if line.get("epoch")), 0.0)
     return float(round(newest.step * per_step, 6))
-
-
-def _costs(lines: Sequence[dict[str, float]], seconds: float, config: RunConfig) -> dict[str, float]:
-    costs = {"seconds": round(seconds, 2)}
-    if steps := sorted(line["step_s"] for line in lines if "step_s" in line):
-        costs["step_s"] = steps[len(steps) // 2]
-    if sizes := [line["memory_gb"] for line in lines if "memory_gb" in line]:
-        costs["memory_gb"] = max(sizes)
-    if gpus := count_gpus(config.train):
-        costs["gpu_hours"] = round(seconds * gpus / 3600, 4)
-    return costs
 
 
 def _measured(report: Report) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
@@ -180,17 +164,10 @@ def _name(score: Score) -> str:
     return f"{score.benchmark}/{score.metric}"
 
 
-def failed_note(config: RunConfig, reason: str, begun: float | None = None, earlier: Note | None = None) -> Note:
-    """Return the note of why a trial failed for good, with the numbers that its run logged and measured, and its cost.
-
-    Args:
-        begun: when its newest start began, in seconds since 1970; default: now, and `earlier` is read.
-        earlier: note of the starts before that one.
-    """
+def failed_note(config: RunConfig, reason: str) -> Note:
+    """Return the note of why a trial failed for good, with its costs and the numbers that it logged and measured."""
     folder = RunFolder.of(config)
-    if begun is None:
-        begun, earlier = time.time(), Note.read(folder)
-    note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=reason)
+    note = _note(config, folder, "failed", reason=reason)
     measured = _reported(folder)
     return replace(note, metrics={**note.metrics, **measured})
 

@@ -160,10 +160,9 @@ class SweepStart:
         """Note why a trial failed for good, for the leaderboard now and in its folder as soon as that takes it."""
         name, plan, reason = record.trial.name, self.plan, record.failure or ""
         config = record.trial.run_of(plan.bases, plan.folder.uri)
-        begun, earlier = self.stage.begun.get(name, (None,))[0], self.stage.earlier.get(name)
         try:
             with without_waiting():
-                note = failed_note(config, reason, begun, earlier)
+                note = failed_note(config, reason)
         except ConfigError:
             note = Note("failed", record.epochs, record.logged.reached, record.logged.newest(), reason=reason)
         record.note = record.last = note

@@ -14,6 +14,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
 from raysl.pretraining import pretrain
+from raysl.runs.costs import Costs
 from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState
 from tests.benchmarks.test_fitting import folder_of
@@ -90,7 +91,10 @@ def test_one_that_fails_costs_no_other_its_result_and_the_next_start_measures_wh
     assert set(first) == {"low_shot", "knn", "report.html"}
 
     (tmp_path / "needed").write_text("12345")
+    (run / "costs.json").write_text('{"seconds": 1000.0, "gpu_hours": 0.0, "began": 1.0}')
     done = pretrain(config)
+    report = json.loads((run / "report.json").read_text())
+    assert 1000 < report["times"]["total"] <= Costs.read(RunFolder.of(config)).seconds, "both starts have measured"
     assert done.metrics["fragile/length"] == 1.25
     assert done.metrics["fragile/length/deviation"] == 0.5
     text = (run / "report.html").read_text()

@@ -100,6 +100,6 @@ def train_here(started: list[int], callbacks: Sequence[Callback] = ()) -> Callab
         fit(state, model, setup.plan, stream, callbacks=watching, reporter=reporter)
         if state.step < setup.plan.total_steps:
             raise Stopped("stopped")
-        return TrainedRun.read(config, is_done=True, since=0.0)
+        return TrainedRun.read(config, is_done=True)
 
     return train

@@ -145,7 +145,8 @@ def test_curves_have_all_lines_and_a_changed_run_is_read_again(storage: Path) ->
         file.write(json.dumps({"step": 50, "epoch": 5.0, "knn_k20_top1": 81.0}) + "\n")
     (entry,) = pages.board().entries
     assert entry.course["knn_k20_top1"] == [(4.0, 80.0), (5.0, 81.0)]
-    assert entry.costs["seconds"] == 40 * 0.5
+    assert entry.course["seconds"] == [(4.0, 40 * 0.5)]
+    assert entry.costs == {"step_s": 0.5}
 
 
 def test_the_page_links_to_pages_that_are_there(storage: Path) -> None:

@@ -69,7 +69,8 @@ class Page:
     def write(self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], pictured: Pictured) -> None:
         """Write it."""
         if self.before is not None:
-            facts = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
+            kept = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
+            facts = kept | facts
         figures = {result.name: result.figures for result in results if result.figures}
         here = tuple(split.fingerprint for split in self.images.splits.values())
         same_images = [result.name for result in results if (result.basis.train, result.basis.test) == here]

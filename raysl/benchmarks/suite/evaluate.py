@@ -54,7 +54,7 @@ def benchmark(
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
         benchmarks: names; default: those of the run's settings, or `knn` and `low_shot` where it has none.
         overrides: settings of the benchmarks, `knn.k=[20,200]`, and of other images, `data=parquet`, `data.test=/b`.
-        facts: of the run for a report without any (times, events, command).
+        facts: times, events and command of the run, for its report; default: those that the report has.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
         config: the settings of a run that was trained, as they are in use, whose benchmarks may be left out where the
             images do not allow them.
@@ -77,7 +77,7 @@ def benchmark(
             do not allow a benchmark that is required, or, without `config`, any.
     """
     task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside, out, suite, root, download)
-    return task.run(facts or {}, again, keep_features)
+    return task.run(lambda: facts or {}, again, keep_features)
 
 
 def prepare(

@@ -1,8 +1,9 @@
 """One measurement: benchmarks of a checkpoint, stored one by one and then reported."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -137,11 +138,11 @@ class Measurement:
         """Benchmarks without a current result."""
         return [key for key in self.bases if not self._has(key)]
 
-    def run(self, facts: dict[str, Any], again: bool = False, keep_features: bool = False) -> Report:
+    def run(self, facts: Callable[[], dict[str, Any]], again: bool = False, keep_features: bool = False) -> Report:
         """Measure what has no current result, store it and write the report.
 
         Args:
-            facts: fields of the report that only the caller knows, for a checkpoint that has no report yet.
+            facts: returns the fields of the report that only the caller knows, when it is written.
             again: measure all anew.
             keep_features: leave the features on disk, for the next start.
         """
@@ -162,7 +163,7 @@ class Measurement:
                     results = self._shown(is_logged=True)
                     notes = page.notes(self.asked, self.fitting.left_out, failures)
                     enter("writing the report")
-                    page.write(results, notes, facts, made.shown(tasks))
+                    page.write(results, notes, facts(), made.shown(tasks))
                 if not failures and not keep_features:
                     work.forget_features()
         scores = scores_of(results)
@@ -249,6 +250,9 @@ class Measurement:
         )
         self.kept[name] = result
         self.results.keep(result, self.fitting.images[key].data.name, predictions_file(*by_side["trained"]))
+        for task, _ in by_side.values():
+            if task.kind.trains:
+                outlast(partial(task.costs_folder.remove_folder, ""))
         for note in dict.fromkeys(metric.note for metric in trained.metrics.values() if metric.note):
             log.warning("%s: %s", name, note)
         log.info("%s is measured and kept, in %s", name, duration(seconds))

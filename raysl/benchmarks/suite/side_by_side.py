@@ -21,11 +21,15 @@ from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings,
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
+from raysl.benchmarks.suite.protocols import digest_of
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.config.dump import plain
 from raysl.config.schema import BenchmarkConfig
 from raysl.process.node_files import forget_node_folders
 from raysl.redact import redact
+from raysl.runs.costs import counting_costs
+from raysl.storage.folder import Folder, outlast
 
 log = logging.getLogger("raysl")
 
@@ -54,6 +58,11 @@ class Task:
     test: StoredSet | None = None
     class_names: tuple[str, ...] = ()
 
+    @property
+    def costs_folder(self) -> Folder:
+        """The folder for the costs of a task that trains, until its result is kept."""
+        return self.context.folder.child(f"costs_{digest_of(plain(self.config))}")
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -63,7 +72,7 @@ class Measured:
         figures: data of charts.
         predicted: int64 [N], the class that each test image got; None of benchmarks that do not classify.
         confidence: float32 [N], its share or score, where that is known.
-        seconds: that it took.
+        seconds: wall-clock time, of a benchmark that trains that of all starts.
     """
 
     metrics: dict[str, Metric]
@@ -74,7 +83,15 @@ class Measured:
 
 
 def measure(task: Task) -> Measured:
-    """Measure a task in this process."""
+    """Measure a task in this process; the seconds of one that trains are those of all starts."""
+    if not task.kind.trains:
+        return _measure(task)
+    outlast(task.costs_folder.make)
+    with counting_costs(task.costs_folder) as counter:
+        return replace(_measure(task), seconds=counter.costs.seconds)
+
+
+def _measure(task: Task) -> Measured:
     began = time.monotonic()
     train = None if task.train is None else task.train.load(task.stages)
     test = None if task.test is None else task.test.load(task.stages)

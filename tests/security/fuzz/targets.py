@@ -36,6 +36,7 @@ from raysl.leaderboard.page.page import page as leaderboard_page
 from raysl.plan.setup import Setup
 from raysl.report.page import page as report_page
 from raysl.report.stored import parse_report_json, report_json
+from raysl.runs.costs import Costs
 from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
@@ -325,6 +326,7 @@ def _records(folder: Path) -> Seeds:
         "lineage.json": [json.dumps([parent]).encode()],
         "dataset.json": [json.dumps(dataset).encode()],
         "cpus.json": [b'{"usable": 2, "free": 1}'],
+        "costs.json": [b'{"seconds": 40.5, "gpu_hours": 0.5, "began": 1000.0}'],
         "leaderboard.json": [asha(4).json().encode()],
         "report.json": [report_json(example()).encode()],
         "result.json": [json.dumps(result | basis).encode()],
@@ -346,6 +348,7 @@ def _read_record(kind: str, content: bytes, folder: Path) -> None:
         "lineage.json": partial(read_parents, run),
         "dataset.json": partial(_compare_dataset, run),
         "cpus.json": lambda: claim_cpus(run, None),
+        "costs.json": lambda: Costs.read(run).numbers(),
         "leaderboard.json": partial(_show_leaderboard, where),
         "report.json": lambda: report_page(parse_report_json(content, kind)),
         "result.json": partial(Results(run).load),
