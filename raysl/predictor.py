@@ -100,7 +100,7 @@ class Predictor:
         Args:
             checkpoint: local path or URI of a checkpoint, or of a run for its newest checkpoint; or the name of a
                 trained backbone of raysl, `cifar10/simclr`.
-            device: of the network; auto is a GPU if there is one.
+            device: device of the network; auto is a GPU if there is one.
             batch_size: number of images in memory at a time.
             trust_code: whether to import code outside raysl that the checkpoint names.
 
@@ -178,7 +178,7 @@ class Predictor:
             images: see the class.
             among: labelled images as for `neighbours`, for the vote of the k nearest as in the kNN benchmark. Default:
                 the softmax of the class scores of a method that was trained with labels.
-            k, temperature: of the vote.
+            k, temperature: settings of the vote.
 
         Raises:
             ConfigError: as `neighbours`, and if an image in `among` has not one label, or `among` is left out and the
@@ -197,7 +197,7 @@ class Predictor:
         """Return the names of the classes, by label, in the order of `probabilities`; empty if they are not known.
 
         Args:
-            among: as for `probabilities`. Default: the training images of the run, which are looked up for it.
+            among: argument as for `probabilities`. Default: the training images of the run, which are looked up for it.
 
         Raises:
             ConfigError: as `neighbours`, and if `among` is left out and the run's images are not there.

@@ -205,7 +205,6 @@ class _Training:
     """A run that trains in its own thread.
 
     Args:
-        config: of the run.
         parent: the checkpoint that it is forked from, or None.
         reported: step of the last checkpoint that Tune knows of; 0: what the run has saved before is not reported.
     """

@@ -38,7 +38,7 @@ class Needs:
     Args:
         labels: one of each image; one, or several (`any`); or `none`.
         test: held-out images.
-        own_images: it has images of its own, which its settings name, and none of the run's.
+        own_images: whether the benchmark brings images of its own, which its settings name.
 
     >>> Needs(labels="none", test=False).labels
     'none'
@@ -184,15 +184,15 @@ class Context:
     """Inputs of a benchmark beside features.
 
     Args:
-        side: which network it is now.
-        network: in evaluation mode, from normalised images [B, C, H, W] to [B, D]; a `Backbone` but for pixels.
-        checkpoint: that is measured; `.config` are its run's settings, `.uri` is where it lies.
+        side: network that is measured.
+        network: module in evaluation mode, from normalised images [B, C, H, W] to [B, D]; a `Backbone` but for pixels.
+        checkpoint: measured checkpoint; `.config` are its run's settings, `.uri` is where it lies.
         data: settings of the images; gives size, channels and normalisation.
         images: training and test split by `train` and `test`, as far as there are any.
         train, test: features, of a benchmark that asked for some (`Benchmark.stages`).
         num_classes: labels lie in [0, num_classes).
-        seed: of all that is random.
-        folder: of this benchmark and this side, for files that outlast a start.
+        seed: seed of all random numbers.
+        folder: folder of this benchmark and this side, for files that outlast a start.
     """
 
     side: Side
@@ -213,8 +213,8 @@ class Outlook:
 
     Args:
         what: the work, in words.
-        seconds: of one core, estimated.
-        cores: that it uses at most; None: all.
+        seconds: estimated seconds of one core.
+        cores: largest number of cores that it uses; None: all.
         advice: how to take less.
     """
 
@@ -227,9 +227,8 @@ class Outlook:
         """Return a line for people; empty for less than half a minute.
 
         Args:
-            name: of the benchmark.
             num_networks: networks to measure.
-            cores: of the cluster.
+            cores: CPU cores of the cluster.
         """
         used = max(1.0, min(cores, float(self.cores or cores)))
         seconds = self.seconds * num_networks / used
@@ -286,7 +285,6 @@ class Benchmark(ABC):
 
         Args:
             config: settings as they were given.
-            images: to measure on.
 
         Returns:
             The settings without the parts that are impossible, and a line on each of those with the number that is in
@@ -316,7 +314,6 @@ class Benchmark(ABC):
         """Return what it takes to measure one network, where that is long enough to be told before it begins.
 
         Args:
-            config: its settings.
             num_rows: number of training images.
             width: number of features of each, at all of its `stages` together.
             num_classes: number of classes.
@@ -336,10 +333,10 @@ class Benchmark(ABC):
         """Measure features.
 
         Args:
-            train: to learn from.
-            test: to measure on, every row once.
+            train: features to learn from.
+            test: features to measure on, every row once.
             num_classes: labels lie in [0, num_classes).
-            seed: of all that is random.
+            seed: seed of all random numbers.
 
         Returns:
             The numbers, each name once; accuracies in percent, 0 to 100. With more for the page as `Findings`.

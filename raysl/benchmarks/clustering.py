@@ -132,8 +132,8 @@ def mean_distance(features: Tensor, centroids: Tensor, clusters: Tensor, spheric
     float64.
 
     Args:
-        features, centroids, clusters: as `kmeans` takes and gives them.
-        spherical: of features and centroids of length 1.
+        features, centroids, clusters: arguments and results of `kmeans`.
+        spherical: whether features and centroids have length 1.
     """
     total = torch.zeros((), dtype=torch.float64, device=features.device)
     for part, numbers in zip(torch.split(features, CHUNK_ROWS), torch.split(clusters, CHUNK_ROWS), strict=True):

@@ -165,11 +165,11 @@ def embedded_views(
     """Yield features of augmented views of a sample of images, [B, V, D] for some of these at a time.
 
     Args:
-        network: from normalised images [B, C, H, W] to [B, D], in evaluation mode.
-        recipe: of one group of V views.
+        network: module from normalised images [B, C, H, W] to [B, D], in evaluation mode.
+        recipe: recipe of one group of V views.
         data: gives normalisation and channels.
         most: images that are looked at.
-        seed: of the views, which depend on nothing else but the image and its place.
+        seed: seed of the views, which depend on nothing else but the image and its place.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = network.to(device)

@@ -171,9 +171,8 @@ def knn_predict(
         queries: float [N, D].
         num_classes: labels lie in [0, num_classes).
         ks: numbers of neighbours; where there are fewer training rows, all vote.
-        temperature: of the weights.
         chunk_rows, backend, similarity: see `nearest_rows`.
-        weights: of the votes, see `KNN.Config`.
+        weights: kind of the votes' weights, see `KNN.Config`.
 
     Returns:
         int64 [N, min(5, num_classes)] for each of `ks`; -1 in places that are left when fewer classes got a vote.

@@ -104,8 +104,8 @@ class Linear(Benchmark):
         Args:
             train: labelled features.
             num_classes: labels lie in [0, num_classes).
-            seed: of the held-out rows and the order of the others.
-            name: of the features, for messages and the lines.
+            seed: seed of the held-out rows and the order of the others.
+            name: name of the features, for messages and the lines.
             owner: benchmark whose settings `learning_rates` and so on are, for messages.
 
         Raises:

@@ -23,11 +23,11 @@ class Metric:
     """One number of a benchmark.
 
     Args:
-        name: for programs, such as `5_shot`; in the results of a run it is `<benchmark>/<name>`.
-        value: in `unit`.
+        name: identifier for programs, such as `5_shot`; in the results of a run it is `<benchmark>/<name>`.
+        value: number in `unit`.
         deviation: standard deviation of `value` over repeated draws, where there are any.
         unit: such as `%` or `s`; may be empty.
-        title: for people, such as `Low-shot, 5 per class`; default: made of both names.
+        title: text for people, such as `Low-shot, 5 per class`; default: made of both names.
         is_headline: whether it is among the numbers that open the page; others follow as far as there is room.
         is_lower_better: whether a smaller value is the better one.
         interval: bounds that hold the value of other such images in 95 of 100 cases, see `mean_of`.
@@ -127,7 +127,6 @@ def bootstrap(values: Tensor, seed: int = 0) -> Interval | None:
 
     Args:
         values: [N].
-        seed: of the samples.
 
     Returns:
         The bounds; None of fewer than two values, of values that are all the same, or where one is not finite.
@@ -163,9 +162,8 @@ def mean_of(
     A share of images that are right or wrong has Wilson's interval, any other mean that of a bootstrap.
 
     Args:
-        name, unit, title, is_headline: of the metric.
+        name, unit, title, is_headline: fields of the metric.
         values: [N], bool or number; in percent they are shares in [0, 1], else in the unit.
-        seed: of the bootstrap.
 
     >>> mean_of("top1", torch.tensor([1.0, 0.0, 1.0, 1.0])).value
     75.0

@@ -23,7 +23,7 @@ def run_jobs(
     not be written to; also inside a task, which gives its own CPU away as it waits. Else they run here, too.
 
     Args:
-        function: of the top level of a module.
+        function: function of the top level of a module.
         shared: input of all of them.
         jobs: further arguments of each; those that take longest first.
         cores: tasks at a time at most; None: as many as there is room for.

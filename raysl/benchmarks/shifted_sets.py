@@ -44,7 +44,7 @@ def by_folder(uri: str, classes: Sequence[str], is_masked: bool) -> ShiftedSet:
 
     Args:
         uri: folder or URI with those folders in it, at any depth.
-        classes: of the training images; WordNet ids for ImageNet.
+        classes: class names of the training images; WordNet ids for ImageNet.
         is_masked: whether only classes may be predicted that have a folder (ImageNet-A and -R, Hendrycks et al.).
     """
     listed = list_files(uri).files
@@ -102,7 +102,7 @@ def reassessed(test: Split, labels: Sequence[Sequence[int]]) -> ShiftedSet:
 
     Args:
         test: images called `ILSVRC2012_val_00000001.JPEG` and so on.
-        labels: of each number, from 1.
+        labels: labels of each image, by its number from 1.
     """
     names = test.names_of(np.arange(test.num_samples))
     answers = [labels[_number(name, len(labels)) - 1] for name in names]

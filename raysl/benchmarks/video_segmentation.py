@@ -161,7 +161,7 @@ class Follower:
     """A backbone that follows the objects of videos.
 
     Args:
-        network: in evaluation mode.
+        network: module in evaluation mode.
         data: gives normalisation and the filter of the resize.
     """
 

@@ -75,7 +75,7 @@ def initial_weights(config: RunConfig, backbone: type[Backbone]) -> Weights | Pu
     """Return the weights that a new run begins with, or None for random ones.
 
     Args:
-        config: of the run; `method.weights` comes before `backbone.pretrained`.
+        config: settings of the run; `method.weights` comes before `backbone.pretrained`.
         backbone: class of the backbone.
 
     Raises:

@@ -25,8 +25,8 @@ class Described:
     """A setting as its class declares it.
 
     Args:
-        kind: its type in words, `float or null`.
-        range: of its numbers in words, `at least 1`; empty without one.
+        kind: type in words, `float or null`.
+        range: bounds of its numbers in words, `at least 1`; empty without one.
     """
 
     key: str

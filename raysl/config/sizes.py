@@ -60,7 +60,7 @@ def scale_sizes(tree: dict[str, Any], lower: dict[str, Any], layer: dict[str, An
 
     Args:
         lower: settings of lower layers that the layer does not replace.
-        layer: its settings; sizes in them stay.
+        layer: settings of the layer; sizes in them stay.
         before: side of the views in lower layers, see `view_side`.
     """
     given = [find(layer, keys) for keys in (*(keys for keys, _ in _view_sides(tree)), IMAGES)]

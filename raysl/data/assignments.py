@@ -25,7 +25,7 @@ class Assignments:
     Args:
         clusters: int64 [N], in dataset order, 0 to num_clusters - 1.
         num_clusters: K.
-        checkpoint: whose features were clustered.
+        checkpoint: address of the checkpoint whose features were clustered.
         names: the origin of each image, for people who read the file; empty if unknown.
     """
 
@@ -40,7 +40,7 @@ class Assignments:
 
         Args:
             num_samples: number of images.
-            fingerprint: of the images; empty: unknown.
+            fingerprint: digest of the images; empty: unknown.
         """
         if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):
             raise ConfigError(

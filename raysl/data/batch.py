@@ -27,8 +27,7 @@ class Batch:
         lane: int64 [B], the fixed part of the global batch of each row, for any number of ranks; default: 0.
         extras: additional outputs of the views, by group: "global.mask" bool [B, V, h, w], "global.rotation" and
             "patches.permutation" int64 [B, V], "global.box" float32 [B, V, 6] (`raysl.transforms.View`).
-        seed: of the run.
-        epoch, step: of training.
+        epoch, step: number of the epoch and of the step.
         host_index: a copy of `index` on the CPU; default: copied when it is needed.
 
     >>> batch = Batch({"global": torch.zeros(2, 1, 3, 8, 8)}, torch.arange(2), torch.tensor([5, 7]))

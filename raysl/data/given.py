@@ -36,7 +36,7 @@ class GivenImages(Split):
 
     Args:
         labels: int64 [N], -1 where unlabelled.
-        names: of the images, for messages; default: their numbers.
+        names: names of the images, for messages; default: their numbers.
     """
 
     images: Sequence[GivenImage]

@@ -41,7 +41,7 @@ class Order:
     """The order of a dataset's samples in every epoch of a run.
 
     Args:
-        fingerprint: of the dataset; another dataset has another order.
+        fingerprint: digest of the dataset; another dataset has another order.
         unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
         batch_size: samples in a global batch.
         lanes: fixed parts of a global batch, at most batch_size.

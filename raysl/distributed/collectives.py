@@ -27,7 +27,7 @@ def all_sum(value: Tensor, group: Group | None = None, same_loss: bool = False) 
     Args:
         value: tensor of the same shape on every rank.
         group: ranks, from `group_of`; default: all.
-        same_loss: as in `all_gather`, for a sum over all ranks.
+        same_loss: flag as in `all_gather`, for a sum over all ranks.
     """
     return value if world() == 1 else _AllSum.apply(value, group, loss_factor() if same_loss else None)
 

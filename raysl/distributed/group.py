@@ -31,7 +31,7 @@ def join(meeting: str, rank: int, world: int, backend: str, timeout_s: float) ->
 
     Args:
         meeting: where they meet: `tcp://host:port` of rank 0, or `env://` for MASTER_ADDR and MASTER_PORT.
-        rank, world, backend, timeout_s: as for `joined`.
+        rank, world, backend, timeout_s: arguments of `joined`.
     """
     timeout = timedelta(seconds=timeout_s)
     torch_dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=timeout)

@@ -42,7 +42,7 @@ def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -
     may be on the CPU before: one unit at a time moves to the device.
 
     Args:
-        units: its submodules that are assembled one at a time.
+        units: submodules that are assembled one at a time.
         device: device to compute on.
     """
     from torch.distributed.device_mesh import init_device_mesh

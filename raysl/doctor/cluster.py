@@ -163,7 +163,7 @@ def ask_storage(asked: Sequence[Node], uri: str, note: str, patience: float = 1.
     """Return `storage_speed` of nodes, by id; all read and write at a time.
 
     Args:
-        uri, note: of a `StorageProbe`.
+        uri, note: arguments of a `StorageProbe`.
         patience: factor of the time in which they must answer.
     """
     enter(f"reading and writing the storage on {counted(len(asked), 'node')}")

@@ -125,7 +125,7 @@ def image_speed(cpus: float) -> dict[str, Any]:
     """Let tasks of Ray Data make cropped images and send them here for some five seconds, as benchmarks read images.
 
     Args:
-        cpus: of the cluster, for as many data tasks.
+        cpus: CPUs of the cluster, for as many data tasks.
 
     Returns:
         `images_per_s` and `cpus`.

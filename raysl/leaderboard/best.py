@@ -23,9 +23,9 @@ class BestRun:
     """One of the best rows with its best run.
 
     Args:
-        rank: from 1.
+        rank: number from 1.
         row: the choice of settings.
-        run: of its seeds the best.
+        run: best run of its seeds.
     """
 
     rank: int

@@ -43,7 +43,7 @@ def number_of(
     Args:
         values: one a seed, finite; at least one.
         measured: the interval that a benchmark gave, taken where there is one seed alone.
-        ends: of all that the number can be, in which intervals end.
+        ends: least and largest value that the number can have, in which intervals end.
     """
     if len(values) == 1:
         return Number(values[0], 1, None, measured)
@@ -73,7 +73,7 @@ class Choice:
 
     Args:
         config: configuration that it departs from; empty where all have the same.
-        settings: what varies, by dotted key, without the seed.
+        settings: varied settings by dotted key, without the seed.
         runs: one a seed, in the order of drawing; at least one.
         shared: keys of settings that have the same value in all rows, and so tell none from another.
     """

@@ -30,7 +30,7 @@ class Row:
     """One number of all checkpoints.
 
     Args:
-        scores: of each checkpoint; None where it was not measured.
+        scores: scores of each checkpoint; None where it was not measured.
         rivals: `untrained` and `pixels`, where all that have them show the same.
     """
 
@@ -80,10 +80,10 @@ class Comparison:
     """Checkpoints and their numbers.
 
     Args:
-        reports: of the checkpoints, without credentials.
-        names: of each, no two alike.
+        reports: reports of the checkpoints, without credentials.
+        names: names of the checkpoints, no two alike.
         rows: their numbers, those of a benchmark together; two of one name and other protocols are not compared.
-        settings: what differs: dotted key -> the value of each as YAML, None where it has none.
+        settings: settings that differ: dotted key -> the value of each as YAML, None where it has none.
     """
 
     reports: Sequence[RunReport]
@@ -109,8 +109,8 @@ class Comparison:
         """Return some rows as a table: a column a checkpoint, then untrained networks and raw pixels.
 
         Args:
-            label: what a row is called.
-            title: of the column of these names.
+            label: function that names a row.
+            title: title of the column of these names.
         """
         rivals = [name for name in RIVALS if any(name in row.rivals for row in rows)]
         groups: dict[str, list[list[str | Cell]]] = {}

@@ -35,27 +35,27 @@ class Entry:
 
     Args:
         trial: name of its folder, which is that of its settings: trial_1f3a2c4d.
-        index: in the order in which the sweep draws.
+        index: place in the order in which the sweep draws.
         status: a stopped one was ended before its last epoch by the sweep, which judged it.
         config: configuration that it departs from; empty where all trials have the same.
-        settings: what varies, by dotted key, without the seed; one that only exists for other choices is not there.
-        epochs: that a whole run has.
-        epoch: that it has come to; of a stopped one, that at which it was judged.
+        settings: varied settings by dotted key, without the seed; one that only exists for other choices is not there.
+        epochs: epochs of a whole run.
+        epoch: epoch that it has reached; of a stopped one, that at which it was judged.
         metrics: newest number of each name, of a stopped one those of that epoch: logged while training (loss,
             knn_k20_top1) and measured (knn/k20/top1, knn/k20/top1/untrained, geometry/rank).
-        intervals: of measured numbers that have one, at 95 %.
-        units: of measured numbers, "%" or empty.
+        intervals: 95 % intervals of measured numbers that have one.
+        units: units of measured numbers, "%" or empty.
         dataset: images that it was trained on, a name that no others of the leaderboard have; empty where all have the
             same.
         protocols: protocol of each benchmark, and of the online kNN as `online_knn`, where it is not that of the
             defaults, see `raysl.report.contents.Score.protocol`.
-        course: what was logged, by name: [epoch, value] in order. One called seconds is the time of training so far,
+        course: logged numbers by name: [epoch, value] in order. One called seconds is the time of training so far,
             which the page may draw all others against.
         costs: seconds (wall clock, in all), step_s (median of a step), memory_gb, gpu_hours: those that are known.
         draws: trials of these settings, which are one run.
         reason: why it failed or was stopped, in words.
-        parents: what it has taken weights from, the newest first: trial_1f3a2c4d at epoch 4.
-        member: its index in a population, from 0, which its page draws as a line; None outside of populations, or where
+        parents: runs that it has taken weights from, the newest first: trial_1f3a2c4d at epoch 4.
+        member: index in a population, from 0, which its page draws as a line; None outside of populations, or where
             that is not known.
         path: URI of the run's folder, without credentials.
         checkpoint: URI of its newest checkpoint, or None.
@@ -101,12 +101,12 @@ class SweepFacts:
     """What a leaderboard says about its sweep.
 
     Args:
-        objectives: what ranks; the first one orders the table, several have a Pareto front.
+        objectives: numbers that rank; the first one orders the table, several have a Pareto front.
         path: URI of the sweep's folder, without credentials.
-        command: what starts it again; empty where that is not known.
-        space: what varies, as YAML.
+        command: command that starts it again; empty where that is not known.
+        space: varied settings, as YAML.
         search: random, grid, optuna, population; without a sweep it says nothing.
-        scheduler: what stops trials early, or none; without a sweep it says nothing.
+        scheduler: rule that stops trials early, or none; without a sweep it says nothing.
         trials: runs that it comes to in all, where that is known.
         state: "done" where nothing is left to run; a stopped one goes on when it is started again, and one that was
             killed still has "running".

@@ -36,9 +36,9 @@ class Leaderboard:
 
     Args:
         entries: the runs, in any order.
-        facts: of the sweep; its first objective orders the rows.
-        title: of a section, what all its rows have in common; else empty.
-        first: of a section, index of its first row among those of all sections.
+        facts: facts of the sweep; its first objective orders the rows.
+        title: common property of a section's rows; else empty.
+        first: index of a section's first row among those of all sections.
     """
 
     entries: Sequence[Entry]
@@ -163,7 +163,7 @@ class Leaderboard:
         """Read the leaderboard from a `leaderboard.json`.
 
         Args:
-            uri: of that file, or of the sweep's folder.
+            uri: address of that file, or of the sweep's folder.
 
         Raises:
             ConfigError: if there is none, or it is no leaderboard.

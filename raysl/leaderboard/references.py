@@ -16,7 +16,7 @@ class Reference:
 
     Args:
         rival: untrained or pixels.
-        metric: whose rival it is; of the online kNN that of the benchmark, which has the same vote.
+        metric: number whose rival it is; of the online kNN that of the benchmark, which has the same vote.
         mean, low, high: over the rows, which only differ where the rival does: in seed, network or size of images.
     """
 

@@ -27,7 +27,7 @@ class RunsServer(ThreadingHTTPServer):
     """Serves `/`, the page, and `/NAME/report.html` of its runs, on the loopback address.
 
     Args:
-        port: to listen on; 0 takes a free one.
+        port: number to listen on; 0 takes a free one.
     """
 
     daemon_threads = True

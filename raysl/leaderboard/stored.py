@@ -20,8 +20,7 @@ def json_text(entries: Sequence[Entry], facts: SweepFacts, rows: Sequence[dict[s
     """Return the text of `leaderboard.json`: `rows` for readers, `entries` and `facts` to load it again. NaN is null.
 
     Args:
-        entries, facts: of the leaderboard.
-        rows: its flat rows, see `raysl.leaderboard.flat.flat_rows`.
+        rows: flat rows, see `raysl.leaderboard.flat.flat_rows`.
     """
     content = {
         "format": FORMAT_VERSION,

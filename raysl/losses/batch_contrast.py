@@ -16,7 +16,7 @@ def batch_info_nce(q: Tensor, keys: Tensor, rows: Tensor, temperature: float = 0
 
     Args:
         q: queries of this rank [B, D]; of any length, they are normalised here.
-        keys: of the whole batch [N, D]; normalised here too.
+        keys: embeddings of the whole batch [N, D]; normalised here too.
         rows: int64 [B], the index of each query's key.
         temperature: above 0.
     """

@@ -62,7 +62,7 @@ def ibot(
     tensor(2.7726)
 
     Args:
-        scores, codes: of class tokens [B, V, K] and [B, G, K], as `dino` takes them.
+        scores, codes: rows of class tokens [B, V, K] and [B, G, K], as `dino` takes them.
         patch_scores: the student's, of M patches of each large view [..., M, K].
         patch_codes: the teacher's, of the same patches [..., M, K].
         mask: bool [..., M], True where the student's patch was masked; the others have no loss.
@@ -153,7 +153,7 @@ def masked_prediction(scores: Tensor, codes: Tensor, mask: Tensor, temperature: 
     tensor(1.3863)
 
     Args:
-        scores: of M patches of each view, [..., M, K].
+        scores: rows of M patches of each view, [..., M, K].
         codes: assignments, each summing to 1, [..., M, K]; no gradient flows into them.
         mask: bool [..., M], True where a patch is masked.
         temperature: divides the scores, above 0.

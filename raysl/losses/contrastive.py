@@ -149,7 +149,7 @@ def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature
 
     Args:
         z: embeddings [B, D]; of any length, they are normalised here.
-        rows: of the memory bank [B, 1 + K, D], the image's own row first; of length 1, without gradient.
+        rows: rows of the memory bank [B, 1 + K, D], the image's own row first; of length 1, without gradient.
         log_norm: the logarithm of Z, a scalar tensor, set once from `nce_log_norm`.
         num_samples: N, the number of images in the bank.
         temperature: above 0.

@@ -57,7 +57,7 @@ def hog_patches(images: Tensor, patch_size: int, cell_size: int = 8, num_bins: i
     torch.Size([2, 196, 108])
 
     Args:
-        images, cell_size, num_bins: as `hog`.
+        images, cell_size, num_bins: arguments of `hog`.
         patch_size: side of a patch in pixels, a multiple of `cell_size` that divides both sides.
 
     Returns:

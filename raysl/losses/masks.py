@@ -37,7 +37,7 @@ def detcon(
     Args:
         p: predictions of the M masks of two views of this rank's images [B, 2, M, D], of any length.
         masks: number of each mask in its image, int64 [B, 2, M], possibly repeated.
-        targets: what the same masks are compared with, of this rank's images [B, 2, M, D].
+        targets: embeddings that the same masks are compared with, of this rank's images [B, 2, M, D].
         targets_all: the same of all ranks [N, 2, M, D].
         rows: indices of this rank's images among all, int64 [B].
         temperature: T, above 0.

@@ -111,7 +111,7 @@ def vicreg(
 
     Args:
         z: embeddings of two views of this rank's images [B, 2, D].
-        covariances: of the dimensions of each view over the whole batch, [D, D] each, as from
+        covariances: covariance matrices of the dimensions of each view over the whole batch, [D, D] each, as from
             `raysl.nn.moments.covariances`.
         invariance: weight lambda of the mean squared difference of the views, over images and dimensions.
         variance: weight mu of the hinges of the standard deviations, a mean over dimensions and a sum over views. The

@@ -111,7 +111,7 @@ def ssl_ey(shared: Tensor, covariances: Sequence[Tensor]) -> Tensor:
     Args:
         shared: the trace of the covariances between the views, a scalar, as from
             `raysl.nn.moments.total_cross_covariance`.
-        covariances: of the dimensions of each view over the whole batch, [D, D] each, as from
+        covariances: covariance matrices of the dimensions of each view over the whole batch, [D, D] each, as from
             `raysl.nn.moments.covariances`.
 
     Raises:

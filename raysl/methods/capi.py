@@ -205,7 +205,6 @@ class Predictor(nn.Module):
     """From the tokens of visible patches to those of some hidden ones, each by itself.
 
     Args:
-        config: of the method.
         backbone: the network whose tokens it gets.
     """
 
@@ -228,8 +227,8 @@ class Predictor(nn.Module):
         """Return the hidden patches [B, M, W].
 
         Args:
-            tokens: of the backbone [B, P + T, D], those of the T visible patches last.
-            images: that they come from [B, C, H, W].
+            tokens: tokens of the backbone [B, P + T, D], those of the T visible patches last.
+            images: images behind the tokens [B, C, H, W].
             keep: indices of the visible patches, int64 [B, T].
             places: those of the hidden ones, int64 [B, M].
         """

@@ -19,7 +19,7 @@ def check_two_views(setup: Setup, why: str) -> None:
     """Refuse numbers of views other than two.
 
     Args:
-        why: what the method does with two views, for the message.
+        why: role of the two views in the method, for the message.
     """
     num = setup.method.views.num
     if num != 2:
@@ -48,7 +48,7 @@ def check_queue(setup: Setup, what: str) -> None:
     """Refuse a queue smaller than a batch.
 
     Args:
-        what: what happens to its rows too early, such as "keys would leave before a query met them".
+        what: effect on its rows, such as "keys would leave before a query met them".
     """
     queue_size, batch_size = setup.method.queue_size, setup.plan.batch_size
     if queue_size < batch_size:

@@ -25,8 +25,8 @@ def embed_all(
     The network must be in evaluation mode, without communication: ranks may have different numbers of batches.
 
     Args:
-        network: from images [B, 3, H, W] to features [B, D].
-        batches: from `Method.before_epoch`.
+        network: module from images [B, 3, H, W] to features [B, D].
+        batches: argument of `Method.before_epoch`.
     """
     results = [(batch.index, at_least_fp32(network(batch.views["image"][:, 0]))) for batch in batches()]
     width = max(dist.gather_objects(results[0][1].shape[1] if results else 0))  # a rank may have no images
@@ -50,7 +50,6 @@ def feature_clusters(features: Tensor, k: int, num_iters: int, seed: int, pca_di
     True
 
     Args:
-        features: of images.
         num_iters: rounds of k-means.
         pca_dim: number of principal components to whiten first, all if the features have fewer; None for the features
             themselves.

@@ -114,7 +114,6 @@ class Decoder(nn.Module):
     """From the maps of visible patches to the pixels of some masked ones (section 3.2 and 3.4).
 
     Args:
-        config: of the method.
         backbone: the network whose maps it gets.
         num_maps: their number.
     """

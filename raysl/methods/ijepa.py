@@ -139,7 +139,7 @@ class Predictor(nn.Module):
     """From the tokens of a context to those of blocks, given by their positions (section 3, "Prediction").
 
     Args:
-        config: of the method: its `predictor_width`, `predictor_depth`, `predictor_heads` and `views`.
+        config: settings of the method: its `predictor_width`, `predictor_depth`, `predictor_heads` and `views`.
         backbone: the network whose tokens are its input, and its targets unless their width is given.
         num_values: width of a prediction; default: that of the backbone's tokens.
     """

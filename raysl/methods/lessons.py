@@ -33,9 +33,9 @@ class Lesson:
 
     Args:
         images: turns the student's images into the teacher's.
-        head: from the student's features to the teacher's features or scores.
+        head: layers from the student's features to the teacher's features or scores.
         stage: the teacher's map, for target=tokens.
-        place_head: from the features of a place to the teacher's.
+        place_head: layers from the features of a place to the teacher's.
     """
 
     given: TeacherConfig
@@ -50,7 +50,7 @@ def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig
     """Read a teacher, and make the student's heads for it.
 
     Args:
-        setup: of the run; `hidden_dims` of its method are those of the heads.
+        setup: setup of the run; its method's `hidden_dims` are those of the heads.
     """
     data = setup.config.data
     mean: tuple[float, ...] = data.mean

@@ -118,8 +118,8 @@ class Decoder(nn.Module):
     """From the tokens of visible patches to the pixels of all patches (section 3, "MAE decoder").
 
     Args:
-        depth: of it, in blocks; default: `decoder_depth` of the settings.
-        num_values: of its output for each patch; default: those of the patch's pixels.
+        depth: number of blocks; default: `decoder_depth` of the settings.
+        num_values: number of outputs for each patch; default: that of the patch's pixel values.
     """
 
     positions: Tensor
@@ -143,7 +143,7 @@ class Decoder(nn.Module):
         """Return the pixels of all patches, or what else it predicts of them.
 
         Args:
-            tokens: of the backbone [B, num_prefix_tokens + K, D].
+            tokens: tokens of the backbone [B, num_prefix_tokens + K, D].
             keep: indices of the K patches among all L, int64 [B, K].
 
         Returns:

@@ -172,8 +172,7 @@ def moved_groups(groups: Tensor, z: Tensor, members: Tensor, momentum: float) ->
     Args:
         groups: [K, D].
         z: embeddings of the whole batch [N, D].
-        members: which belong to which group, bool [K, N].
-        momentum: in [0, 1].
+        members: membership of rows in groups, bool [K, N].
     """
     with torch.autocast(z.device.type, enabled=False):
         groups, shares = groups.to(z.dtype), members.to(z.dtype)

@@ -34,7 +34,7 @@ class TeacherCache:
     """Outputs of one teacher for the views of each image.
 
     Args:
-        folder: of all caches; it is made where it is missing.
+        folder: folder of all caches; it is made where it is missing.
         basis: everything that the outputs depend on, in the types of JSON.
 
     >>> import tempfile

@@ -91,8 +91,8 @@ class ImagesOf(nn.Module):
     """Turns images that are normalised for a run into those that another network was trained on.
 
     Args:
-        mean, std: of the run's images, of each channel.
-        their_mean, their_std: of the other network's.
+        mean, std: statistics of the run's images, of each channel.
+        their_mean, their_std: statistics of the other network's images.
         size: side in pixels to which images are brought; None leaves them.
     """
 
@@ -126,7 +126,7 @@ def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> 
     """Return the checkpoint at `method.teacher`, or another key, or the newest one of the run there.
 
     Args:
-        uri: its value. Default: read from the settings.
+        uri: value of the setting. Default: read from the settings.
     """
     try:
         checkpoint = load_checkpoint(uri or getattr(setup.method, key))
@@ -180,7 +180,7 @@ def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
     """Refuse a teacher that cannot be read or downloaded, does not take the views, or does not know their classes.
 
     Args:
-        key: of the teacher below `method`: `teacher`, or `teachers[0]`.
+        key: name of the teacher below `method`: `teacher`, or `teachers[0]`.
     """
     size = given.size or setup.method.views.size
     if is_path(given.teacher):

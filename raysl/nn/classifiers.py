@@ -28,8 +28,8 @@ def classifier(kind: ClassifierKind, width: int, num_classes: int, hidden: int |
             section 3.1), which starts with normal weights of variance 1 / width, and a last layer truncated at two of
             its deviations of 0.02; `mobilenet`: the hidden layer and hard swish of MobileNetV3 (Howard et al. 2019,
             arXiv 1905.02244, section 5.1), less its dropout.
-        width: of the features.
-        num_classes: of the scores.
+        width: size of the features.
+        num_classes: number of scores.
         hidden: width of the hidden layer of the last three; default: that of the features.
     """
     hidden = hidden or width

@@ -143,7 +143,6 @@ def keyed_draws(batch: Batch, places: Sequence[int] = (), is_compiled: bool = Fa
     """Key the networks' random numbers by the samples of this batch while it is open.
 
     Args:
-        batch: of the step.
         places: those that will draw, see `drop_places`; numbers of others are drawn one by one.
         is_compiled: whether torch's compiler computes the step; the numbers are the same.
     """

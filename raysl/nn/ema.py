@@ -37,7 +37,7 @@ class Teacher(nn.Module):
 
         Args:
             student: the network to follow.
-            buffers: what an update does to buffers, such as running statistics: "own" leaves them, so that they follow
+            buffers: effect of an update on buffers, such as running statistics: "own" leaves them, so that they follow
                 the teacher's own inputs (MoCo, BYOL, DINO); "copy" takes the student's (SwAV with a momentum encoder);
                 "ema" averages floating-point buffers like parameters and copies others, such as counts.
 

@@ -20,11 +20,11 @@ class EncoderLayer(nn.Module):
     torch.Size([2, 5, 64])
 
     Args:
-        width: of a token, D, a multiple of `heads`.
-        heads: of the attention.
+        width: size of a token, D, a multiple of `heads`.
+        heads: number of attention heads.
         hidden_dim: width of the MLP's hidden layer.
         dropout: rate at which training drops attention, hidden values, and values of both branches, in [0, 1).
-        number: of the layer in its network.
+        number: position of the layer in its network.
     """
 
     def __init__(self, width: int, heads: int, hidden_dim: int, dropout: float = 0.0, number: int = 0) -> None:

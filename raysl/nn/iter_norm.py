@@ -32,8 +32,8 @@ class IterNorm(nn.Module):
 
         Args:
             width: number of features.
-            num_groups: of features that are whitened together; must divide `width`.
-            num_iters: of Newton's iteration, T.
+            num_groups: number of features that are whitened together; must divide `width`.
+            num_iters: number of Newton's iterations, T.
             eps: added to the variances.
             momentum: share of a batch in the running averages.
 

@@ -37,7 +37,7 @@ def kmeans(
         rows: this rank's [n, D], with any n on each rank, also 0, and the same D; outside a training step.
         k: number of clusters, from 1 to the number of rows.
         num_iters: rounds of assignment and means; assignments to the last centroids follow.
-        seed: of the initial rows, the same on every rank.
+        seed: seed of the initial rows, the same on every rank.
         spherical: compare directions; rows and centroids are normalised.
         empty: rule for a cluster without rows: "keep" leaves its centroid, as in the paper's code; "split" moves it to
             the centroid of the largest cluster, both then shifted apart by 1/1024 of their values, as in faiss.

@@ -53,7 +53,7 @@ class MemoryBank(nn.Module):
         Args:
             index: int64 [n], sample indices of the rows of all ranks, in the order of the batch.
             z: their embeddings [n, D].
-            momentum: from 0 to 1.
+            momentum: share from 0 to 1.
 
         Raises:
             ValueError: if the shapes do not fit, or the momentum is outside its range.

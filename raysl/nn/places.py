@@ -13,7 +13,7 @@ def place_centres(box: Tensor, height: int, width: int) -> Tensor:
              [2., 2.]]])
 
     Args:
-        box: of views, [..., 6], as from `batch.extras["global.box"]`.
+        box: corners of views, [..., 6], as from `batch.extras["global.box"]`.
         height, width: number of places along each side of the view.
 
     Returns:
@@ -33,7 +33,7 @@ def grid_cells(box: Tensor, height: int, width: int, grid: int) -> Tensor:
             [3, 2]])
 
     Args:
-        box, height, width: as in `place_centres`.
+        box, height, width: arguments of `place_centres`.
         grid: cells along each side of the image.
 
     Returns:

@@ -29,7 +29,7 @@ def normalised_over_ranks(
         input: [B, C, ...] on a GPU.
         weight, bias: [C], scale and shift; None for none.
         running_mean, running_var: [C], updated in place; None if they are not tracked.
-        share: of this pass in the running statistics.
+        share: weight of this pass in the running statistics.
         eps: added to the variance.
         group: the ranks whose rows count; default: all.
     """

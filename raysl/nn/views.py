@@ -22,7 +22,7 @@ def multi_crop(network: Callable[[Tensor], Tensor], views: dict[str, Tensor]) ->
     torch.Size([5, 8, 3])
 
     Args:
-        network: from images [n, C, H, W] to features [n, D].
+        network: module from images [n, C, H, W] to features [n, D].
         views: [B, V_g, C, H, W] by group; those of `GROUPS` that exist are used.
     """
     groups = [views[name] for name in GROUPS if name in views]
@@ -40,7 +40,7 @@ def features_of_views(network: nn.Module, views: Tensor, batch_norm: ViewNorm) -
     torch.Size([5, 2, 192])
 
     Args:
-        network: from images [n, ...] to features [n, D].
+        network: module from images [n, ...] to features [n, D].
         views: [B, V, ...].
         batch_norm: "per_view" makes one pass per view, so that batch normalisation sees each view separately and tracks
             one after another; "joint" makes one pass over all views.
@@ -58,7 +58,7 @@ def token_crops(network: TokenBackbone, views: dict[str, Tensor], mask: Tensor |
     Args:
         network: a backbone with tokens.
         views: "global" [B, G, C, H, W], and "local" if there are small views.
-        mask: of the large views, bool [B, G, h, w]; None masks nothing.
+        mask: mask of the large views, bool [B, G, h, w]; None masks nothing.
     """
     large = views["global"]
     tokens = network.tokens(large.flatten(0, 1), None if mask is None else mask.flatten(0, 1))

@@ -13,7 +13,7 @@ class Card:
 
     Args:
         memory: bytes that programs can use, fewer than the name says: of the L4 error correction takes a sixteenth.
-        bandwidth: of the memory, bytes/s.
+        bandwidth: speed of the memory, bytes/s.
         half: products of bf16 and fp16, FLOP/s.
         tf32: products of fp32 numbers rounded to TF32, FLOP/s.
         single: products of fp32, FLOP/s.

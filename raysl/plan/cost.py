@@ -36,11 +36,11 @@ class Counts:
 
     Args:
         rows: images of the rank.
-        pixels: of all views of an image.
+        pixels: number of pixels of all views of an image.
         peak: bytes in memory by part, at the moment of the most.
         gradients: bytes of all gradients.
         largest_unit: bytes of the weights of the largest part of the backbone that FSDP puts together.
-        work: of each operation: FLOPs, bytes, and whether its products are of half precision.
+        work: costs of each operation: FLOPs, bytes, and whether its products are of half precision.
         exchanged: bytes that the method sends or receives, without gradients.
         collectives: in which it does.
     """
@@ -61,16 +61,16 @@ class Cost:
 
     Args:
         memory: bytes of a GPU by part.
-        memory_of_gpu: that it has.
-        flops, moved, exchanged: of a step of one GPU: FLOPs, bytes read and written, bytes exchanged.
+        memory_of_gpu: memory of a GPU.
+        flops, moved, exchanged: amounts of a step of one GPU: FLOPs, bytes read and written, bytes exchanged.
         collectives: of a step, without those of gradients.
         flops_s, moved_s, bound_s: seconds of a step, by products alone, by bytes alone, and by whichever is longer
             for each operation.
         images_per_s: bound for all GPUs.
-        cores: that feed it.
-        hours, gpu_hours: of the run at that bound.
-        warnings: what does not fit, with what to change.
-        assumptions: that the numbers rest on.
+        cores: CPU cores that feed it.
+        hours, gpu_hours: durations of the run at that bound.
+        warnings: problems, with what to change.
+        assumptions: premises of the numbers.
     """
 
     gpu: str

@@ -24,7 +24,6 @@ class TrainPlan:
     """Numbers of a run, derived from its settings and its number of ranks.
 
     Args:
-        seed: of the run.
         batch_size: images in a global batch.
         lanes: fixed parts of a global batch.
         epoch_len: updates in an epoch.
@@ -33,9 +32,9 @@ class TrainPlan:
         world: ranks.
         precision: `fp32` or `bf16`.
         clip_grad, clip_grad_value: largest norm of the gradient, and largest value in it, or None.
-        clip_grad_over: which gradients share one norm.
+        clip_grad_over: gradients that share one norm.
         accumulate: parts of a batch, computed one after another.
-        window, exact_below, drop_last: of the order of samples, see `DataConfig`.
+        window, exact_below, drop_last: settings of the order of samples, see `DataConfig`.
         optim: optimizer settings, for the course of the learning rate.
         log_every, checkpoint_every: how often these happen.
     """
@@ -75,7 +74,7 @@ class TrainPlan:
             num_samples: training images.
             world: ranks.
             device_type: where they train.
-            lanes: of a batch. Default: `data.lanes`, or those of a dataset with any number of read units.
+            lanes: number of lanes of a batch. Default: `data.lanes`, or those of a dataset with any number of read units.
 
         >>> import raysl
         >>> plan = TrainPlan.from_config(raysl.load_config("simclr", ["train.batch_size=100"]), num_samples=1000)

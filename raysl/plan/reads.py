@@ -64,7 +64,7 @@ class Reads:
         """Return the numbers as sentences.
 
         Args:
-            row_bytes: of a sample that waits for its step.
+            row_bytes: size of a sample that waits for its step.
         """
         if not self.num_units:
             return ["images are read one by one, each once an epoch, in an exact permutation of all"]
@@ -80,7 +80,7 @@ class Reads:
         """Return a line if the files make reads, shuffle or memory bad, with the command that helps.
 
         Args:
-            row_bytes: of a sample that waits for its step.
+            row_bytes: size of a sample that waits for its step.
         """
         costs = []
         if self.read > MOST_READ:

@@ -69,7 +69,7 @@ class Setup:
             num_classes: number of classes of their labels; 0 without labels.
             plan: default: the plan for the ranks of this process group.
             backbone_class: the class, where its name is not known in this process.
-            fingerprint: of the training images, if known.
+            fingerprint: digest of the training images, if known.
 
         Raises:
             ConfigError: if the plan or the backbone cannot be made of these settings.

@@ -41,9 +41,10 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         live: bytes in memory by part.
         peak: `live` at the moment of the most bytes since `restart`.
-        work: of each operation since `restart`: FLOPs of products, bytes read and written, and whether the products
-            are of half precision.
-        answer: of comparisons that are read: False ends loops of initialisation, which draw until all numbers fit.
+        work: costs of each operation since `restart`: FLOPs of products, bytes read and written, and whether the
+            products are of half precision.
+        answer: result of comparisons that are read: False ends loops of initialisation, which draw until all numbers
+            fit.
         exchanged, collectives: bytes of tensors that are exchanged with other ranks, and how often, since `restart`.
     """
 

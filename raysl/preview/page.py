@@ -77,7 +77,7 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
     """Write the page of a configuration's views.
 
     Args:
-        name, overrides: what to show, see `raysl.preview.page.requested`.
+        name, overrides: arguments of `raysl.preview.page.requested`.
         path: file to write; folders above it are made.
         num: samples.
         num_epochs: epochs, from the first on.

@@ -148,7 +148,7 @@ def view_picture(view: View, images: Tensor, extras: dict[str, Tensor]) -> ViewP
 
     Args:
         images: uint8 [T, C, S, S], its tiles, or itself alone.
-        extras: what the method gets beside it, [...] by name.
+        extras: values that the method gets beside it, [...] by name.
     """
     pixels = to_shown(images).permute(0, 2, 3, 1).numpy()  # [T, S, S, 3]
     if view.tiles is not None:

@@ -41,7 +41,7 @@ def unmapped(pid: int | None = None) -> int:
     """Return the resident bytes of a process without pages of files, which the system can drop at any time.
 
     Args:
-        pid: of the process. Default: this one. Others need /proc; one that has ended has 0 bytes.
+        pid: number of the process. Default: this one. Others need /proc; one that has ended has 0 bytes.
 
     Without /proc: the maximum of all resident bytes of this process so far.
     """

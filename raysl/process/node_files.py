@@ -40,8 +40,8 @@ def node_folder(token: str, name: str, make: Callable[[Path], None]) -> NodeFold
     """Return a folder of this node, which the first process to ask for it makes while others wait.
 
     Args:
-        token: of a command, hard to guess, because the temporary folder belongs to all users.
-        name: of the folder among those of the command.
+        token: name of a command, hard to guess, because the temporary folder belongs to all users.
+        name: name of the folder among those of the command.
         make: fills an empty folder; if it fails or is killed, the next process to ask begins again.
     """
     root = _root(token)

@@ -69,7 +69,7 @@ def warnings_named(name: str) -> Iterator[None]:
     """Put a name before each of raysl's warnings while inside, and show equal ones once.
 
     Args:
-        name: of what they are about; empty for no name.
+        name: subject of the warnings; empty for none.
     """
     shown: set[str] = set()
 

@@ -25,7 +25,7 @@ class Signals:
 
     Attributes:
         received: the first signal, or None.
-        left: what is kept if the process ends now, in words.
+        left: results that stay if the process ends now, in words.
     """
 
     def __init__(self) -> None:

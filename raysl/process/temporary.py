@@ -18,7 +18,7 @@ def temporary_folder(kind: str) -> "tempfile.TemporaryDirectory[str]":
     """Return a new folder that is deleted at the end of its `with` block, or with the object.
 
     Args:
-        kind: what it is for, in lower case letters.
+        kind: purpose, in lower case letters.
 
     >>> with temporary_folder("notes") as folder:
     ...     Path(folder).is_dir()

@@ -62,7 +62,7 @@ class Waiting:
         """Say how much of the present wait is done, and how long the rest takes at that pace.
 
         Args:
-            done: of `total`, those of `before` included.
+            done: number of `total` that is done, those of `before` included.
             total: number of things to do.
             before: number of those that were done when the wait began.
         """

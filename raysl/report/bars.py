@@ -23,7 +23,7 @@ class Bar:
     """One bar.
 
     Args:
-        value: its length, finite.
+        value: length, finite.
         reach: ends of its whiskers; None: it has none.
         is_main: whether its number is bold.
     """
@@ -39,8 +39,8 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
 
     Args:
         groups: names, each with its bars from the top; None leaves a gap.
-        unit: of all values; percent ends at 100.
-        label: what the drawing shows, for readers who do not see it.
+        unit: unit of all values; percent ends at 100.
+        label: description for readers who do not see the drawing.
     """
     names = [_lines(name) for name, _ in groups]
     values = [bar.value for _, bars in groups for bar in bars if bar is not None]
@@ -90,7 +90,7 @@ def score_bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
     """Return bars in groups: for each score trained (with whiskers, see `whiskers`), untrained and raw pixels.
 
     Args:
-        scores: of one unit.
+        scores: scores of one unit.
     """
     unit = scores[0].unit
     columns = [(name, colour) for name, colour in COLUMNS if any(is_drawn(score, name) for score in scores)]

@@ -83,8 +83,8 @@ class Chart:
     """One drawing, to which elements are added in order.
 
     Args:
-        width, height: of the drawing in pixels; it shrinks with the page.
-        label: what it shows, for readers who do not see it.
+        width, height: size of the drawing in pixels; it shrinks with the page.
+        label: description for readers who do not see the drawing.
         max_width: pixels beyond which it does not grow; default: its width.
 
     >>> chart = Chart(300, 200, "Accuracy over epochs")
@@ -108,9 +108,9 @@ class Chart:
         """Add an element.
 
         Args:
-            element: its name, such as `circle`.
-            text: what stands in it.
-            title: what is shown when it is pointed at.
+            element: name, such as `circle`.
+            text: text inside.
+            title: text that is shown when it is pointed at.
             **attributes: in Python's spelling: `text_anchor`, `class_`; numbers are in pixels, None leaves one out.
         """
         inner = (f"<title>{escape(title)}</title>" if title else "") + escape(text)
@@ -135,10 +135,10 @@ class Chart:
         """Draw axes on which all values fit, and set `x` and `y` to their scales.
 
         Args:
-            x_title, y_title: what stands below the horizontal axis, and above the vertical one.
+            x_title, y_title: text below the horizontal axis, and above the vertical one.
             is_log: whether the horizontal axis may be logarithmic.
-            padding, y_padding: of both axes, see `Scale.fit`.
-            x_ticks: what is written at the horizontal axis; default: round numbers.
+            padding, y_padding: free space of both axes, see `Scale.fit`.
+            x_ticks: marks of the horizontal axis; default: round numbers.
             is_whole: whether only whole numbers are written there.
             top: pixels above the drawing.
         """

@@ -25,10 +25,9 @@ class Family:
     """One number at several k, shots or shares of labels.
 
     Args:
-        benchmark: that gave them.
-        base: what the names have in common.
-        x: what varies.
-        scores: by ascending value of it.
+        base: common part of the names.
+        x: quantity that varies.
+        scores: scores by ascending value of it.
     """
 
     benchmark: str
@@ -72,9 +71,8 @@ class Stages:
     """One number of the features of several stages.
 
     Args:
-        benchmark: that gave them.
-        base: what the names have in common.
-        scores: by the name of the stage, in the order given, `FEATURES` last.
+        base: common part of the names.
+        scores: scores by the name of the stage, in the order given, `FEATURES` last.
     """
 
     benchmark: str

@@ -23,7 +23,7 @@ class Line:
     """One line of a chart.
 
     Args:
-        name: what the legend calls it.
+        name: entry in the legend.
         points: (x, y) by ascending x, all finite.
         bounds: ends of the whiskers at each point, None where there are none; empty: none at all.
     """
@@ -54,10 +54,10 @@ def line_chart(
     """Draw lines under a title, with a legend where there are several.
 
     Args:
-        lines: what is drawn; those without a point are left out.
+        lines: lines to draw; those without a point are left out.
         title: plain text.
         may_be_log: whether the horizontal axis may be logarithmic, which a clock never is.
-        labels: what the axis says at 0, 1 and so on, where these values have names.
+        labels: names of the values 0, 1 and so on, where they have names.
     """
     lines = [line for line in lines if line.points]
     if not lines:

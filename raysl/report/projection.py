@@ -132,7 +132,7 @@ def apart(centres: NDArray[np.float64], sizes: NDArray[np.float64], area: tuple[
     [[50.0, 46.0], [50.0, 56.0]]
 
     Args:
-        centres: of the boxes [N, 2].
+        centres: middles of the boxes [N, 2].
         sizes: widths and heights [N, 2].
         area: width and height; boxes stay inside.
     """

@@ -25,7 +25,7 @@ class Gain:
     """A number minus that of a rival.
 
     Args:
-        interval: of it at 95 %; None where it is not known.
+        interval: 95 % interval of it; None where it is not known.
         is_lower_better: whether a smaller number is the better one.
     """
 

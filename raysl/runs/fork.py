@@ -141,7 +141,7 @@ class _Origin:
     """A checkpoint that a run is forked from.
 
     Args:
-        settings: of its run, as a plain tree; no code that it names is imported.
+        settings: settings of its run, as a plain tree; no code that it names is imported.
         state: content of its `train_state.pt`.
     """
 

@@ -22,7 +22,7 @@ def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
     ['step', 'loss']
 
     Args:
-        run: its folder, a path or a URI.
+        run: folder of the run, a path or a URI.
 
     Returns:
         A row for each logged step in order: `step` (int64) and every number that was ever logged (float64), NaN where a

@@ -19,7 +19,7 @@ class Logged:
     """The numbers of a run.
 
     Args:
-        lines: of its `metrics.jsonl`, in order.
+        lines: lines of its `metrics.jsonl`, in order.
 
     Attributes:
         reached: epochs at the last line; 0 without lines.

@@ -36,7 +36,7 @@ class RayMetrics(Callback):
     """Hands the logged lines of the main rank to Ray's metrics.
 
     Args:
-        tags: from `tags_of`.
+        tags: result of `tags_of`.
     """
 
     def __init__(self, tags: Tags) -> None:

@@ -54,7 +54,7 @@ class Measurements:
     """What is measured of a run while it trains and afterwards.
 
     Args:
-        names: of the numbers that its benchmarks will report.
+        names: names of the numbers that its benchmarks will report.
         left_out: a line for each measurement that its images do not allow.
         online: names of the online kNN's numbers; none where it is not measured.
         online_knn: makes the callback for them; None where they are not measured.

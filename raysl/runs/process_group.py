@@ -29,7 +29,7 @@ class ProcessGroup(BackendConfig):
     """Settings of the process group of a run's workers.
 
     Args:
-        backend: of torch.distributed, `nccl` or `gloo`; Ray Train sets it for the workers' device.
+        backend: backend of torch.distributed, `nccl` or `gloo`; Ray Train sets it for the workers' device.
         timeout_s: seconds that meeting, and each collective, may take.
     """
 

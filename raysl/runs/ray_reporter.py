@@ -35,7 +35,7 @@ class RayReporter(Reporter):
     """Reports to Ray Train's controller; checkpoints of remote runs are uploaded while training goes on.
 
     Args:
-        owner: of the run's folder, if remote; nothing is stored once another driver owns it.
+        owner: owner of the run's folder, if remote; nothing is stored once another driver owns it.
         disk: remembers whether it is full.
     """
 

@@ -54,7 +54,7 @@ class RemoteStore(Store):
 
     Args:
         tell: takes a sentence when one cannot be stored.
-        owner: of the run's folder; nothing more is stored once another driver owns it.
+        owner: owner of the run's folder; nothing more is stored once another driver owns it.
         on_saved: takes the name of each stored checkpoint.
         disk: remembers whether the local disk is full.
     """

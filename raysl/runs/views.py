@@ -89,7 +89,6 @@ def views(
             the path or URI of a folder of images, with its labels.
         epoch: the number of one pass over the images; default: a stream of all epochs.
         labels: an integer for each image; default: no labels, or those of a folder.
-        device: of the batches.
 
     Returns:
         The batches of one epoch as a list, or of all epochs as a stream.

@@ -55,9 +55,9 @@ class OwnerTimes:
     Args:
         beat_s: between two beats.
         stale_s: without a beat after which others may take over.
-        clock_error_s: that the clocks of two machines may differ by.
+        clock_error_s: seconds that the clocks of two machines may differ by.
         look_s: between two looks of a process that waits.
-        settle_s: in which other contenders' writes arrive, on a storage without conditional writes.
+        settle_s: seconds in which other contenders' writes arrive, on a storage without conditional writes.
     """
 
     beat_s: float = 20.0
@@ -195,7 +195,7 @@ def own_remote(folder: Folder, on_lost: OnLost = end_process, times: OwnerTimes 
         folder: behind a URI.
         on_lost: called with a message, in another thread, when another process has taken over; must keep this process
             from writing.
-        times: in seconds.
+        times: moments in seconds.
 
     Raises:
         RunInUse: if another process owns it.

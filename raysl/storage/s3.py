@@ -42,7 +42,7 @@ def delete(system: fs.FileSystem, paths: Sequence[str]) -> None:
     """Delete files, those that are there, and leave no empty object for their folder.
 
     Args:
-        paths: of files in one bucket.
+        paths: paths of files in one bucket.
 
     Raises:
         NoClient: if pyarrow's client has to do it.

@@ -29,7 +29,7 @@ class Distribution:
         kind: grid (each of a list), choice (one of a list), uniform, loguniform, randint, lograndint (of a range, whose
             end is never drawn of whole numbers), or one of the ranges with a q in front: rounded to a multiple of a
             step, both ends included.
-        values: of the list, or the ends of the range, and the step.
+        values: items of the list, or the ends of the range, and the step.
         when: settings that must have a value, or one of a list, for this one to be there at all.
     """
 

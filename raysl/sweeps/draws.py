@@ -25,7 +25,7 @@ class Draws:
     """The draws of a sweep by their place, a file each, without credentials.
 
     Args:
-        space: what varies; values with credentials are read from it again.
+        space: varied settings; values with credentials are read from it again.
         configs: names of the base configurations.
         may_write: whether draws are written; not in a dry run.
     """

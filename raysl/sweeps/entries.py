@@ -26,7 +26,7 @@ def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[st
     """Return the entry of a run; that of a stopped run ends at the epoch of the verdict.
 
     Args:
-        index: of the trial in the order of drawing.
+        index: place of the trial in the order of drawing.
     """
     trial, verdict = record.trial, record.verdict
     until = math.inf if verdict is None else verdict.epoch

@@ -95,7 +95,7 @@ def hours_by_steps(bases: Mapping[str, RunConfig], num_left: float, concurrent: 
     """Return the hours for trials of which none has ended, and the basis of the estimate in words; None without one.
 
     Args:
-        bases: what trials depart from that are trained, of which the first one's steps are timed.
+        bases: base settings of trials that are trained; the steps of the first one are timed.
         num_left: trials that are still to come.
         concurrent: trials at a time.
     """

@@ -24,7 +24,7 @@ class Course:
     """The logged values of the number by which a trial is judged.
 
     Args:
-        epochs, values: of each time that it was logged, ascending.
+        epochs, values: epochs at which it was logged, ascending, and its values there.
         reached: epochs that it has come to.
         has_ended: whether it has finished, or failed for good.
         length: epochs of the whole trial, at whose end nobody stops it any more.
@@ -58,7 +58,7 @@ class Verdict:
 
     Args:
         epoch: at which it was judged.
-        reason: in words.
+        reason: explanation in words.
         is_pause: whether it waits there for trials that are drawn later, and may be promoted.
     """
 
@@ -95,9 +95,9 @@ class Group:
         rungs: epochs at which they are judged, ascending.
         members: their places in the order in which all trials were drawn.
         num_settled: how many of the first members are settled: nothing changes any more whether they are stopped.
-        seen: of the members after those that were judged, how far each had come.
-        num_known: of the rungs, so many are known of all members that were judged and not stopped.
-        settled, scores: of each rung, the scores of members that are settled, and of all, ascending.
+        seen: progress of each judged member that is not settled.
+        num_known: number of rungs that are known of all members that were judged and not stopped.
+        settled, scores: ascending scores at each rung, of settled members, and of all.
     """
 
     rungs: list[float]
@@ -123,7 +123,7 @@ class Judge:
     """Decides which trials are stopped, and where, from the results so far.
 
     Args:
-        group: which trials are compared; default: all.
+        group: function from a trial's index to its group; default: one group.
 
     Attributes:
         has_all: whether no further trial will be drawn.
@@ -145,7 +145,7 @@ class Judge:
 
         Args:
             index: place of the trial in the order of drawing.
-            courses: of all trials that were drawn so far.
+            courses: courses of all trials that were drawn so far.
         """
         self.update(courses)
         return self.now(index)
@@ -195,7 +195,7 @@ class Judge:
         """Judge a trial at all epochs with enough results; return whether it is settled.
 
         Args:
-            group: of the trial, of which all members drawn before were judged.
+            group: group of the trial, of which all members drawn before were judged.
             is_first: whether those are settled.
         """
         num_there = sum(rung <= course.reached for rung in group.rungs)

@@ -91,7 +91,7 @@ def load_starts(
 
     Args:
         overrides: settings for all of them, after those of the sweep.
-        load: from a name and overrides, in one list, to settings; default: `load_config`.
+        load: function from a name and overrides, in one list, to settings; default: `load_config`.
     """
     load = load or (lambda words: load_config(words[0], words[1:]))
     starts, problems = {}, ProblemsByName()

@@ -29,7 +29,7 @@ class OptunaSearch(RandomSearch):
     Configurations are chosen as settings are. Trials that a scheduler stopped count by the number that they had then.
 
     Args:
-        sweep, bases, seed: as of `RandomSearch`.
+        sweep, bases, seed: arguments of `RandomSearch`.
         draws: those of earlier starts, and where new ones are kept; default: each is made anew.
     """
 

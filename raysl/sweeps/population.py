@@ -33,7 +33,7 @@ class Member:
     """A member of a population at the end of an interval.
 
     Args:
-        value: its result; None if it failed.
+        value: result; None if it failed.
     """
 
     trial: Trial

@@ -29,7 +29,7 @@ class ProblemsByName:
         """Collect a `ConfigError` of the block, but for those of a storage, and put the name before its warnings.
 
         Args:
-            name: of a configuration, or `ALONE`.
+            name: name of a configuration, or `ALONE`.
         """
         try:
             with warnings_named(name):

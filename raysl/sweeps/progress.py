@@ -20,7 +20,7 @@ class Progress:
     """Counts the trials of a replay.
 
     Args:
-        parts: in which each run is trained, each a trial: more than one in a population.
+        parts: parts of a run's training, each a trial: more than one in a population.
         is_exact: whether `num_trials` depends on no result.
     """
 
@@ -80,7 +80,7 @@ class Progress:
         """Describe a trial that has ended, and the rest of the sweep.
 
         Args:
-            begun: as of `seconds_left`.
+            begun: argument of `seconds_left`.
         """
         number = self._number(record)
         count = f"{self.num_ended} of {self.num_trials}{' parts' * (self.parts > 1)}"

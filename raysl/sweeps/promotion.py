@@ -29,7 +29,7 @@ class _Rung:
     """Trials at an epoch.
 
     Args:
-        epoch: to which they train.
+        epoch: epoch to which they train.
         queue: those that were sent to it, in that order, from the first one on that has not come yet.
         there: those that have come, the best first.
         waiting: those of `there` that may not train on, the best first.
@@ -49,7 +49,7 @@ class Promotion:
     Args:
         reduction: one in so many is promoted.
         rungs: epochs at which trials wait.
-        group: which trials are compared; default: all.
+        group: function from a trial's index to its group; default: one group.
 
     Attributes:
         has_all: whether no further trial will be drawn.

@@ -35,9 +35,9 @@ class Note:
     Args:
         status: finished, or failed for good; a trial that was asked to stop, paused, or is tried again, has "paused".
         until: epoch that it was to train to.
-        epoch: of its newest checkpoint; of a trial that failed, of its last line, to which its metrics belong.
+        epoch: epoch of its newest checkpoint; of a trial that failed, of its last line, to which its metrics belong.
         metrics: newest number of each name, measured ones among them.
-        intervals, units: of those measured, by the same names.
+        intervals, units: intervals and units of measured numbers, by the same names.
         costs: seconds of all its starts, step_s, memory_gb, gpu_hours.
         measures: digests of settings and code of what was measured, by benchmark.
         checkpoint: URI of its newest one.
@@ -89,10 +89,10 @@ class Record:
     """A trial and the state of its run.
 
     Args:
-        epochs: that it trains to.
-        course: of the number that it is judged by.
-        logged: by its run, without what came behind `epochs`.
-        note: of its end; None where that is still to come.
+        epochs: epochs to train.
+        course: curve of the number that it is judged by.
+        logged: lines of its run, without those behind `epochs`.
+        note: note of its end; None where that is still to come.
         last: note of the newest start that ended, whatever its end.
         draws: how often it was drawn.
         is_running: whether this process has it running.
@@ -159,7 +159,7 @@ def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping
 
     Args:
         judged_by: number of the course.
-        measures: what is asked for now, see `measures_of`: a note of something else counts as unfinished.
+        measures: digests that are asked for now, see `measures_of`: a note of something else counts as unfinished.
     """
     logged = _logged(folder, record.epochs)
     note = None if record.is_running else Note.read(folder)

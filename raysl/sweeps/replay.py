@@ -18,7 +18,7 @@ class Replay:
     A sweep that is started again is the same walk through the same trials, so it ends as one that was never stopped.
 
     Args:
-        judge: which are stopped; None: none.
+        judge: rule that stops trials early, or None.
         make: the record of a trial, as its run's folder has it.
         look: brings one up to date.
     """

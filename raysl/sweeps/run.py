@@ -69,8 +69,8 @@ def sweep(
     Args:
         config: base settings of the trials, or the name of a configuration; its `name` and `storage` are those of the
             sweep.
-        space: what varies, `{"optim.lr": {"loguniform": [0.02, 0.5]}}` or with Ray Tune's `tune.loguniform(0.02, 0.5)`;
-            or all settings of a sweep, as `raysl.sweeps.load.load_sweep` returns them.
+        space: varied settings, `{"optim.lr": {"loguniform": [0.02, 0.5]}}` or with Ray Tune's `tune.loguniform(0.02,
+            0.5)`; or all settings of a sweep, as `raysl.sweeps.load.load_sweep` returns them.
         starts: base settings by name, for a space with `configs`; default: those of the files
             (`raysl.sweeps.load.load_starts`).
         settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `scheduler="none"`, `name` and

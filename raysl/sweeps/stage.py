@@ -128,8 +128,8 @@ class Stage:
         """Record a failure of a trial, which is tried again if `number` is at most `retries`.
 
         Args:
-            trace: what is written into its folder, without credentials.
-            number: of failures so far, this one included; those do not count in which a node was taken back.
+            trace: text for a file in its folder, without credentials.
+            number: number of failures so far, this one included; those do not count in which a node was taken back.
             retries: times that a trial is tried again.
         """
         name = record.trial.name

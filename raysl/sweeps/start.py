@@ -35,7 +35,7 @@ class SweepStart:
     """One start of a sweep.
 
     Attributes:
-        problem: what is wrong with the sweep, which ends it.
+        problem: error that ends the sweep.
     """
 
     def __init__(self, plan: "SweepRun") -> None:

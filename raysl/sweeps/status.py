@@ -21,7 +21,7 @@ class Status:
     """The status of a sweep.
 
     Args:
-        board: its leaderboard; None where none was written yet.
+        board: leaderboard; None where none was written yet.
         is_running: whether a process has it in hand.
     """
 

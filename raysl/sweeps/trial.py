@@ -35,7 +35,7 @@ class Trial:
 
     Args:
         config: configuration that it departs from, by its name, or `ALONE`.
-        parents: whose weights it goes on from, and whose those went on from, the newest first; a new run has none.
+        parents: origins of the weights, the newest first; a new run has none.
         until: epoch that it trains to; None: to the end, with what is measured then.
         is_repeat: whether it is a further seed of settings that the scheduler let come to their end, and not judged.
     """

@@ -27,12 +27,12 @@ class TrialRow:
     """A running trial.
 
     Args:
-        settings: that vary, in words.
+        settings: varied settings in words.
         nodes: on which its workers run; empty before its first epoch is logged.
-        epoch: that it has come to.
+        epoch: epoch that it has reached.
         value: newest number that the sweep looks at, with its name; empty while there is none.
         seconds: since it started.
-        phase: what it does when it does not train: `STARTING`, `STOPPING`, `ENDING`; else empty.
+        phase: activity when it does not train: `STARTING`, `STOPPING`, `ENDING`; else empty.
     """
 
     name: str

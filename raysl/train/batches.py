@@ -89,7 +89,7 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
     The sample is that of `raysl.data.sources.sample.sample_rows`.
 
     Args:
-        stream: of the run; one without a loader is read from its beginning.
+        stream: stream of the run; one without a loader is read from its beginning.
         most: number of images over all ranks.
     """
     if isinstance(stream, _Loading):

@@ -28,7 +28,7 @@ class Disk:
     written waits here.
 
     Args:
-        folder: of the run, asked whether it is there; None: any folder is.
+        folder: folder of the run, asked whether it is there; None: any folder is.
 
     Attributes:
         failure: message with the folder that may not be written to, or None.
@@ -53,7 +53,7 @@ class Disk:
         """Call what writes into a folder: now, or later if the folder is gone for the moment.
 
         Args:
-            folder: that is written to.
+            folder: folder to write to.
             action: called again if it fails, so it must not depend on when it is called.
         """
         with self._lock:

@@ -54,7 +54,7 @@ def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = (), a
     """Return a line of the events file, without credentials; arguments as of `note_event`.
 
     Args:
-        event, kind, nodes: as of `note_event`.
+        event, kind, nodes: arguments of `note_event`.
         at: time of the event, in seconds since 1970; default: now.
     """
     when = time.time() if at is None else at

@@ -82,7 +82,7 @@ def clip_norm(model: nn.Module, largest: float, over: ClipOver = "model") -> Non
     1.0
 
     Args:
-        model: its parameters have gradients, or this rank's shares of them.
+        model: module whose parameters have gradients, or this rank's shares of them.
         largest: upper bound of the norm.
         over: "model" clips the norm of all gradients together, "part" that of each child of the model and that of the
             parameters outside its children, "tensor" that of each parameter.

@@ -37,9 +37,9 @@ def setup(
 
     Args:
         config: a run's settings, the source of the defaults of `seed` and `deterministic`.
-        seed: of random numbers; default: that of the settings, or 0.
+        seed: seed of random numbers; default: that of the settings, or 0.
         deterministic: whether GPU kernels repeat bit for bit; default: that of the settings, or False.
-        level: of the log, a number or a name such as `DEBUG`.
+        level: level of the log, a number or a name such as `DEBUG`.
         show_environment: whether rank 0 logs the environment and its problems.
 
     Returns:

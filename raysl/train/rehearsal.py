@@ -38,7 +38,7 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
     """Run two steps of rank 0, from the middle of the run, and return what the second took.
 
     Args:
-        setup: of the run on GPUs; `setup.plan.world` ranks are pretended.
+        setup: setup of the run on GPUs; `setup.plan.world` ranks are pretended.
     """
     if classes.method.targets(setup) is not None:
         raise ConfigError(f"raysl plan --gpu counts batches of views, and method={setup.method.name} has targets")

@@ -38,7 +38,7 @@ class LocalReporter(Reporter):
     A checkpoint gets its name when it is whole, so a kill leaves the one before it.
 
     Args:
-        folder: of the checkpoints; None for none.
+        folder: folder of the checkpoints; None for none.
         keep: number of newest checkpoints to keep.
         show_progress: whether `fit` shows a line an epoch.
     """

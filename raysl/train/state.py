@@ -67,7 +67,6 @@ class TrainState:
 
         Args:
             setup: the facts to build from; `Setup.of(config, num_samples)` makes it.
-            device: of the method.
             classes: the classes, where their names are not known in this process.
             is_new: whether to read or download such weights; a run that goes on does not need them.
 

@@ -22,8 +22,8 @@ def apply_chain(transforms: Sequence[Transform], params: Params, images: Tensor,
     """Transform uint8 images in place; between transforms they are floats.
 
     Args:
-        transforms: in their order.
-        params: what each transform drew for the B images.
+        transforms: transforms in their order.
+        params: draws of each transform for the B images.
         images: uint8 [N, C, H, W], contiguous, on any device; changed in place.
         rows: indices of the images to change, int64 [B] on the CPU.
     """

@@ -49,7 +49,7 @@ class Crop(ABC):
 
         Args:
             images: uint8 [B, H, W, 3], from `raysl.transforms.small_boxes.stack_small`.
-            params: of the crops.
+            params: parameters of the crops.
             out: uint8 [B, 3, size, size].
 
         Returns:

@@ -108,7 +108,6 @@ def inside_boxes(boxes: Tensor, size: tuple[int, int], device: torch.device) -> 
     Args:
         boxes: int64 [B, 4]: top, left, height and width; a height or width of 0 is an empty box.
         size: height and width of the images.
-        device: of the result.
 
     Returns:
         bool [B, 1, H, W].

@@ -47,7 +47,7 @@ def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 
     Args:
         images: [B, C, H, W].
-        other: of a shape that broadcasts to that.
+        other: tensor of a shape that broadcasts to that.
         factor: [B].
     """
     return torch.lerp(other, images, to_type_of(factor, images)[:, None, None, None]).clamp_(0.0, 1.0)

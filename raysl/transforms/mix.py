@@ -28,7 +28,7 @@ class Mix(ABC):
         """Draw the partners and shares of `len(random)` images.
 
         Args:
-            random: of the samples, or one draw for all of them (`Batch.shared`).
+            random: numbers of the samples, or one draw for all of them (`Batch.shared`).
             lanes: int64 [B], the lane of each row of the batch, on any device, which is not waited for.
             size: height and width of the images.
 

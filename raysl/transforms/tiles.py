@@ -143,7 +143,7 @@ def permutation_table(num: int, num_tiles: int = 9, seed: int = 0) -> Ints:
     Args:
         num: how many, in [1, num_tiles!].
         num_tiles: length of each, in [1, 9].
-        seed: of the first permutation.
+        seed: seed of the first permutation.
 
     Returns:
         int64 [num, num_tiles], read-only, all rows different.

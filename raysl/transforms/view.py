@@ -31,11 +31,11 @@ class View:
     (32, 1)
 
     Args:
-        crop: from the decoded image to a square.
+        crop: transform from the decoded image to a square.
         transforms: applied to the crop.
         tiles: cuts the crop into tiles, which then are the view's images; None leaves it whole.
         tile_transforms: applied to the tiles, with fresh random numbers for each tile.
-        mask: of the crop's patches, for the method; the pixels stay as they are.
+        mask: mask of the crop's patches, for the method; the pixels stay as they are.
         repeats: number of the view, among all views of the image, whose random numbers this one takes, so that it shows
             the same part of the image, flipped alike; None for numbers of its own.
         box: whether the method gets `box`, float32 [B, V, 6], to know which places of two views are the same: where the
@@ -95,7 +95,7 @@ class View:
         """Cut the tiles of crops whose transforms are done.
 
         Args:
-            random: of the view, for B samples.
+            random: numbers of the view, for B samples.
             drawn: the result of `draw`.
             crops: uint8 [B, C, S, S] of this view.
             box: where they lie, float [B, 6], if `box` is asked for.
@@ -145,8 +145,8 @@ def augment(
     """Run the transforms of a group's views; those with the same transforms go through them together.
 
     Args:
-        views: of the group.
-        randoms: of each view, for B samples.
+        views: views of the group.
+        randoms: numbers of each view, for B samples.
         crops: uint8 [B, V, C, S, S] of all views, contiguous; changed in place.
         boxes: where they lie, float [B, V, 6], if the views ask for it.
 

@@ -21,7 +21,7 @@ def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translati
     Nothing is run, imported or fetched: files are read as plain YAML.
 
     Args:
-        paths: its file, and files that are laid over it, in their order.
+        paths: file of VISSL, and files that are laid over it, in their order.
         words: overrides of it, `config.DATA.TRAIN.BATCHSIZE_PER_REPLICA=32`, and settings of raysl `key=value`, which
             hold over what is translated.
 

@@ -75,8 +75,8 @@ class Course:
 
     Args:
         peak: learning rate that the shares in the settings are of.
-        settings: of `optim`, without its name, `lr` and its scaling.
-        notes: what a reader should know.
+        settings: settings of `optim`, without its name, `lr` and its scaling.
+        notes: remarks for the reader.
     """
 
     peak: float

@@ -47,7 +47,7 @@ class Line:
     """One key of a configuration of VISSL.
 
     Args:
-        value: its value there, or VISSL's default.
+        value: value there, or VISSL's default.
         is_given: whether the files have it.
         kind: how its meaning here compares.
         settings: raysl's settings for it.

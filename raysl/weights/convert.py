@@ -49,7 +49,7 @@ class Converted:
     Args:
         path: the file or folder that was written.
         told: a sentence on what was read.
-        table: which tensors of the file were taken; None where a checkpoint of raysl was read.
+        table: tensors of the file that were taken; None where a checkpoint of raysl was read.
         usage: a line of code that reads the result.
     """
 
@@ -124,7 +124,7 @@ def load_weights(
     """Read the backbone of a file of weights, or of a checkpoint or a run of raysl.
 
     Args:
-        source, overrides, rules: as `convert` takes them.
+        source, overrides, rules: arguments of `convert`.
     """
     source, rules = _address(source), instance(rules or Rules(), Rules, "rules", "raysl.weights.layouts.Rules(...)")
     overrides = words(overrides, "overrides", "backbone.image_size=96")

@@ -57,7 +57,7 @@ def described_config(text: str, name: str, where: str, trust_code: bool) -> RunC
     """Return the settings of a run that holds the described backbone.
 
     Args:
-        text: what `describe` returned.
+        text: result of `describe`.
         trust_code: whether the backbone may be code that is not raysl's.
 
     Raises:

@@ -43,10 +43,10 @@ class Table:
     Args:
         loaded: taken from the file.
         missing: not in the file; the backbone keeps its initial values.
-        unexpected: in the file and not in the backbone, such as heads.
+        unexpected: tensors in the file and not in the backbone, such as heads.
         extra: the unexpected ones that belong to another backbone.
-        mismatched: of another shape, as "name is ... there and ... here", or with values that are NaN or infinite; the
-            backbone keeps its initial values.
+        mismatched: tensors of another shape, as "name is ... there and ... here", or with values that are NaN or
+            infinite; the backbone keeps its initial values.
         skipped: left out on request.
         resized: tensors that were adapted to another grid, other patches or channels; they are in `loaded` too.
         others: rules that choose each of the other networks of the file.

@@ -62,7 +62,7 @@ def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any
     """Write a folder that reads as a run with one checkpoint.
 
     Args:
-        config: its settings, whose method is `Imported`.
+        config: settings, whose method is `Imported`.
         weights: their origin, for `meta.json`.
         draft: local folder in which the checkpoint is made.
 

@@ -60,7 +60,7 @@ class Layout:
         without: a tensor that files of this layout never have.
         is_like: whether tensors at such a location are of this layout, where it is not named.
         skip: prefixes of names that look like the backbone's but belong to another module.
-        settings: of the backbone that its tensors do not show.
+        settings: settings of the backbone that its tensors do not show.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Rules:
     """How to find a backbone in a file; the defaults find every known layout.
 
     Args:
-        layout: its name; default: recognised.
+        layout: name of the layout; default: recognised.
         part: `student` or `teacher`, for methods that have both; default: the one that their papers measure.
         key: dotted keys from the file's dictionary to the one that holds the tensors, which chooses one of several.
         prefix: beginning of the tensors' names, which is cut off; names without it are left out.

@@ -34,7 +34,7 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
     Args:
         labels: int64 [N].
         num_classes: labels lie in [0, num_classes).
-        share: in (0, 1), rounded to whole images of each class.
+        share: number in (0, 1), rounded to whole images of each class.
     """
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)
@@ -124,8 +124,8 @@ def measure_stages(
         num_classes: labels lie in [0, num_classes).
         what: begins the titles, such as `Linear probe`.
         tried: the setting that is chosen on held-out images, such as `learning rate`.
-        classify: from training rows, features [N, D] of test rows and the name of the stage to shares of the classes
-            [N, K], and what each of the things that were tried gave.
+        classify: function from training rows, features [N, D] of test rows and the name of the stage to shares of the
+            classes [N, K], and what each of the things that were tried gave.
     """
     check_sets(train, test, num_classes)
     metrics: list[Metric] = []

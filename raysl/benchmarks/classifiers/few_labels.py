@@ -39,7 +39,7 @@ def few_label_metrics(
 
     Args:
         num_classes: labels lie in [0, num_classes).
-        labels: of each class; several values are all measured, each once.
+        labels: numbers of images of each class; several values are all measured, each once.
         draws: random choices of them.
         what: begins the titles, such as `kNN`.
         classify: learns from some rows.

@@ -25,7 +25,7 @@ class Setting:
 
     Args:
         lr: learning rate at a batch of 256 images; that of other batches is in proportion.
-        weight_decay: of weights and biases, added to the gradient.
+        weight_decay: decay of weights and biases, added to the gradient.
     """
 
     lr: float
@@ -40,7 +40,6 @@ class Length:
         epochs: passes over the images.
         batch_size: images of an update; those of an epoch are spread evenly, so that some have one less.
         min_updates: epochs are added until there are as many.
-        momentum: of SGD.
     """
 
     epochs: int

@@ -67,8 +67,8 @@ def measure_classes(
     Args:
         train, test: the images, with labels [N, K].
         what: begins the titles, such as `Logistic regression`.
-        score: from training rows, features [N, D] of test rows and the name of the stage to scores [N, K], and what
-            each of the C that were tried gave.
+        score: function from training rows, features [N, D] of test rows and the name of the stage to scores [N, K], and
+            what each of the C that were tried gave.
 
     Raises:
         ConfigError: if no class is on some test images and absent on others.

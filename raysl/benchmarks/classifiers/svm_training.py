@@ -30,11 +30,11 @@ class Machine:
     """Settings of a machine: squared hinge loss, half the squared weights as penalty, the bias included.
 
     Args:
-        positive_weight: of the images that have the class; others weigh 1.
+        positive_weight: weight of the images that have the class; others weigh 1.
         max_iter: steps of liblinear at most.
         is_dual: whether the dual problem is solved, in a random order, as VISSL does; else the primal one, which has
             the same solution, sooner if the cost is high; None: the one that is faster.
-        seed: of that order.
+        seed: seed of that order.
     """
 
     positive_weight: float = 2.0
@@ -49,7 +49,7 @@ class Machine:
         Args:
             rows: features.
             is_positive: bool [N], neither all nor none.
-            cost: of an error.
+            cost: weight of an error.
         """
         machine = LinearSVC(
             C=cost,

@@ -80,7 +80,7 @@ def precisions_by_class(
     object stands apart, and is wrong else.
 
     Args:
-        detections, objects_by_image: of each image, in the same order.
+        detections, objects_by_image: lists, one for each image, in the same order.
         num_classes: K.
         thresholds: T overlaps.
         eleven_points: the mean of the best precision at recalls 0, 0.1, ..., 1 or more, as VOC has it up to 2009; else

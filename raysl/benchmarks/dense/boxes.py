@@ -59,7 +59,7 @@ class BoxSplit(TargetSplit):
 
     Args:
         images: files of one folder, or of several folders one after another.
-        objects: of each image, in the same order.
+        objects: lists, one for each image, in the same order.
         classes: names.
     """
 
@@ -121,7 +121,7 @@ def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
     """Read a set of one year of Pascal VOC.
 
     Args:
-        folder: of the year, with `JPEGImages`, `Annotations` and `ImageSets/Main` in it.
+        folder: root of the year, with `JPEGImages`, `Annotations` and `ImageSets/Main` in it.
         chosen: name of the set.
     """
     listed = f"ImageSets/Main/{chosen}.txt"
@@ -163,7 +163,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
     """Read a set of COCO, with images and classes in the order of their ids.
 
     Args:
-        folder: with `annotations` and the folders of the images, as `train2017`, or those in `images`.
+        folder: root with `annotations` and the folders of the images, as `train2017`, or those in `images`.
         chosen: name of the set, as `train2017`.
         with_segments: whether masks are wanted.
     """

@@ -36,7 +36,7 @@ def coco_precisions(
     """Compute precision at 10 overlaps from 0.5 to 0.95 and 101 recalls for each class.
 
     Args:
-        detections, objects: of each image, in the same order.
+        detections, objects: lists, one for each image, in the same order.
         sizes: heights and widths of the images.
 
     Returns:

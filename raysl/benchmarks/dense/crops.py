@@ -42,9 +42,9 @@ def training_crop(
     Args:
         image: uint8 [3, H, W].
         mask: uint8 [H, W].
-        short_side: of the image at scale 1, in pixels.
+        short_side: short side of the image at scale 1, in pixels.
         crop: side of the square, in pixels.
-        random: of this sample, one row.
+        random: numbers of this sample, one row.
         max_class_share: squares in which one class has as large a share of the pixels that count are drawn again, ten
             times at most (`cat_max_ratio` there). 1 takes the first.
         distort: whether brightness, contrast, saturation and hue change, see `photometric_distortion`.
@@ -91,7 +91,7 @@ def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
 
     Args:
         image: uint8 [3, H, W].
-        random: of this sample, one row.
+        random: numbers of this sample, one row.
     """
     does = [bool(random.bernoulli(0.5)[0]) for _ in range(4)]
     is_contrast_first = bool(random.bernoulli(0.5)[0])
@@ -137,7 +137,7 @@ def slid(score: Callable[[Tensor], Tensor], image: Tensor, crop: int, stride: in
     """Return the scores of all pixels, each the mean over the windows that contain it.
 
     Args:
-        score: from normalised images [B, 3, crop, crop] to scores [B, K, crop, crop].
+        score: function from normalised images [B, 3, crop, crop] to scores [B, K, crop, crop].
         image: normalised [3, H, W], each side at least `crop`.
         crop: side of a window, in pixels.
         stride: pixels from one window to the next.

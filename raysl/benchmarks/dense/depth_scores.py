@@ -46,7 +46,7 @@ def depth_metrics(scores: Tensor, seed: int = 0) -> list[Metric]:
     """Return the means over images that have a pixel, as the field reports them, with intervals over images.
 
     Args:
-        scores: of each image, see `depth_scores` [N, 6].
+        scores: numbers of each image, see `depth_scores` [N, 6].
     """
     scores = scores[scores.isfinite().all(dim=1)]
     metrics = []

@@ -29,9 +29,9 @@ class Files:
     """Files of one folder in a fixed order.
 
     Args:
-        uri: of the folder, local or remote.
-        names: of the files; those in a folder inside have its name in front, as `a/1.jpg`.
-        sizes: in bytes, int64 [N]; -1 where the storage does not tell.
+        uri: address of the folder, local or remote.
+        names: names of the files; those in a folder inside have its name in front, as `a/1.jpg`.
+        sizes: bytes of each file, int64 [N]; -1 where the storage does not tell.
     """
 
     uri: str

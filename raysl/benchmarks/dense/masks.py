@@ -77,8 +77,8 @@ def mask_split(
     """List the training or the test images of a dataset.
 
     Args:
-        folder: with `JPEGImages` and so on in it, or with `images` and `annotations`.
-        is_train: which of the two, where `chosen` does not say.
+        folder: root with `JPEGImages` and so on in it, or with `images` and `annotations`.
+        is_train: whether it is the training set, where `chosen` does not say.
         chosen: set of images. Default: `train` and `val` of VOC, `training` and `validation` of ADE20K.
         masks: folder of the masks inside. Default: `SegmentationClass`, of the set `trainaug` `SegmentationClassAug`,
             or `annotations/{set}`.

@@ -14,7 +14,7 @@ def pixel_counts(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
 
     Args:
         predicted: class of each pixel, an integer in [0, K) [H, W].
-        label: of each pixel, of any integer type [H, W]; pixels of one outside [0, K) are ignored.
+        label: class of each pixel, of any integer type [H, W]; pixels of one outside [0, K) are ignored.
         num_classes: K.
 
     >>> pixel_counts(torch.tensor([[0, 1]]), torch.tensor([[0, 0]]), num_classes=2).tolist()
@@ -32,7 +32,7 @@ def class_ious(counts: np.ndarray) -> np.ndarray:
     pixels.
 
     Args:
-        counts: of each image, see `pixel_counts` [N, 3, K].
+        counts: numbers of each image, see `pixel_counts` [N, 3, K].
     """
     return 100 * _ious(counts.sum(axis=0))
 
@@ -42,7 +42,7 @@ def overlap_metrics(counts: np.ndarray, seed: int = 0) -> list[Metric]:
     the share of their pixels that is right: in percent, with intervals from a bootstrap over images.
 
     Args:
-        counts: of each image, see `pixel_counts`, float64 [N, 3, K].
+        counts: numbers of each image, see `pixel_counts`, float64 [N, 3, K].
     """
     random = np.random.default_rng(seed)
     draws = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)  # [R, N]

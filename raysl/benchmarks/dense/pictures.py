@@ -33,7 +33,7 @@ class Picture:
         boxes: float32 [M, 4] in its pixels.
         labels: int64 [M].
         masks: uint8 [M, h, w]; None where there are none.
-        scale: its width and height as shares of those of the file.
+        scale: width and height as shares of those of the file.
     """
 
     image: Tensor

@@ -26,10 +26,10 @@ def propagated(
     Args:
         query: features of length 1 of the frame [C, h, w].
         keys: those of other frames [T, C, h, w].
-        labels: of their places [T, K, h, w].
-        radius: in places; None looks at all.
+        labels: labels of their places [T, K, h, w].
+        radius: distance in places; None looks at all.
         neighbours: places that count.
-        temperature: that cosines are divided by.
+        temperature: divisor of the cosines.
 
     Returns:
         Labels [K, h, w].
@@ -63,7 +63,7 @@ def followed(
 
     Args:
         maps: features of the frames, in the order of time, each [C, h, w].
-        labels: of the first frame's places [K, h, w].
+        labels: labels of the first frame's places [K, h, w].
         context: how many of the latest frames are looked at, beside the first one.
         radius, neighbours, temperature: see `propagated`.
 
@@ -85,7 +85,7 @@ def objects_of(labels: Tensor, size: tuple[int, int]) -> Tensor:
     """Return the object of each pixel, int64 [H, W]: labels are resized bilinearly, and each brought to [0, 1].
 
     Args:
-        labels: of the background and the objects at the places of a map [K, h, w].
+        labels: labels of the background and the objects at the places of a map [K, h, w].
         size: height H and width W.
     """
     resized = F.interpolate(labels[None], size=size, mode="bilinear", align_corners=False)[0]

@@ -23,7 +23,7 @@ class Pyramid(nn.Module):
     """Maps of `WIDTH` channels from images, the finest first, and one with twice the last one's stride.
 
     Args:
-        backbone: whose stages they are made of; not a submodule.
+        backbone: network whose stages they are made of; not a submodule.
         norm: normalisation of so many channels behind the convolutions, of a convolutional network; None for none.
     """
 

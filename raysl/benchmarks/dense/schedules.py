@@ -23,7 +23,6 @@ class Schedule:
         iterations: updates.
         decay_at: where the learning rate falls to a tenth.
         warmup: linear rise of the learning rate.
-        train_set, test_set: of the images.
     """
 
     iterations: int

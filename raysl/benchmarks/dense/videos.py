@@ -40,10 +40,10 @@ def davis_videos(folder: Folder, chosen: str, resolution: str, limit: int | None
     """List the videos of a set.
 
     Args:
-        folder: with `JPEGImages`, `Annotations` and `ImageSets` in it.
+        folder: root with `JPEGImages`, `Annotations` and `ImageSets` in it.
         chosen: the list in `ImageSets/2017`, as `val`.
         resolution: folder of frames and masks, as `480p`.
-        limit: of videos, an even share; None takes all.
+        limit: largest number of videos, an even share; None takes all.
     """
     listed = f"ImageSets/2017/{chosen}.txt"
     names = lines_of(folder, listed)

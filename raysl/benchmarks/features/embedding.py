@@ -40,7 +40,7 @@ class StagedNetwork(nn.Module):
     """A network that returns its features and those of stages in one pass.
 
     Args:
-        network: from normalised images [B, C, H, W] to [B, D].
+        network: module from normalised images [B, C, H, W] to [B, D].
         stages: `FEATURES` for that, and names of stages of a `Backbone`, each of which becomes its mean over all
             places.
     """

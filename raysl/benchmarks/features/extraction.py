@@ -65,7 +65,7 @@ def extract(
         overrides: other images by settings on top of the run's, `data=parquet`, `data.path=/b`, and settings about the
             cluster, `cluster.max_gpus=8`.
         stage: name of a stage, whose mean over all places is taken; default: the features.
-        dtype: of the numbers on disk, fp32 or fp16.
+        dtype: type of the numbers on disk, fp32 or fp16.
 
     Raises:
         ConfigError: if the split or a stage does not exist, the checkpoint or the images cannot be read, or it names
@@ -147,10 +147,10 @@ class Wanted:
     """The features to extract.
 
     Args:
-        networks: from normalised images [B, C, H, W] to [B, D] by name, on the CPU.
+        networks: modules from normalised images [B, C, H, W] to [B, D] by name, on the CPU.
         weights: identifies the weights of each, such as a SHA-256.
         stages: `FEATURES` and names of stages; networks other than a `Backbone` have the former only.
-        dtype: of the numbers on disk.
+        dtype: type of the numbers on disk.
         pictured: network and stage beside whose features thumbnails of the images are kept; None for no thumbnails.
     """
 
@@ -174,7 +174,7 @@ def feature_sets(
     Args:
         data: gives size and normalisation.
         folder: where they are kept, each network's stage in a folder of its own.
-        token: of the files that the processes of a node share, see `StoredSet`.
+        token: name of the files that the processes of a node share, see `StoredSet`.
 
     Returns:
         Those of each network, by its name.

@@ -152,8 +152,8 @@ class StoredSet:
 
     Args:
         stores: by the names of the stages, whole.
-        token: of the files that the processes of a node share, see `raysl.process.node_files`; empty: each process has
-            features of its own.
+        token: name of the files that the processes of a node share, see `raysl.process.node_files`; empty: each process
+            has features of its own.
     """
 
     def __init__(self, stores: dict[str, Store], token: str = "") -> None:

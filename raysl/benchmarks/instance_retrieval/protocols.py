@@ -81,7 +81,7 @@ def trapezoid_precision(ranks: Int64s, num_right: int | None = None) -> float:
     with it, (j + 1) / (rank + 1) (Philbin et al. 2007; the same in Radenovic et al. 2018).
 
     Args:
-        ranks: of the right ones that were found, from 0, rising.
+        ranks: ranks of the right ones that were found, from 0, rising.
         num_right: P, all that there are; default: those that were found.
 
     >>> trapezoid_precision(np.array([0, 1]), 2)

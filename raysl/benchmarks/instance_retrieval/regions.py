@@ -28,7 +28,7 @@ def rmac_regions(height: int, width: int, levels: int = 3, overlap: float = 0.4)
     Levels whose squares would be smaller than a place have none.
 
     Args:
-        levels: from 1 on.
+        levels: numbers from 1 on.
         overlap: wanted share of neighbouring squares of level 1.
     """
     short, long = min(height, width), max(height, width)

@@ -61,7 +61,7 @@ class ImageFiles:
         """Return the path of each name, which may lack folders in front and the ending.
 
         Args:
-            names: that some list has.
+            names: names that some list has.
             listed_in: name of the list, for the message.
         """
         matches = [self._matching(name) for name in names]

@@ -24,8 +24,8 @@ class Fitting:
     """Benchmarks, fitted to the images.
 
     Args:
-        settings: of those that can be measured, by their names.
-        images: that each of them is measured on.
+        settings: settings of the benchmarks that can be measured, by their names.
+        images: images of each of them.
         left_out: a line on each benchmark, or part of one, that cannot be, with the reason.
         asked: settings of all that were asked for, as they were given.
     """
@@ -56,7 +56,7 @@ class MeasuredImages:
     """The images of a dataset, and whether they have what benchmarks need.
 
     Args:
-        test: its held-out images, or None.
+        test: held-out images, or None.
     """
 
     def __init__(self, data: DataConfig, train: Split, test: Split | None) -> None:
@@ -176,7 +176,7 @@ class MeasuredImages:
         Args:
             wanted: their settings, by their names.
             in_run: whether a run's settings name them, else the words of a command, for the message.
-            files: which files the dataset of a benchmark needs and where, in words, for those whose name is a key.
+            files: files that the dataset of a benchmark needs and where, in words, by its key.
         """
         fitting = Fitting({}, {}, [], wanted)
         refused: dict[str, ConfigError] = {}

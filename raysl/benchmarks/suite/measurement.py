@@ -49,10 +49,10 @@ class Report:
 
     Args:
         metrics: `knn/k20/top1` is the trained backbone's; `/untrained`, `/pixels` and `/deviation` stand beside it.
-        path: of `report.html`.
+        path: address of `report.html`.
         scores: the same as a table.
         failures: why benchmarks failed, by name.
-        checkpoint: that was measured.
+        checkpoint: address of the measured checkpoint.
     """
 
     metrics: dict[str, float]
@@ -96,7 +96,7 @@ class Measurement:
     Args:
         fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
-        suites: whose parts are among the benchmarks.
+        suites: suites whose parts are among the benchmarks.
         usual: settings of these parts before the changes of the command.
     """
 
@@ -326,7 +326,7 @@ def _score(benchmark: str, metric: Metric, rivals: Mapping[str, Mapping[str, Met
     """Make a score of the trained network beside those of its rivals.
 
     Args:
-        metric: of the trained network.
+        metric: metric of the trained network.
         rivals: the metrics of `untrained` and `pixels`, by name.
         protocol: see `Score.protocol`.
     """

@@ -28,7 +28,7 @@ def names_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -
     have equal marks, whatever those of the run are.
 
     Args:
-        config: its settings as they were given.
+        config: settings as they were given.
         usual: those that the run has for it, or the default ones; None where there are none.
     """
 

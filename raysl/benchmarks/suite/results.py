@@ -42,7 +42,7 @@ class Basis:
         train, test: fingerprints of the images; empty of a benchmark that has images of its own, which its settings
             name.
         image: size, normalisation and so on of the backbone's inputs.
-        seed: of all that is random.
+        seed: seed of all random numbers.
         code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
         places: digests of other files that its settings name, see `raysl.benchmarks.suite.locations`.
         content, written: digests of the training and test images beside their fingerprints, see `Split.content`
@@ -155,11 +155,11 @@ class Result:
     """The result of one benchmark.
 
     Args:
-        name: of the benchmark, with a mark where its settings are special.
+        name: name of the benchmark, with a mark where its settings are special.
         basis: everything that it depends on.
         scores: the numbers.
         figures: data of its charts, in the types of JSON, see `Findings.figures` and `figures.py`.
-        seconds: that it took, all sides together, without the extraction of features.
+        seconds: time that it took, all sides together, without the extraction of features.
         member: the suite that it is a part of.
     """
 
@@ -175,7 +175,7 @@ class Results:
     """The results in a folder.
 
     Args:
-        folder: of one checkpoint and one set of images.
+        folder: folder of one checkpoint and one set of images.
     """
 
     def __init__(self, folder: Folder) -> None:

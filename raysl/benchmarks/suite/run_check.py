@@ -16,7 +16,7 @@ def check_benchmarks(config: RunConfig, train: Split, test: Split | None) -> Mea
     """Check the benchmarks of a run against its images.
 
     Args:
-        test: its held-out images, or None.
+        test: held-out images, or None.
     """
     images = MeasuredImages(config.data, train, test)
     fitting = images.fit(config.benchmarks)

@@ -41,7 +41,7 @@ def load_benchmarks(
         names: benchmarks to take, which are then required; one of a file, `mine.py:Mine`, goes by its class there.
             Default: those of the run, or, where it has none, `DEFAULTS`, of which none is.
         overrides: `knn.k=[20,200]`.
-        suites: whose parts are taken beside `names`, none of them required.
+        suites: suites whose parts are taken beside `names`, none of them required.
     """
     for suite in suites:
         overrides = [word for override in overrides for word in suite.expand(override)]

@@ -31,8 +31,8 @@ class Comparison:
     """What benchmarks measured of several checkpoints.
 
     Args:
-        reports: of each, in the order given.
-        path: of `comparison.html`.
+        reports: reports in the order of the checkpoints.
+        path: address of `comparison.html`.
     """
 
     reports: list[Report]
@@ -66,7 +66,7 @@ def compare(
 
     Args:
         checkpoints: local paths or URIs of checkpoints, or of runs, whose newest ones are taken.
-        benchmarks, overrides, trust_code, again, keep_features, suite, root, download: as of `raysl.benchmark`.
+        benchmarks, overrides, trust_code, again, keep_features, suite, root, download: arguments of `raysl.benchmark`.
         out: folder of the page; default: `comparison` in the run that all of them are of, else `comparison_<hash>`
             beside the first one's run.
 
@@ -137,9 +137,9 @@ def watch(
 
     Args:
         run: local path or URI of its folder, which need not have a checkpoint yet.
-        benchmarks, overrides, trust_code: as of `raysl.benchmark`.
+        benchmarks, overrides, trust_code: arguments of `raysl.benchmark`.
         sleep: pauses for so many seconds.
-        suite, root: as of `raysl.benchmark`.
+        suite, root: arguments of `raysl.benchmark`.
     """
     folder = Folder(run)
     if not folder.exists():

@@ -30,10 +30,10 @@ class Suite:
     """Benchmarks that belong together.
 
     Args:
-        name: of the file; begins the names of the parts.
-        settings: of the benchmark of each part, as plain values, by its name: `transfer_dtd`.
+        name: stem of the file; begins the names of the parts.
+        settings: settings of the benchmark of each part, as plain values, by its name: `transfer_dtd`.
         members: title and metric of each part, by the same names.
-        files: which files each part needs and where, in words; for those that say so.
+        files: files that each part needs and where, in words; for those that say so.
         left_out: why datasets that belong to the suite are not among the parts, by their names.
     """
 

@@ -33,7 +33,7 @@ class Tasks:
     Args:
         fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
-        names: of the results, by the keys of the benchmarks.
+        names: names of the results, by the keys of the benchmarks.
         workplace: where features and trainings are kept.
     """
 
@@ -157,7 +157,7 @@ def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
     """Yield a line for each benchmark on features that will take long.
 
     Args:
-        cores: of the cluster.
+        cores: CPU cores of the cluster.
     """
     for key in dict.fromkeys(task.key for task in tasks):
         own = [task for task in tasks if task.key == key]

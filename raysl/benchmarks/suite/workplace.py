@@ -68,7 +68,7 @@ def workplace(folder: Folder) -> Iterator[Workplace]:
     """Yield the folders of this process, which holds them until the end.
 
     Args:
-        folder: of the results of a checkpoint.
+        folder: folder of the results of a checkpoint.
     """
     outlast(folder.make)
     with ExitStack() as held:

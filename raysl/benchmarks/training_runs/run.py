@@ -156,7 +156,7 @@ def training_run(
 
     Args:
         data: the training images; default: those of the benchmark.
-        seed: of the order and the first classifier; default: that of the benchmark.
+        seed: seed of the order and the first classifier; default: that of the benchmark.
         freeze: whether the network stays as it is.
         **method: settings of `Probe`.
 
@@ -221,7 +221,7 @@ def machine_of(train: TrainConfig, workers: int | tuple[int, int]) -> dict[str, 
     """Return the settings of a run's machines that change nothing but the last bits of a result on as many of them.
 
     Args:
-        workers: of the training; several of them have a GPU each.
+        workers: processes of the training; several of them have a GPU each.
     """
     settings = {name: getattr(train, name) for name in ("device", "threads", "cpus_per_worker", "max_failures")}
     return settings | {"gpus_per_worker": train.gpus_per_worker if workers == 1 else 1.0}

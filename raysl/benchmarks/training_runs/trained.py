@@ -57,7 +57,7 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
     """Train classifiers, resume their training, or read the results of an earlier start.
 
     Args:
-        run: as `training_run` gives it.
+        run: result of `training_run`.
         keep_checkpoints: else they are deleted when all that is asked of them is known.
 
     Raises:
@@ -77,7 +77,7 @@ def held_out_results(
     `held_out.safetensors` of the last checkpoint.
 
     Args:
-        run: as `named_run` gives it.
+        run: result of `named_run`.
         keep_checkpoints: else they are deleted when the results are stored in the folder of the run.
         more: makes further tensors of the result of the run, to be stored with those.
     """
@@ -153,7 +153,7 @@ def findings(results: Trained, title: str, endings: Sequence[str], context: Cont
     The best epoch is chosen by the images that it is measured on, and so is a little too good.
 
     Args:
-        endings: of the names, see `suffixes`; one for each classifier.
+        endings: suffixes of the names, see `suffixes`; one for each classifier.
     """
     metrics, seed = [], context.seed
     for number, ending in enumerate(endings):

@@ -100,7 +100,7 @@ def read_array(data: bytes, num: int, most_bytes: int) -> np.ndarray:
 
     Args:
         data: the file. An .npz file has one array, or one called `image`.
-        num: of the expected channels.
+        num: expected number of channels.
         most_bytes: memory that the array may take.
 
     Raises:

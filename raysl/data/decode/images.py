@@ -61,7 +61,7 @@ class Cut:
 
     Args:
         views: [B, ...] by name.
-        labels, corrupt: as in `Read`.
+        labels, corrupt: fields of `Read`.
         names: the origin of each image, before replacements; of a known corrupt image, that of its replacement.
     """
 
@@ -79,7 +79,7 @@ def check_readable(split: Split, what: str) -> None:
     """Refuse a split none of whose images can be read; as a rule one image is looked at.
 
     Args:
-        what: which they are, "training" or "held-out".
+        what: kind of the images, "training" or "held-out".
     """
     broken: list[str] = []
     with quiet_libraries(), limiting(split.limits):
@@ -128,7 +128,7 @@ def cut_images(
     """Read and decode samples and keep only their crops, so that few decoded images are in memory at a time.
 
     Args:
-        split, index, reductions: as in `read_images`.
+        split, index, reductions: arguments of `read_images`.
         cut: takes the images of some of the samples and their indices, and returns tensors [b, ...] by name; a sample's
             rows must not depend on the other samples.
         known: corrupt images of earlier reads: their replacements are read at once in their place.

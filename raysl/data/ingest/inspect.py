@@ -33,7 +33,7 @@ class Finding:
     Args:
         split, index, name: identify the image.
         is_corrupt: whether it cannot be decoded.
-        problems: what is wrong with it, in words.
+        problems: problems in words.
     """
 
     split: str
@@ -57,7 +57,7 @@ class Moments:
     'data.mean=[0.5] data.std=[0.5]'
 
     Args:
-        sums, squares: of their values in [0, 255], of each channel.
+        sums, squares: sums of their values in [0, 255], of each channel.
     """
 
     num: int = 0

@@ -22,7 +22,7 @@ class RowOrder:
 
     Args:
         part: rows [first, end) of the permuted split.
-        seed: of the permutation; None keeps the order of the split.
+        seed: seed of the permutation; None keeps the order of the split.
     """
 
     split: Split

@@ -48,7 +48,7 @@ class Layout:
         rows_per_file: images in a file.
         rows_per_group: images in a row group, which is the read unit of training; None: as many as make about 8 MB,
             at most 1,024.
-        seed: of the order in which training images are stored; None keeps the order of the source.
+        seed: seed of the order in which training images are stored; None keeps the order of the source.
         resize: short side that larger images are shrunk to, in pixels; None stores all files unchanged.
         quality: JPEG quality of shrunk images, 1 to 100.
     """

@@ -61,8 +61,8 @@ class Entry:
     """A dataset of a catalog.
 
     Args:
-        settings: of its source, as plain values, with the `name` of the source.
-        file: its catalog.
+        settings: settings of its source, as plain values, with the `name` of the source.
+        file: catalog in which it stands.
     """
 
     settings: dict[str, Any]

@@ -79,7 +79,7 @@ def renumber(labels: Int64s, names: tuple[str, ...], classes: tuple[str, ...], o
 
     Args:
         labels: int64 [N], -1 where unlabelled.
-        names: of the classes, by `labels`; empty: the numbers stay.
+        names: names of the classes, by `labels`; empty: the numbers stay.
         classes: names of the same classes, by the numbers to return.
 
     >>> renumber(np.array([0, 1, -1]), ("dog", "cat"), ("cat", "dog"), "val.parquet")

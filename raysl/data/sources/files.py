@@ -95,7 +95,7 @@ def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> 
     """Read an image file; Missing if it was deleted, is too large, or if a local one is no regular file or unreadable.
 
     Args:
-        system, path: of the file, whose name may be in composed or decomposed characters (NFC, NFD).
+        system, path: location of the file, whose name may be in composed or decomposed characters (NFC, NFD).
         most: bytes that it may have; default: `max_file_bytes`.
 
     Raises:

@@ -21,8 +21,8 @@ class IngestedSplit:
     """One split of an ingest, as its manifest has it.
 
     Args:
-        paths: of its files, sorted.
-        footers: what the footers of these files say.
+        paths: paths of its files, sorted.
+        footers: contents of these files' footers.
         labels_digest: see `labels_digest`.
     """
 
@@ -38,7 +38,7 @@ class FileNote:
     Args:
         groups: rows and, before compression, bytes of each of its row groups.
         labels: the smallest and the largest label, at most or at least -1; (-1, -1) where labels are lists.
-        labels_digest: of its labels, in hexadecimal digits.
+        labels_digest: digest of its labels, in hexadecimal digits.
     """
 
     name: str
@@ -77,7 +77,7 @@ def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSp
 
     Args:
         folder: path of the ingest, empty or ending in a slash.
-        manifest: its content.
+        manifest: content of the manifest.
     """
     entries = [entry for entry in manifest["splits"].values() if entry["files"]]
     return [_split(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]

@@ -96,7 +96,7 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
     """Return the labels in a table: its column of labels, or a column of 0 and 1 for each class.
 
     Args:
-        table: with the columns of `label_columns`.
+        table: table with the columns of `label_columns`.
         label_column: column that the user names, which must exist; the default may be missing; None: none are read.
         as_names: whether labels that look like numbers are names.
     """

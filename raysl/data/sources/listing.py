@@ -28,7 +28,7 @@ class File(NamedTuple):
 
     Args:
         path: below the folder; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them.
-        size: in bytes; None if the file system does not know it.
+        size: bytes; None if the file system does not know them.
         mtime_ns: modification time in nanoseconds; None if the file system does not know it.
         identity: equal for two names of one local file.
     """
@@ -44,7 +44,7 @@ class Listing:
     """Content of a folder without the names that `is_hidden` hides.
 
     Args:
-        files: in any order.
+        files: files in any order.
         circles: links to a folder above them; they are not followed.
         dangling: links to missing files.
     """

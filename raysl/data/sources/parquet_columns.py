@@ -37,12 +37,12 @@ class Footers:
 
     Args:
         schemas: the different schemas, each by the first file that has it.
-        label_ranges: of integer labels, by file; None where the statistics are missing.
+        label_ranges: bounds of integer labels, by file; None where the statistics are missing.
         label_width: classes of each label that is a list, where that is known without reading the labels.
         unit_files: int32 [U], number of the file of each row group that has rows.
         unit_groups: int32 [U], number of this row group in its file.
         unit_sizes: int64 [U], its rows.
-        num_bytes: of all columns before compression.
+        num_bytes: size of all columns before compression.
         fingerprint: changes with the names of the files, their rows and `num_bytes`.
         sizes_digest: changes with the size of any column of any row group; empty if hashes of the files are known.
     """
@@ -203,7 +203,7 @@ def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None
     """Refuse files with labels of different kinds.
 
     Args:
-        schemas: by file.
+        schemas: schemas by file.
         label_column: may be missing in all of them; None: no labels are read.
     """
     first, schema = next(iter(schemas.items()))
@@ -275,7 +275,7 @@ def agreed_classes(schemas: dict[str, pa.Schema]) -> tuple[str, ...]:
     """Return the class names that the files of a split store, after checking that they agree; empty without any.
 
     Args:
-        schemas: by file.
+        schemas: schemas by file.
     """
     stored = {path: names for path, schema in schemas.items() if (names := stored_classes(schema))}
     first, classes = next(iter(stored.items()), ("", ()))

@@ -28,7 +28,7 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
     """Return labels as they are stored: int64 [B], text [B], or int64 [B, K]; null becomes -1 or an empty text.
 
     Args:
-        column: of integers, of texts or floats, which `parse_labels` reads, or of lists.
+        column: column of integers, of texts or floats, which `parse_labels` reads, or of lists.
         as_names: whether texts that look like numbers are names.
 
     Raises:
@@ -69,7 +69,7 @@ def find_classes(
     Args:
         system: the file system of the files.
         files: their paths.
-        column: of texts or floats.
+        column: column of texts or floats.
         classes: names of the classes; empty: those of the labels.
         as_names: whether texts that look like numbers are names.
     """
@@ -100,7 +100,7 @@ def count_lists(system: fs.FileSystem, files: Sequence[str], column: str, classe
     """Read all lists of labels, check that they have one label of each class, and return the names of the classes.
 
     Args:
-        system, files, column, classes: as in `find_classes`; the column holds lists.
+        system, files, column, classes: arguments of `find_classes`; the column holds lists.
     """
 
     def read(path: str) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def count_classes(
 
     Args:
         ranges: smallest and largest label of each file; None: the column is read.
-        column: of integers.
+        column: column of integers.
         classes: names of the classes; empty: the numbers.
     """
 

@@ -39,7 +39,7 @@ class FileVersion:
     """What identifies the content of a Parquet file before it is opened, and its size.
 
     Args:
-        sha256: of its bytes, from the manifest of an ingest; empty for other files.
+        sha256: digest of its bytes, from the manifest of an ingest; empty for other files.
         written: modification time or ETag; empty if the storage has neither, or if the file is as old as the manifest
             that has its `sha256`.
     """
@@ -79,8 +79,8 @@ class ParquetSplit(Split):
         label_column: numbers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
         classes: names of the classes; empty: those that the files store.
         training: the training images, whose classes number held-out labels; None for these themselves.
-        versions: of the files, by their paths.
-        manifest: what the manifest of an ingest says about exactly these files; default: their footers are read.
+        versions: versions of the files, by their paths.
+        manifest: facts of an ingest's manifest on exactly these files; default: their footers are read.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
     """Choose shards: for training those of the part train, else those of no part; held out those of val, else test.
 
     Args:
-        files: with their paths in a folder.
+        files: files with their paths in a folder.
     """
     parts: dict[str | None, list[tuple[str, T]]] = {part: [] for part in (*PARTS, None)}
     for path, file in files:
@@ -103,7 +103,7 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
     """Return a note if training images have names like held-out ones.
 
     Args:
-        paths: in a folder, of each shard, or of the folder of each image.
+        paths: paths in a folder, of each shard, or of the folder of each image.
         kind: `files` or `images`.
     """
     counts = Counter(iter(paths))  # a mapping counts by its keys

@@ -83,7 +83,7 @@ def unit_share(split: Split, rank: int, world: int) -> range:
     """Return a rank's rows of a split, cut between units where storage reads units, so that no two ranks read the same.
 
     Args:
-        rank, world: of the process; ranks beyond the number of units have no rows.
+        rank, world: position of the process; ranks beyond the number of units have no rows.
     """
     if split.is_random_access:
         return rank_share(split.num_samples, rank, world)

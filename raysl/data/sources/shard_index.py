@@ -91,7 +91,7 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
     Args:
         shards: tars.
         label_key: field of the label in `.json` members; None: these are not read.
-        folder: of the indices; default: beside the shards.
+        folder: folder of the indices; default: beside the shards.
     """
     known = read_summaries(shards, label_key, folder)
     if known is not None:

@@ -29,8 +29,8 @@ class Summary:
     """Summary of the index of a shard.
 
     Args:
-        digest: of the index.
-        num_left_out, left_out, num_unread, unread, read_units, values: as in `ShardIndex`.
+        digest: hash of the index.
+        num_left_out, left_out, num_unread, unread, read_units, values: fields of `ShardIndex`.
     """
 
     digest: str
@@ -47,7 +47,7 @@ def read_summaries(shards: Sequence[Shard], label_key: str | None, folder: str |
     """Return the stored summaries of shards; None without any, or if a shard has another size or time since.
 
     Args:
-        shards, label_key, folder: as in `summarize_shards`.
+        shards, label_key, folder: arguments of `summarize_shards`.
     """
     where = _address(shards, label_key, folder)
     content = None if where is None else where[0].read_if_there(where[1])

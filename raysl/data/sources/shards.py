@@ -46,7 +46,7 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
     Args:
         uri: a folder, searched with its sub-folders; a file; or a pattern, in which `{000..009}` stands for the numbers
             from 000 to 009 and `{a,b}` for each of its parts.
-        ending: of the names of shards, such as `.tar`.
+        ending: suffix of the names of shards, such as `.tar`.
     """
     if "{" in uri:
         return _find_by_pattern(uri)
@@ -131,9 +131,9 @@ class Member:
     """A file inside a tar.
 
     Args:
-        name: its path in the tar.
-        offset: of its content from the start of the tar, in bytes.
-        size: of its content, in bytes.
+        name: path in the tar.
+        offset: distance of its content from the start of the tar, in bytes.
+        size: length of its content, in bytes.
     """
 
     name: str

@@ -83,7 +83,7 @@ class Subset(Split):
 
     Args:
         rows: their indices in it, int64 [N], ascending, so that rows that are stored together are read together.
-        key: of this choice in the fingerprint; default: a hash of the rows.
+        key: name of this choice in the fingerprint; default: a hash of the rows.
         is_in_units: whether its units are those of the whole split; else they are runs of the chosen rows.
     """
 

@@ -26,7 +26,7 @@ class Table:
     """Some columns of a table.
 
     Args:
-        names: of all its columns.
+        names: names of all its columns.
         columns: the values of the columns that were read.
         lines: line of each row; None of a format without lines.
     """
@@ -59,9 +59,10 @@ def read_table(uri: str, key: str, choose: Choice) -> Table:
     """Read some columns of a table.
 
     Args:
-        uri: of a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
+        uri: address of a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
         key: name of a column; the delimiter of a .csv or .tsv is the one that gives its header such a column.
-        choose: of the names of all columns, those to read. Of a .jsonl the columns are the fields of the first line.
+        choose: function from the names of all columns to those to read. Of a .jsonl the columns are the fields of the
+            first line.
     """
     kind = plain_name(uri)
     if kind.endswith((".parquet", ".pq")):

@@ -21,7 +21,7 @@ class Axis:
 
     Args:
         key: dotted; `config` is the configuration.
-        names: of a category the values as text, in the order in which they are first met among the sorted.
+        names: sorted values of a category, as text.
     """
 
     key: str
@@ -50,8 +50,7 @@ def axes(rows: Sequence[Choice], space: str = "", with_config: bool = True) -> l
     """Return the settings in which rows differ, the configuration first.
 
     Args:
-        rows: of the leaderboard.
-        space: what varies, as YAML: what is drawn log-uniformly has a logarithmic axis.
+        space: varied settings, as YAML: what is drawn log-uniformly has a logarithmic axis.
         with_config: whether the configuration counts as one.
     """
     logarithmic = _drawn_by_logarithm(space)

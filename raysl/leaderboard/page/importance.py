@@ -25,8 +25,8 @@ class Importance:
         num: rows that it has seen.
         fit: coefficient of determination of its predictions for rows that a tree has not seen (out of bag): 1 where
             they are exact, 0 or less where the mean would do as well.
-        settings: for each setting the mean and the standard deviation, over `REPEATS` shuffles, of what R^2 loses where
-            the setting's values are shuffled among the rows; the largest first. Empty where `fit` is not above 0.
+        settings: each setting with the mean and the standard deviation, over `REPEATS` shuffles, of what R^2 loses
+            where the setting's values are shuffled among the rows; the largest first. Empty where `fit` is not above 0.
     """
 
     num: int
@@ -38,7 +38,7 @@ def importance(rows: Sequence[Choice], scales: Sequence[Axis], metric: str) -> I
     """Return the permutation importance (Breiman 2001, Machine Learning 45, section 10) in a forest with a fixed seed.
 
     Args:
-        rows: of the leaderboard; those without the metric are left out.
+        rows: rows of the leaderboard; those without the metric are left out.
         scales: the settings that vary.
 
     Returns:

@@ -22,7 +22,7 @@ class Pole:
     """One vertical axis: of a setting, whose values it places in pixels.
 
     Args:
-        bottom: its lower end.
+        bottom: pixel of the lower end.
     """
 
     def __init__(self, axis: Axis, rows: Sequence[Choice], bottom: float) -> None:

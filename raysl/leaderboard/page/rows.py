@@ -124,13 +124,13 @@ def chart_section(
     """Return a section with drawings, of which one is shown at a time.
 
     Args:
-        name: its class, and its id unless there is an anchor.
+        name: class of the section, and its id unless there is an anchor.
         title: HTML of its heading.
         drawings: HTML by what the reader chooses, joined by `BETWEEN`; the first is shown at first.
         note: HTML of what stands beneath.
         choosers: names to choose from, by the titles of their selects.
         legend: HTML of what stands above the drawings.
-        anchor: its id where the page has several of the name.
+        anchor: id of the section where the page has several of the name.
     """
     anchor = anchor or name
     selects = "".join(

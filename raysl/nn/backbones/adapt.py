@@ -34,7 +34,7 @@ def adapt(backbone: Backbone, theirs: Tensors) -> tuple[dict[str, Tensor], list[
       for masked patches that the backbone lacks is left out.
 
     Args:
-        backbone: whose shapes count; it may be on the meta device, and stays as it is.
+        backbone: network whose shapes count; it may be on the meta device, and stays as it is.
         theirs: tensors by the backbone's names.
     """
     mine, done, notes = backbone.state_dict(), dict(theirs), list[str]()

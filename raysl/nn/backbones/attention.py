@@ -15,7 +15,7 @@ class Attention(nn.Module):
     """Self-attention with several heads, fused: [B, T, D] to [B, T, D].
 
     Args:
-        width: of a token, a multiple of `heads`.
+        width: size of a token, a multiple of `heads`.
         heads: number of heads, of width / heads channels each.
         qkv_bias: whether queries, keys and values have a bias.
         grid: patches (h, w) that a table of relative positions of its own is made for; None for no table.
@@ -114,7 +114,7 @@ class Block(nn.Module):
     torch.Size([2, 197, 192])
 
     Args:
-        width: of a token, a multiple of `heads`.
+        width: size of a token, a multiple of `heads`.
         qkv_bias: whether queries, keys and values have a bias.
         layer_scale: initial value of the factors of both branches; None for no factors.
         drop_path: rate at which training drops a branch for a sample, drawn for each branch.
@@ -167,9 +167,9 @@ class CrossBlock(nn.Module):
     torch.Size([2, 5, 192])
 
     Args:
-        width: of a token, a multiple of `heads`.
-        other_width: of the tokens that it looks at.
-        drop_path, number: as in `Block`.
+        width: size of a token, a multiple of `heads`.
+        other_width: size of the tokens that it looks at.
+        drop_path, number: arguments of `Block`.
     """
 
     def __init__(self, width: int, other_width: int, heads: int, drop_path: float = 0.0, number: int = 0) -> None:

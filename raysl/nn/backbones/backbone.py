@@ -135,7 +135,7 @@ class Backbone(nn.Module, ABC):
         Those of the classifier keep names that are not in it. Default: they have these names already.
 
         Args:
-            tensors: by the names that the network's library or authors gave them.
+            tensors: tensors by the names that the network's library or authors gave them.
         """
         return dict(tensors)
 
@@ -205,7 +205,7 @@ class Backbone(nn.Module, ABC):
         for what learns at the rate of the heads.
 
         Args:
-            name: as in `named_parameters`.
+            name: key as in `named_parameters`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not number its layers")
 
@@ -256,7 +256,7 @@ class TokenBackbone(Backbone):
         it.
 
         Args:
-            images, keep: as in `visible_tokens`.
+            images, keep: arguments of `visible_tokens`.
 
         Raises:
             TypeError: if the network has no such outputs.

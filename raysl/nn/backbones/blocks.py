@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
     Args:
         channels: input channels.
         width: output channels.
-        stride: of the first convolution.
+        stride: step of the first convolution.
         shortcut: maps the input to the output's shape; None if they are equal.
         norm: makes a normalisation from a number of channels.
     """
@@ -69,10 +69,10 @@ class Bottleneck(nn.Module):
     Args:
         channels: input channels.
         width: a quarter of the output channels.
-        stride: of the 3x3 convolution.
+        stride: step of the 3x3 convolution.
         shortcut: maps the input to the output's shape; None if they are equal.
         norm: makes a normalisation from a number of channels.
-        groups: of the 3x3 convolution, into which it splits its channels.
+        groups: number of groups into which the 3x3 convolution splits its channels.
         inner: channels of the 3x3 convolution, a multiple of `groups`. Default: `width`.
         middle: replaces the 3x3 convolution and its normalisation: makes a module from (channels, stride). Default: no
             replacement.

@@ -38,7 +38,7 @@ def freeze(backbone: Backbone, names: Sequence[str]) -> None:
     ['conv1.weight', 'bn1.weight', 'bn1.bias']
 
     Args:
-        names: of its stages, or `all`; an empty list freezes nothing.
+        names: names of its stages, or `all`; an empty list freezes nothing.
     """
     known = list(backbone.stage_widths)
     check_freeze(

@@ -13,9 +13,9 @@ def as_map(backbone: nn.Module, stage: Tensor, images: Tensor) -> Tensor | None:
     """Return a stage as a map [B, C, h, w], a ViT's patch tokens at their positions; None if it is neither.
 
     Args:
-        backbone: that gave the stage.
+        backbone: network that gave the stage.
         stage: any of its stages, [B, ...].
-        images: that it is of, [B, 3, H, W].
+        images: images of the stage, [B, 3, H, W].
     """
     if stage.ndim == 4:
         return stage

@@ -24,7 +24,7 @@ class PaletteEmbed(nn.Module):
     Attributes:
         colors: the palette, red, green and blue in [0, 1], float [K, 3].
         table: int64 [64**3], the colour of each point of the grid.
-        mean, std: of the normalised images, by channel [3].
+        mean, std: statistics of the normalised images, by channel [3].
     """
 
     colors: Tensor
@@ -90,7 +90,6 @@ def palette(counts: Tensor, num_colors: int, num_iters: int, seed: int) -> Tenso
         counts: int64 [64**3] on the CPU.
         num_colors: K.
         num_iters: rounds of assignment and means.
-        seed: of the first colours.
     """
     places = counts.nonzero()[:, 0]
     points, weights = _grid()[places], counts[places].double()  # [n, 3], [n]

@@ -87,12 +87,12 @@ class RotaryPositions(Drawing):
 
     Args:
         dim: channels of a head, a multiple of 4.
-        base: of the periods, above 0.
+        base: base of the periods, above 0.
         shift: largest move along each axis, either way; 0 for none.
         jitter: largest factor of each axis, whose logarithm is drawn evenly; 1 for none.
         rescale: the same of both axes together.
         place: first of the five numbers of this module in its network, see `Drawing`.
-        turns: of the fastest pair over an image.
+        turns: number of turns of the fastest pair over an image.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ def rotation_at(rotation: Tensor, places: Tensor) -> Tensor:
     tensor([2., 0., 5., 3.])
 
     Args:
-        rotation: of all patches [2, n, N, d], n is B or 1.
+        rotation: rotation of all patches [2, n, N, d], n is B or 1.
         places: their indices among the N, int64 [B, M].
     """
     rotation = rotation.expand(-1, len(places), -1, -1)

@@ -39,7 +39,7 @@ class File:
 
     Args:
         uri: the address that it was published at.
-        path: of the copy in the cache.
+        path: path of the copy in the cache.
         revision: commit of the repository on the Hub; None for other files.
     """
 
@@ -72,8 +72,8 @@ class Published:
 
     Args:
         name: their name in the library, such as `ResNet18_Weights.IMAGENET1K_V1`.
-        tensors: by the library's names.
-        mean, std: of the images that the network was trained on, in [0, 1].
+        tensors: tensors by the library's names.
+        mean, std: statistics of the images that the network was trained on, in [0, 1].
     """
 
     name: str
@@ -88,7 +88,7 @@ def torch_file(url: str, name: str | None = None) -> File:
 
     Args:
         url: address of the file.
-        name: of the file in the cache; default: that of the address.
+        name: name of the file in the cache; default: that of the address.
 
     Raises:
         ConfigError: if its name has no hash, or its content has another one.
@@ -121,7 +121,7 @@ def hub_file(repository: str, names: Sequence[str] = (), revision: str | None = 
 
     Args:
         repository: `owner/name`, or `owner/name@commit`.
-        names: of the file, the first one that exists; default: those that timm writes.
+        names: names of the file, the first one that exists; default: those that timm writes.
         revision: full commit of the repository; default: the newest one.
 
     Raises:

@@ -28,7 +28,7 @@ class Offsets(NamedTuple):
     """Where the tokens of images stand to each other, alike for the tables of all blocks.
 
     Args:
-        rows: of a table for their grid, int64 [n, T, T], queries first; n is the number of images, or 1.
+        rows: indices of a table for their grid, int64 [n, T, T], queries first; n is the number of images, or 1.
         grid: patches (h, w) of the images.
         native: patches that tables are made for.
     """
@@ -88,7 +88,7 @@ def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int], resi
 
     Args:
         table: [(2h - 1) * (2w - 1) + 3, heads].
-        old: its grid (h, w).
+        old: old grid (h, w).
         new: the grid (h', w') of the result; the old grid returns `table` itself.
         resize: see `resize_positions`.
     """

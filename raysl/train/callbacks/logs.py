@@ -64,7 +64,7 @@ def parse_metrics(content: bytes, where: str = METRICS_FILE) -> list[dict[str, f
     [{'step': 1, 'loss': 2.5}]
 
     Args:
-        where: its path or URI, for the warning.
+        where: path or URI of the file, for the warning.
     """
     lines, damaged = split_metrics(content)
     if damaged:

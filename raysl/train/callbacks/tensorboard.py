@@ -91,7 +91,8 @@ def write_hparams(folder: Folder, settings: Mapping[str, Any], metrics: Mapping[
     left to TensorBoard: a list written here would be taken from the first run, and some runs may have other settings.
 
     Args:
-        settings: by dotted key; booleans, numbers and text as they are, other values as JSON, without credentials.
+        settings: values by dotted key; booleans, numbers and text as they are, other values as JSON, without
+            credentials.
         metrics: numbers by name; those that are not finite are left out.
     """
     from tensorboardX.summary import hparams, scalar

@@ -55,7 +55,7 @@ class Tracking(Callback):
 
         Args:
             run_id: made at the run's first start.
-            settings: by dotted key, without credentials.
+            settings: values by dotted key, without credentials.
             folder: local folder of the run's files.
         """
 
