@@ -140,27 +140,16 @@ class Judge:
         self._groups: dict[int, Group] = {}
         self._scores: dict[tuple[int, float], Any] = {}
 
-    def verdict(self, index: int, courses: Sequence[Course]) -> Verdict | None:
-        """Return why and where a trial is stopped; None if it continues, or if that is still open.
+    def verdict(self, index: int) -> Verdict | None:
+        """Return why and where a trial is stopped as of the last update; None if it continues, or if that is open.
 
         Args:
             index: place of the trial in the order of drawing.
-            courses: courses of all trials that were drawn so far.
         """
-        self.update(courses)
-        return self.now(index)
-
-    def is_settled(self, index: int, courses: Sequence[Course]) -> bool:
-        """Whether no future result can change the verdict on a trial."""
-        self.update(courses)
-        return self.is_final(index)
-
-    def now(self, index: int) -> Verdict | None:
-        """Return `verdict` as of the last update."""
         return self._verdicts.get(index)
 
     def is_final(self, index: int) -> bool:
-        """Return `is_settled` as of the last update."""
+        """Whether no result after the last update can change the verdict on a trial."""
         key, place = self._places[index]
         return place < self._groups[key].num_settled
 
@@ -169,7 +158,7 @@ class Judge:
         return None
 
     def update(self, courses: Sequence[Course]) -> None:
-        """Judge all trials by the present results."""
+        """Judge all trials that were drawn so far by their present results."""
         for index in range(len(self._places), len(courses)):
             key = self.group(index)
             group = self._groups.setdefault(key, Group(self.rungs(index)))

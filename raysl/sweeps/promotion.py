@@ -65,22 +65,12 @@ class Promotion:
         self._seen: list[tuple[float, bool, bool]] = []
         self._is_finished = False
 
-    def verdict(self, index: int, courses: Sequence[Course]) -> Verdict | None:
-        """Return where a trial waits; None if it may train on. See `Judge.verdict`."""
-        self.update(courses)
-        return self.now(index)
-
-    def is_settled(self, index: int, courses: Sequence[Course]) -> bool:
-        """Whether no future result can promote a trial: all are drawn, and each waits or has ended."""
-        self.update(courses)
-        return self.is_final(index)
-
-    def now(self, index: int) -> Verdict | None:
-        """Return `verdict` as of the last update; None for a trial drawn since."""
+    def verdict(self, index: int) -> Verdict | None:
+        """Return where a trial waits as of the last update; None if it may train on, or was drawn since."""
         return self._ladders[self.group(index)].verdict(index) if index < len(self._seen) else None
 
     def is_final(self, index: int) -> bool:
-        """Return `is_settled` as of the last update."""
+        """Whether no result after the last update can promote a trial: all are drawn, and each waits or has ended."""
         return self._is_finished and all(ladder.is_over() for ladder in self._ladders.values())
 
     def until(self, index: int) -> float | None:

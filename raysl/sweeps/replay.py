@@ -132,7 +132,7 @@ class Replay:
         if self.judge is None or record.trial.is_repeat:
             record.verdict = self.search.replaced.get(record.trial.name)
         else:
-            record.verdict = self.judge.now(index)
+            record.verdict = self.judge.verdict(index)
         return record.verdict
 
     def _is_final(self, index: int) -> bool:

@@ -61,13 +61,6 @@ class Space:
         for values in itertools.product(*grids.values()):
             yield dict(zip(grids, values, strict=True))
 
-    def num_grid(self) -> int:
-        """Count the combinations of `grid`."""
-        total = 1
-        for distribution in self.distributions.values():
-            total *= len(distribution.values) if distribution.kind == "grid" else 1
-        return total
-
     def at(self, seed: int, turn: int, grid: Mapping[str, Any], present: Present) -> Draw:
         """Return a draw: a pure function of the seed, its number and the name of each setting.
 

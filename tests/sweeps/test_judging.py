@@ -17,6 +17,7 @@ from raysl.sweeps.judging import (
     halving_rungs,
     median_rule,
 )
+from tests.sweeps.world import is_final, verdict_on
 
 LOSS = Objective("loss", "min")
 Compare = Callable[[list[Course], Course, float], bool]
@@ -65,11 +66,11 @@ def _by_hand(courses: list[Course], rungs: list[float], is_stopped: Compare) -> 
 def test_trials_are_compared_with_all_that_came_so_far_before_them(rule: Rule, is_stopped: Compare, seed: int) -> None:
     courses, rungs = _courses(40, 9, seed), halving_rungs(1, 3, 9)
     judge = Judge(rule, lambda index: rungs, LOSS)
-    verdicts = {index: judge.verdict(index, courses) for index in range(40)}
+    verdicts = {index: verdict_on(judge, index, courses) for index in range(40)}
     found = {index: verdict.epoch for index, verdict in verdicts.items() if verdict is not None}
     assert found == _by_hand(courses, rungs, is_stopped)
     assert 0 < len(found) < 40
-    assert all(judge.is_settled(index, courses) for index in range(40))
+    assert all(is_final(judge, index, courses) for index in range(40))
 
 
 def test_a_trial_is_looked_at_once_at_each_epoch_however_often_one_asks() -> None:
@@ -83,11 +84,11 @@ def test_a_trial_is_looked_at_once_at_each_epoch_however_often_one_asks() -> Non
     judge = Judge(Rule(score, lambda before, own, epoch, objective: None), lambda index: [1.0, 3.0], LOSS)
     courses[0].has_ended, courses[0].reached = False, 1.0  # so that all others wait for it at epoch 3
     for index in range(200):
-        assert judge.verdict(index, courses) is None
+        assert verdict_on(judge, index, courses) is None
     assert len(calls) == 200
     courses[0].has_ended = True
     for index in range(200):
-        judge.verdict(index, courses)
+        verdict_on(judge, index, courses)
     assert len(calls) == len(set(calls)) == 200 + sum(course.reached >= 3 for course in courses)
 
 
@@ -95,26 +96,28 @@ def test_the_median_needs_three_others_before_it_stops_anybody() -> None:
     courses = [Course([1.0], [float(loss)], reached=1.0, has_ended=True) for loss in range(6)]
     for least, first in ((3, 3), (1, 1)):
         judge = Judge(median_rule(least), lambda index: [1.0], LOSS)
-        assert [judge.verdict(index, courses) is None for index in range(6)] == [index < first for index in range(6)]
+        assert [verdict_on(judge, index, courses) is None for index in range(6)] == [
+            index < first for index in range(6)
+        ]
 
 
 def test_a_verdict_is_taken_back_when_the_trial_that_caused_it_fails() -> None:
     courses = [Course([1.0], [loss], reached=1.0) for loss in (0.0, 5.0, 6.0)]
     judge = Judge(best_share(3), lambda index: [1.0], LOSS)
-    assert [judge.verdict(index, courses) is None for index in range(3)] == [True, False, False]
-    assert not any(judge.is_settled(index, courses) for index in range(3))
+    assert [verdict_on(judge, index, courses) is None for index in range(3)] == [True, False, False]
+    assert not any(is_final(judge, index, courses) for index in range(3))
     courses[0].has_ended = courses[0].has_failed = True
-    assert [judge.verdict(index, courses) is None for index in range(3)] == [True, True, False]
-    assert [judge.is_settled(index, courses) for index in range(3)] == [True, False, False]
+    assert [verdict_on(judge, index, courses) is None for index in range(3)] == [True, True, False]
+    assert [is_final(judge, index, courses) for index in range(3)] == [True, False, False]
     courses[1].has_ended = True
-    assert [judge.is_settled(index, courses) for index in range(3)] == [True, True, True]
+    assert [is_final(judge, index, courses) for index in range(3)] == [True, True, True]
 
 
 def test_a_trial_that_failed_behind_the_epoch_where_it_is_stopped_is_compared_with_there() -> None:
     courses = [Course([1.0], [loss], reached=1.0, has_ended=True) for loss in (0.0, 1.0, 2.0)]
     courses[1].has_failed = True
     judge = Judge(best_share(2), lambda index: [1.0], LOSS)
-    verdicts = [judge.verdict(index, courses) for index in range(3)]
+    verdicts = [verdict_on(judge, index, courses) for index in range(3)]
     assert "is rank 2 of 2, and the best 1 may go on" in str(verdicts[1])
     assert "is rank 3 of 3, and the best 2 may go on" in str(verdicts[2])
 
@@ -123,11 +126,11 @@ def test_nobody_is_stopped_at_the_end_of_a_trial_that_is_shorter_than_others() -
     short = Course([1.0, 3.0], [1.0, 9.0], reached=3.0, has_ended=True, length=3.0)
     long = [Course([1.0, 3.0, 9.0], [1.0, 1.0, 1.0], reached=9.0, has_ended=True, length=9.0) for _ in range(3)]
     judge = Judge(best_share(3), lambda index: [3.0], LOSS)
-    assert [judge.verdict(index, [*long, short]) is None for index in range(4)] == [True] * 4
-    assert judge.is_settled(3, [*long, short])
+    assert [verdict_on(judge, index, [*long, short]) is None for index in range(4)] == [True] * 4
+    assert is_final(judge, 3, [*long, short])
     short.length = 9.0
     again = Judge(best_share(3), lambda index: [3.0], LOSS)
-    assert again.verdict(3, [*long, short]) is not None
+    assert verdict_on(again, 3, [*long, short]) is not None
 
 
 def test_brackets_of_a_large_sweep_have_their_parts_after_any_number_of_trials() -> None:

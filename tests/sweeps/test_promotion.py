@@ -9,6 +9,7 @@ import pytest
 from raysl.leaderboard.entry import Objective
 from raysl.sweeps.judging import Course, Judge, best_share
 from raysl.sweeps.promotion import Promotion
+from tests.sweeps.world import is_final, verdict_on
 
 LOSS = Objective("loss", "min")
 RUNGS = [1.0, 3.0, 9.0]
@@ -52,7 +53,7 @@ def _run(judge: Promotion, courses: list[Course], losses: list[list[float]], dra
     judge.has_all = True
     while True:
         judge.update(courses)
-        left = [index for index, own in enumerate(courses) if not own.has_ended and judge.now(index) is None]
+        left = [index for index, own in enumerate(courses) if not own.has_ended and judge.verdict(index) is None]
         if not left:
             return
         index = draw.choice(left)
@@ -80,19 +81,19 @@ def test_trials_train_as_far_as_a_single_worker_of_the_paper_would_have_them(num
 def test_no_trial_waits_for_good_before_all_are_drawn() -> None:
     courses = [Course([1.0], [float(loss)], reached=1.0, length=END) for loss in range(4)]
     judge = Promotion(3, lambda index: RUNGS, LOSS)
-    verdicts = [judge.verdict(index, courses) for index in range(4)]
+    verdicts = [verdict_on(judge, index, courses) for index in range(4)]
     assert verdicts[0] is None
     assert judge.until(0) == 3.0
     told = [verdict.reason for verdict in verdicts[1:] if verdict is not None]
     assert told == [f"loss {place} at epoch 1 is rank {place + 1} of 4, and one in 3 goes on" for place in (1, 2, 3)]
-    assert not any(judge.is_settled(index, courses) for index in range(4))
+    assert not any(is_final(judge, index, courses) for index in range(4))
 
 
 def test_one_that_fails_after_it_was_promoted_makes_room_for_another() -> None:
     courses = [Course([1.0], [float(loss)], reached=1.0, length=END) for loss in range(4)]
     judge = Promotion(3, lambda index: RUNGS, LOSS)
     courses[0].has_failed = courses[0].has_ended = True
-    verdicts = [judge.verdict(index, courses) for index in range(4)]
+    verdicts = [verdict_on(judge, index, courses) for index in range(4)]
     assert [verdict is None for verdict in verdicts] == [True, True, False, False]
     assert "is rank 2 of 3, and one in 3 goes on" in str(verdicts[2])
 
@@ -100,7 +101,7 @@ def test_one_that_fails_after_it_was_promoted_makes_room_for_another() -> None:
 def test_a_trial_trains_to_its_own_end_where_that_comes_before_the_next_rung() -> None:
     short = [Course([1.0], [float(loss)], reached=1.0, length=2.0) for loss in range(3)]
     judge = Promotion(3, lambda index: RUNGS, LOSS)
-    assert judge.verdict(0, short) is None
+    assert verdict_on(judge, 0, short) is None
     assert judge.until(0) is None
 
 
@@ -115,7 +116,7 @@ def test_of_eight_trials_the_stopping_variant_keeps_more_than_a_third() -> None:
             "promotion": Promotion(3, lambda index: [1.0], LOSS),
         }
         for name, judge in judges.items():
-            kept[name].append(sum(judge.verdict(index, courses) is None for index in range(8)))
+            kept[name].append(sum(verdict_on(judge, index, courses) is None for index in range(8)))
     exact = sum(math.ceil(n / 3) / n for n in range(1, 9))
     assert exact == pytest.approx(3.87, abs=0.01)
     assert statistics.fmean(kept["stopping"]) == pytest.approx(exact, abs=0.1)

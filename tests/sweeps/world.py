@@ -1,11 +1,12 @@
 """Trials that take no time: what they log is a function of their settings, and how far they are is a number."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from raysl.leaderboard.entry import Objective
-from raysl.sweeps.judging import Judge
+from raysl.sweeps.judging import Course, Judge, Verdict
+from raysl.sweeps.promotion import Promotion
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.search import Search
@@ -97,6 +98,18 @@ def go_through(
     for place in range(len(replay.records)):
         replay.verdict(place)
     return replay
+
+
+def verdict_on(judge: Judge | Promotion, index: int, courses: Sequence[Course]) -> Verdict | None:
+    """Return the verdict on a trial by these results."""
+    judge.update(courses)
+    return judge.verdict(index)
+
+
+def is_final(judge: Judge | Promotion, index: int, courses: Sequence[Course]) -> bool:
+    """Return whether that verdict is final."""
+    judge.update(courses)
+    return judge.is_final(index)
 
 
 def ends(replay: Replay) -> list[tuple[str, str, float, float | None]]:
