@@ -25,7 +25,7 @@ from raysl.config.layers import GROUPS
 from raysl.config.optim_schema import course_problems
 from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, describe_type
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 
 NodeT = TypeVar("NodeT")
 
@@ -61,14 +61,11 @@ def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
             raise ConfigError(
                 f"{key}.name: {node.name!r} has other settings than {key}; load it with {key}={node.name}"
             )
-    errors = []
+    problems = Problems()
     for name, setting in settings.items():
-        try:
+        with problems.catching():
             convert(setting.kind, setting.default, f"{key}.{name}" if key else name, None, _check_node)
-        except ConfigError as error:
-            errors.append(str(error))
-    if errors:
-        raise ConfigError("\n".join(errors))
+    problems.check()
     return node
 
 
@@ -104,9 +101,7 @@ class _Builder:
             except ConfigError as error:
                 raise ConfigError(f"{key}.name: {error}") from error
         kind = type(default) if isinstance(default, kind) else kind
-        values, errors = self._fields(kind, tree, key, default)
-        if errors:
-            raise ConfigError("\n".join(errors))
+        values = self._fields(kind, tree, key, default)
         try:
             return kind(**values) if default is None else dataclasses.replace(default, **values)
         except ValueError as error:
@@ -125,25 +120,23 @@ class _Builder:
             raise ConfigError(f"{key}.name: {show(name)} is not a text; choose one of {names}")
         return name
 
-    def _fields(
-        self, kind: type[Any], tree: Mapping[str, Any], key: str, default: Any
-    ) -> tuple[dict[str, Any], list[str]]:
+    def _fields(self, kind: type[Any], tree: Mapping[str, Any], key: str, default: Any) -> dict[str, Any]:
         settings = list_settings(kind, default)
         values: dict[str, Any] = {}
-        errors = [
-            line for name in tree if name not in settings for line in self._unknown(name, tree[name], key, settings)
-        ]
+        problems = Problems()
+        for name in tree:
+            if name not in settings:
+                problems.errors += map(ConfigError, self._unknown(name, tree[name], key, settings))
         for name, setting in settings.items():
             inner = f"{key}.{name}" if key else name
             fallback = None if setting.default is dataclasses.MISSING else setting.default
             if name in tree:
-                try:
+                with problems.catching():
                     values[name] = convert(setting.kind, tree[name], inner, fallback, self.node)
-                except ConfigError as error:
-                    errors.append(str(error))
             elif setting.default is dataclasses.MISSING:
-                errors.append(self._missing(setting.kind, inner))
-        return values, errors
+                problems.errors.append(ConfigError(self._missing(setting.kind, inner)))
+        problems.check()
+        return values
 
     def _missing(self, kind: Any, key: str) -> str:
         if kind in SLOTS:

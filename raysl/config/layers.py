@@ -18,7 +18,7 @@ from raysl.config.places import is_place, source_at
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import IMAGES, scale_sizes, view_side
 from raysl.config.values import is_text
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 from raysl.redact import redact_tree
 
 COMPONENTS = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
@@ -100,14 +100,11 @@ def _change(before: Any, now: Any) -> str:
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """The tree of settings that `key=value` words describe, later ones over earlier ones."""
     tree: dict[str, Any] = {}
-    errors: list[str] = []
+    problems = Problems()
     for override in overrides:
-        try:
+        with problems.catching():
             tree = merge(tree, _parse(override))
-        except ConfigError as error:
-            errors.append(str(error))
-    if errors:
-        raise ConfigError("\n".join(errors))
+    problems.check()
     return tree
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from raysl.config.dump import show
 from raysl.config.ranges import OutOfRange, bare, rules_of
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 from raysl.schedule import Duration
 
 Node = Callable[[type[Any], Any, str, Any], Any]
@@ -129,7 +129,7 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
     members = get_args(kind)
     if value in (None, "None") and type(None) in members:  # Python's word is nobody's path or name
         return None
-    errors: list[str] = []
+    meant: ConfigError | None = None
     out_of_range: OutOfRange | None = None
     for member in members:
         try:
@@ -138,11 +138,11 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
             out_of_range = out_of_range or error
         except ConfigError as error:
             if _is_meant(bare(member), value):
-                errors.append(str(error))
+                meant = meant or error
     if out_of_range is not None:
         raise out_of_range
-    if errors:
-        raise ConfigError(errors[0])
+    if meant is not None:
+        raise meant
     raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice_of_union(members, value)}")
 
 
@@ -213,12 +213,9 @@ def _convert_mapping(kind: Any, value: Any, key: str, node: Node) -> Any:
 
 
 def _convert_each(items: list[tuple[Any, Any, str]], node: Node) -> list[Any]:
-    done, errors = [], []
+    converted, problems = [], Problems()
     for kind, value, key in items:
-        try:
-            done.append(convert(kind, value, key, None, node))
-        except ConfigError as error:
-            errors.append(str(error))
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return done
+        with problems.catching():
+            converted.append(convert(kind, value, key, None, node))
+    problems.check()
+    return converted

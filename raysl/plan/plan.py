@@ -74,7 +74,7 @@ class TrainPlan:
             num_samples: training images.
             world: ranks.
             device_type: where they train.
-            lanes: number of lanes of a batch. Default: `data.lanes`, or those of a dataset with any number of read units.
+            lanes: number of lanes. Default: `data.lanes`, or those of a dataset with any number of read units.
 
         >>> import raysl
         >>> plan = TrainPlan.from_config(raysl.load_config("simclr", ["train.batch_size=100"]), num_samples=1000)

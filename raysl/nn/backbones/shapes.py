@@ -51,8 +51,8 @@ class Cost:
     Args:
         feature_dim: width of its features.
         parameters: number of weights, biases and tokens, without running statistics.
-        flops: operations of one forward pass of one image, as torch counts them: convolutions, linear layers and attention,
-            two per multiplication and addition. Papers and torchvision mostly count one for both.
+        flops: operations of a forward pass of one image, as torch counts them: convolutions, linear layers and
+            attention, two per multiplication and addition. Papers and torchvision mostly count one for both.
         image_size: side of that image in pixels.
     """
 
