@@ -87,8 +87,6 @@ class Pointer:
     """The content of a checkpoint of Tune's: the name of a checkpoint of a run.
 
     Args:
-        run: name of the run.
-        step: updates done in its checkpoint.
         trial: Tune's name of the trial.
         settings: those that vary, without credentials.
     """

@@ -224,12 +224,7 @@ class Outlook:
     advice: str
 
     def line(self, name: str, num_networks: int, cores: float) -> str:
-        """Return a line for people; empty for less than half a minute.
-
-        Args:
-            num_networks: networks to measure.
-            cores: CPU cores of the cluster.
-        """
+        """Return a line for people; empty for less than half a minute."""
         used = max(1.0, min(cores, float(self.cores or cores)))
         seconds = self.seconds * num_networks / used
         if seconds < WORTH_TELLING_S:
@@ -282,9 +277,6 @@ class Benchmark(ABC):
     @classmethod
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
         """Fit the settings to the images, on the driver before anything is trained.
-
-        Args:
-            config: settings as they were given.
 
         Returns:
             The settings without the parts that are impossible, and a line on each of those with the number that is in

@@ -102,7 +102,6 @@ class Linear(Benchmark):
         there.
 
         Args:
-            train: labelled features.
             num_classes: labels lie in [0, num_classes).
             seed: seed of the held-out rows and the order of the others.
             name: name of the features, for messages and the lines.

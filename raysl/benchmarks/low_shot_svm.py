@@ -140,7 +140,6 @@ class _Shared:
     """Inputs of the jobs of all draws and classes.
 
     Args:
-        train, test: all rows.
         picks: int64 [samples, K, shots], the images of each draw where images have one label; else None.
     """
 

@@ -56,7 +56,6 @@ class OnlineKNN(Callback):
     count directions that features use: RankMe is at most their width, LiDAR that or the number of images less one.
 
     Args:
-        num_classes: classes of the labels.
         every: how often, rounded to whole epochs.
         read: makes a batch of each block of images. Default: this process does.
         has_ranks: whether RankMe and LiDAR are logged too.

@@ -163,9 +163,6 @@ class Lidar:
 
     S_b is the covariance of the images' means; S_w is the mean covariance of an image's views, plus delta on the
     diagonal. The result is the effective rank of S_w^-1/2 S_b S_w^-1/2 (equations 1 to 4).
-
-    Args:
-        width: D, the width of the features.
     """
 
     def __init__(self, width: int) -> None:

@@ -161,7 +161,6 @@ class Follower:
     """A backbone that follows the objects of videos.
 
     Args:
-        network: module in evaluation mode.
         data: gives normalisation and the filter of the resize.
     """
 

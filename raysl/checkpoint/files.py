@@ -155,11 +155,7 @@ def has_state(meta: dict[str, Any]) -> bool:
 
 
 def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestCheckpoint:
-    """Return the newest checkpoint of a run whose files verify.
-
-    Args:
-        names: names of the files to verify, as in `verify`.
-    """
+    """Return the newest checkpoint of a run whose files verify."""
     passed_over: list[str] = []
     for name in reversed(checkpoint_names(run)):
         try:

@@ -76,7 +76,6 @@ def initial_weights(config: RunConfig, backbone: type[Backbone]) -> Weights | Pu
 
     Args:
         config: settings of the run; `method.weights` comes before `backbone.pretrained`.
-        backbone: class of the backbone.
 
     Raises:
         ConfigError: if they cannot be read, or their hash is wrong.

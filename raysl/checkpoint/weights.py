@@ -48,11 +48,7 @@ class Weights:
     """Tensors of a checkpoint.
 
     Args:
-        uri: address of the checkpoint.
-        method: name of its method.
-        step: number of updates done.
         sha256: hashes of the files that were read, by name.
-        backbone: tensors of the exported backbone.
         method_state: tensors of the whole method, adapters merged, if it is the run's method too and the checkpoint has
             them, else None.
         hint: settings that would make the run's backbone equal to that of the checkpoint, as far as they are known.

@@ -17,7 +17,6 @@ def adaptable_keys(tree: dict[str, Any], layers: Iterable[tuple[dict[str, Any], 
     """Return the dotted keys of the settings that a run may adapt.
 
     Args:
-        tree: merged settings of the run.
         layers: settings from the lowest layer up, each with whether it is a configuration of raysl. A list `adapt` in
             one replaces what the layers below allow.
     """

@@ -87,7 +87,6 @@ def settings_in(kind: type[Any], tree: Any, keys: Keys = (), default: Any = None
         kind: the dataclass of the tree; for a component, the class that the node's name selects is used.
         tree: plain settings, valid or not.
         keys: keys of the tree itself.
-        default: instance that provides the defaults.
     """
     tree = tree if isinstance(tree, dict) else {}
     kind = _chosen(kind, tree, keys)

@@ -107,7 +107,6 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
 
     Args:
         name_or_path: a path or URI that ends in .yaml, or a name.
-        folder: folder of relative paths.
         asking: the file that is based on it. A name is then that of a packaged configuration, else of a file beside
             `asking`; a name that begins with `./` or `../` is of a file beside it alone.
     """

@@ -24,7 +24,6 @@ class Assignments:
 
     Args:
         clusters: int64 [N], in dataset order, 0 to num_clusters - 1.
-        num_clusters: K.
         checkpoint: address of the checkpoint whose features were clustered.
         names: the origin of each image, for people who read the file; empty if unknown.
     """
@@ -39,7 +38,6 @@ class Assignments:
         """Refuse to use the clusters for other images.
 
         Args:
-            num_samples: number of images.
             fingerprint: digest of the images; empty: unknown.
         """
         if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):

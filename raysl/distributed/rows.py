@@ -48,7 +48,6 @@ def all_gather(rows: Tensor, same_loss: bool = False) -> Tensor:
     [0, 1, 2]
 
     Args:
-        rows: rows of this rank.
         same_loss: whether all ranks compute the same number from the result, and weigh it by their rows as the loop
             does. Inside a step the sum over ranks is then known without an exchange.
 

@@ -43,7 +43,6 @@ def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -
 
     Args:
         units: submodules that are assembled one at a time.
-        device: device to compute on.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -124,9 +124,6 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
 def image_speed(cpus: float) -> dict[str, Any]:
     """Let tasks of Ray Data make cropped images and send them here for some five seconds, as benchmarks read images.
 
-    Args:
-        cpus: CPUs of the cluster, for as many data tasks.
-
     Returns:
         `images_per_s` and `cpus`.
     """

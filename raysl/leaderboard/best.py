@@ -24,7 +24,6 @@ class BestRun:
 
     Args:
         rank: number from 1.
-        row: the choice of settings.
         run: best run of its seeds.
     """
 

@@ -182,7 +182,6 @@ def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
 
     Args:
         entries: the runs; one without the number is in the largest group of its images.
-        metric: the number that ranks.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     without: list[Entry] = []

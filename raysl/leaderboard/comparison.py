@@ -80,7 +80,6 @@ class Comparison:
     """Checkpoints and their numbers.
 
     Args:
-        reports: reports of the checkpoints, without credentials.
         names: names of the checkpoints, no two alike.
         rows: their numbers, those of a benchmark together; two of one name and other protocols are not compared.
         settings: settings that differ: dotted key -> the value of each as YAML, None where it has none.
@@ -110,7 +109,6 @@ class Comparison:
 
         Args:
             label: function that names a row.
-            title: title of the column of these names.
         """
         rivals = [name for name in RIVALS if any(name in row.rivals for row in rows)]
         groups: dict[str, list[list[str | Cell]]] = {}

@@ -35,7 +35,6 @@ class Leaderboard:
     run is in its own folder (`raysl.load_history`).
 
     Args:
-        entries: the runs, in any order.
         facts: facts of the sweep; its first objective orders the rows.
         title: common property of a section's rows; else empty.
         first: index of a section's first row among those of all sections.

@@ -202,11 +202,7 @@ class CAPI(Method):
 
 
 class Predictor(nn.Module):
-    """From the tokens of visible patches to those of some hidden ones, each by itself.
-
-    Args:
-        backbone: the network whose tokens it gets.
-    """
+    """From the tokens of visible patches to those of some hidden ones, each by itself."""
 
     def __init__(self, config: CAPI.Config, backbone: TokenBackbone) -> None:
         super().__init__()

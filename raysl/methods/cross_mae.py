@@ -111,12 +111,7 @@ class CrossMAE(Method):
 
 
 class Decoder(nn.Module):
-    """From the maps of visible patches to the pixels of some masked ones (section 3.2 and 3.4).
-
-    Args:
-        backbone: the network whose maps it gets.
-        num_maps: their number.
-    """
+    """From the maps of visible patches to the pixels of some masked ones (section 3.2 and 3.4)."""
 
     positions: Tensor
 

@@ -222,7 +222,6 @@ def _routes(order: Int64s, counts: list[int], rank: int) -> _Routes:
     Args:
         order: int64 [N], the image at each position.
         counts: [W], number of images, and of positions, of each rank.
-        rank: this rank.
     """
     ends = np.cumsum(counts)
     first, end = ends[rank] - counts[rank], ends[rank]

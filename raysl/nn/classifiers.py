@@ -84,7 +84,6 @@ class StageHeads(nn.Module):
     """Classifiers on stages, computed together with the features in one pass through the backbone.
 
     Args:
-        heads: settings of the classifiers.
         size: side of the images in pixels, which sets the widths of vectors pooled in windows.
     """
 

@@ -76,7 +76,6 @@ def pooled_stages(backbone: Backbone, images: Tensor, pools: Sequence[tuple[str,
 
     Args:
         images: normalised images [B, 3, H, W].
-        pools: names of stages, each with its pool.
     """
     stages = backbone.stages(images, list(dict.fromkeys(name for name, _ in pools)))
     num_prefix = backbone.num_prefix_tokens if isinstance(backbone, TokenBackbone) else 0

@@ -72,7 +72,6 @@ def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) ->
     [0.5, 1.0]
 
     Args:
-        groups: groups from `split_groups`.
         scales: factors of the learning rate by the `id` of a parameter; others keep their group's.
     """
     parts: list[dict[str, Any]] = []

@@ -49,7 +49,6 @@ def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any, has_
     """Refuse impossible rates; the driver calls it before there are weights.
 
     Args:
-        num_layers: `Backbone.num_layers`.
         has_patches: whether it maps patches to tokens.
     """
     kind = backbone if isinstance(backbone, type) else type(backbone)

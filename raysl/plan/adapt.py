@@ -102,9 +102,6 @@ def rows_in_memory(config: RunConfig, kind: type[Backbone], recipe: ViewRecipe, 
 
     The estimate counts what the layers of the backbone put out for all views of an image, which the backward pass
     needs; half of the memory is for everything else.
-
-    Args:
-        num_bytes: memory of a worker.
     """
     train, network = config.train, config.backbone
     if train.recompute or train.parallel == "fsdp":

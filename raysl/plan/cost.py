@@ -61,7 +61,6 @@ class Cost:
 
     Args:
         memory: bytes of a GPU by part.
-        memory_of_gpu: memory of a GPU.
         flops, moved, exchanged: amounts of a step of one GPU: FLOPs, bytes read and written, bytes exchanged.
         collectives: of a step, without those of gradients.
         flops_s, moved_s, bound_s: seconds of a step, by products alone, by bytes alone, and by whichever is longer

@@ -70,8 +70,6 @@ class TrainPlan:
         """Return the plan of a run over `num_samples` images.
 
         Args:
-            config: the run's settings.
-            num_samples: training images.
             world: ranks.
             device_type: where they train.
             lanes: number of lanes. Default: `data.lanes`, or those of a dataset with any number of read units.

@@ -20,7 +20,6 @@ class Setup:
     Args:
         config: the run's settings; `config.method` is the method's own node.
         backbone: widths and patches of the network, read without building weights.
-        data: the dataset.
         plan: batch, epochs, updates, lanes.
         written: the settings as the user wrote them, where `train.reference_workers` changed them.
     """

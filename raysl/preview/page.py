@@ -79,7 +79,6 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
     Args:
         name, overrides: arguments of `raysl.preview.page.requested`.
         path: file to write; folders above it are made.
-        num: samples.
         num_epochs: epochs, from the first on.
 
     Returns:

@@ -49,7 +49,6 @@ class Cpus:
     """The CPUs of a machine on which a run counts for its threads.
 
     Args:
-        usable: number of CPUs that its processes may use.
         free: number of those that other work leaves to it.
     """
 

@@ -63,7 +63,6 @@ class Waiting:
 
         Args:
             done: number of `total` that is done, those of `before` included.
-            total: number of things to do.
             before: number of those that were done when the wait began.
         """
         left = (time.time() - self._entered) * (total - done) / max(1, done - before)

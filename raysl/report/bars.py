@@ -23,7 +23,6 @@ class Bar:
     """One bar.
 
     Args:
-        value: length, finite.
         reach: ends of its whiskers; None: it has none.
         is_main: whether its number is bold.
     """

@@ -28,8 +28,6 @@ class Scale:
 
     Args:
         low, high: the least and the largest value, which differ; positive on a logarithmic axis.
-        start, end: their pixels.
-        is_log: whether the axis is logarithmic.
         ticks: values that are written at the axis, with their texts.
 
     >>> Scale(0.0, 10.0, 100.0, 200.0)(5.0)

@@ -15,8 +15,6 @@ class Parent:
     """A checkpoint of a run from which another run was forked.
 
     Args:
-        run: name of the run.
-        step: updates done in the checkpoint.
         epoch: epochs done in it.
         path: URI of the run's folder, without credentials.
     """

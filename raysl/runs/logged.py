@@ -18,9 +18,6 @@ NO_CURVES = ("lr", "images_per_s", "step_s", "data_wait", "memory_gb")
 class Logged:
     """The numbers of a run.
 
-    Args:
-        lines: lines of its `metrics.jsonl`, in order.
-
     Attributes:
         reached: epochs at the last line; 0 without lines.
         epochs, values: by name, ascending, for each line with it.

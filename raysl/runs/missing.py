@@ -78,7 +78,6 @@ train.workers=[1,2] goes on from step 40 with as many as there are
 
     Args:
         nodes: resources of each node that lives, by name.
-        waited_s: seconds since the wait began.
         activity: state of the autoscaler, in words; empty if it does nothing.
     """
     fit = num_fitting(train, shape, nodes)

@@ -113,8 +113,6 @@ def describe_stop(step: int, total: int, saved: str | None, uri: str, reason: st
     """Return the message of a run that was asked to stop.
 
     Args:
-        step: updates done.
-        total: updates in the run.
         saved: name of its newest whole checkpoint, or None.
         reason: reason of the stop and next step, where they are not the user's: what a sweep has noted.
     """

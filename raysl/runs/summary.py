@@ -45,7 +45,6 @@ class RunSummary:
         updated: last change of its files, in seconds since 1970; None where the storage does not tell.
         metrics: the last value of every number that it has logged in its last lines, and those of its report as
             `knn/k20/top1`.
-        settings: plain tree of its settings.
         has_report: whether it has a `report.html`.
         images: note of its training images; None before it has begun.
         costs: costs of all its starts.

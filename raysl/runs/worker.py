@@ -125,7 +125,6 @@ class Outcome:
     """How training ended; rank 0 returns it to the driver.
 
     Args:
-        step: updates done.
         failure: why the run failed, if a new attempt would fail in the same way.
         is_input_wrong: whether the user's settings are the reason.
         ended: why a callback ended the run for good before its last step, or None.

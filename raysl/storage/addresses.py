@@ -129,7 +129,6 @@ def storage_errors(what: str, uri: str) -> Iterator[None]:
 
     Args:
         what: a verb: what is done.
-        uri: address that it is done to.
 
     Raises:
         ConfigError: instead of errors of files, networks and missing packages: a StorageError where another try may

@@ -156,10 +156,6 @@ def check_server(system: fs.FileSystem, path: str) -> None:
 def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
     """Return parts of one file, read with `retrying`; of a remote file, several at a time.
 
-    Args:
-        offsets: start of each part, in bytes.
-        sizes: size of each part, in bytes.
-
     Raises:
         FileNotFoundError, PermissionError, IsADirectoryError: at once.
         RunFailed: if the network fails again and again, or the file ends within a part.

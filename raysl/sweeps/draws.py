@@ -26,7 +26,6 @@ class Draws:
 
     Args:
         space: varied settings; values with credentials are read from it again.
-        configs: names of the base configurations.
         may_write: whether draws are written; not in a dry run.
     """
 

@@ -23,11 +23,7 @@ def make_entries(
 
 
 def make_entry(record: Record, index: int, folder: Folder, protocols: Mapping[str, str] | None = None) -> Entry:
-    """Return the entry of a run; that of a stopped run ends at the epoch of the verdict.
-
-    Args:
-        index: place of the trial in the order of drawing.
-    """
+    """Return the entry of a run; that of a stopped run ends at the epoch of the verdict."""
     trial, verdict = record.trial, record.verdict
     until = math.inf if verdict is None else verdict.epoch
     nothing = Note("paused", 0)

@@ -97,7 +97,6 @@ def hours_by_steps(bases: Mapping[str, RunConfig], num_left: float, concurrent: 
     Args:
         bases: base settings of trials that are trained; the steps of the first one are timed.
         num_left: trials that are still to come.
-        concurrent: trials at a time.
     """
     name, base = next(iter(bases.items()), ("", None))
     if base is None or not is_like_here(base):

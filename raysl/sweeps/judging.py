@@ -58,7 +58,6 @@ class Verdict:
 
     Args:
         epoch: at which it was judged.
-        reason: explanation in words.
         is_pause: whether it waits there for trials that are drawn later, and may be promoted.
     """
 
@@ -141,11 +140,7 @@ class Judge:
         self._scores: dict[tuple[int, float], Any] = {}
 
     def verdict(self, index: int) -> Verdict | None:
-        """Return why and where a trial is stopped as of the last update; None if it continues, or if that is open.
-
-        Args:
-            index: place of the trial in the order of drawing.
-        """
+        """Return why and where a trial is stopped as of the last update; None if it continues, or if that is open."""
         return self._verdicts.get(index)
 
     def is_final(self, index: int) -> bool:

@@ -145,7 +145,6 @@ def select(
     """Return the members of the next interval: the worst continue from the weights of the best.
 
     Args:
-        members: all members at the end of an interval.
         sweep: gives `exploit`, `resample` and the metric that ranks.
         random_key: seed of the sweep, and number of the next interval.
         epoch: epoch that all members have finished.

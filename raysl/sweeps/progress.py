@@ -55,11 +55,7 @@ class Progress:
         return None if self.parts > 1 else self.num_trials
 
     def outlook(self, bases: Mapping[str, RunConfig], concurrent: int) -> str:
-        """Describe the trials to come, before they start.
-
-        Args:
-            concurrent: trials at a time.
-        """
+        """Describe the trials to come, before they start."""
         left = self.num_trials - self.num_ended
         most = "" if self.is_exact or self.replay.is_drawn else "at most "
         what = f"{counted(left, 'part')} of runs" if self.parts > 1 else counted(left, "trial")
@@ -134,7 +130,6 @@ class Progress:
         """Return the seconds until the last trial ends; None while no trial has got on.
 
         Args:
-            concurrent: trials at a time.
             begun: when trials were started, in seconds since 1970, and the epoch that they had come to.
         """
         now, begun = time.time(), begun or {}

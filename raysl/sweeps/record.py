@@ -94,8 +94,6 @@ class Record:
         logged: lines of its run, without those behind `epochs`.
         note: note of its end; None where that is still to come.
         last: note of the newest start that ended, whatever its end.
-        draws: how often it was drawn.
-        is_running: whether this process has it running.
         failure: why it failed in this process, for good.
         verdict: why and where it was stopped, if it was.
     """

@@ -20,7 +20,6 @@ class Replay:
     Args:
         judge: rule that stops trials early, or None.
         make: the record of a trial, as its run's folder has it.
-        look: brings one up to date.
     """
 
     def __init__(

@@ -49,7 +49,6 @@ class Stage:
     """The state of a sweep that runs.
 
     Args:
-        concurrent: trials at a time.
         told: called after each look, and when a trial has ended.
     """
 
@@ -130,7 +129,6 @@ class Stage:
         Args:
             trace: text for a file in its folder, without credentials.
             number: number of failures so far, this one included; those do not count in which a node was taken back.
-            retries: times that a trial is tried again.
         """
         name = record.trial.name
         if number <= retries:

@@ -65,11 +65,7 @@ def status_of(uri: str) -> Status:
 
 
 def watch(uri: str, tell: Callable[[Status], None], sleep: Callable[[float], object] = time.sleep) -> Status:
-    """Print the status whenever it changes, until the sweep is done or no process runs it.
-
-    Args:
-        sleep: pauses for so many seconds.
-    """
+    """Print the status whenever it changes, until the sweep is done or no process runs it."""
     seen = None
     while True:
         status = status_of(uri)

@@ -21,7 +21,6 @@ class ParentTrial:
     """The origin of a trial's weights.
 
     Args:
-        trial: name of that trial's run.
         epoch: whole epochs that it had trained.
     """
 

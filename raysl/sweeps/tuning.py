@@ -186,7 +186,6 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
     """Run the rest of a sweep, in a process that is connected to a cluster.
 
     Args:
-        retries: times that a trial that failed is tried again.
         checkpoints: names of what is measured and not trained.
     """
     os.environ.update(_ENVIRONMENT)

@@ -27,9 +27,7 @@ class TrialRow:
     """A running trial.
 
     Args:
-        settings: varied settings in words.
         nodes: on which its workers run; empty before its first epoch is logged.
-        epoch: epoch that it has reached.
         value: newest number that the sweep looks at, with its name; empty while there is none.
         seconds: since it started.
         phase: activity when it does not train: `STARTING`, `STOPPING`, `ENDING`; else empty.
@@ -51,11 +49,7 @@ class TrialRow:
 
 
 class SweepView:
-    """Shows the running trials and the state of the sweep while inside.
-
-    Args:
-        every_s: seconds between plain lines.
-    """
+    """Shows the running trials and the state of the sweep while inside."""
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self.every_s = every_s

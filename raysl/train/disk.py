@@ -53,7 +53,6 @@ class Disk:
         """Call what writes into a folder: now, or later if the folder is gone for the moment.
 
         Args:
-            folder: folder to write to.
             action: called again if it fails, so it must not depend on when it is called.
         """
         with self._lock:

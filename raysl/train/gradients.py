@@ -27,7 +27,6 @@ def backward_in_parts(
     """Run forward and backward of each part; gradients add up in the parameters, and over ranks with the last part.
 
     Args:
-        batch: this rank's rows.
         scaler: scales the loss before backward, if enabled.
 
     Returns:

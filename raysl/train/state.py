@@ -163,7 +163,6 @@ class TrainState:
         """Write a checkpoint into a local folder; files that are there already become part of it.
 
         Args:
-            folder: the folder.
             metrics: numbers to store with it.
             tensors: the result of `tensors`; by default it is called, so every rank has to call `save`.
         """

@@ -51,7 +51,6 @@ class Table:
         resized: tensors that were adapted to another grid, other patches or channels; they are in `loaded` too.
         others: rules that choose each of the other networks of the file.
         num_outside: tensors of the file without the prefix.
-        num_wanted: tensors of the backbone.
         num_patches: patches along a side of the grid that a ViT's position embeddings were read for; 0: none.
 
     >>> table = Table(loaded=["conv1.weight"], missing=["bn1.weight"], num_wanted=2)
@@ -110,7 +109,6 @@ class Loaded:
     """A backbone that was read from a file or a checkpoint.
 
     Args:
-        backbone: network in evaluation mode.
         config: settings of the network; `config.data` says which images it expects.
         origin: address of the file or the checkpoint, without credentials.
         summary: a sentence on where the weights are from.
@@ -206,7 +204,6 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
     """Refuse a backbone of which some tensors were not filled.
 
     Args:
-        table: result of `fill`.
         given: settings of the backbone that the user gave.
         seen: settings that the shapes of the tensors show.
     """

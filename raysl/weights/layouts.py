@@ -129,7 +129,6 @@ class StoredBackbone:
 
     Args:
         family: `resnet` or `vit`, or `named` for a network that the user names.
-        tensors: the tensors by name, without the prefix.
         num_outside: number of tensors of the same dictionary without the prefix.
         others: locations of further networks in the file.
     """

@@ -76,7 +76,6 @@ class _Cells:
 
     Args:
         wanted, given: [M], of each; -1 for none predicted.
-        num_classes: K.
     """
 
     def __init__(self, labels: NDArray[np.int64], predictions: NDArray[np.int64], num_classes: int) -> None:

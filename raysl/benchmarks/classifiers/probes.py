@@ -67,7 +67,6 @@ class Probes:
     Args:
         weight: [G K, D].
         bias: [G K].
-        num_classes: K.
     """
 
     weight: Tensor

@@ -41,7 +41,6 @@ def measure_precision(fitted: Probes, train: FeatureSet, held: Tensor, kind: Kin
     """Return the mean average precision of each classifier on some rows, float64 [G], and zeros for their losses.
 
     Args:
-        fitted: G classifiers.
         train: rows with labels [N, K].
         held: int64 [M], places of the rows.
     """

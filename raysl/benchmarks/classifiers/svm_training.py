@@ -31,10 +31,8 @@ class Machine:
 
     Args:
         positive_weight: weight of the images that have the class; others weigh 1.
-        max_iter: steps of liblinear at most.
         is_dual: whether the dual problem is solved, in a random order, as VISSL does; else the primal one, which has
             the same solution, sooner if the cost is high; None: the one that is faster.
-        seed: seed of that order.
     """
 
     positive_weight: float = 2.0
@@ -47,7 +45,6 @@ class Machine:
         1e-4.
 
         Args:
-            rows: features.
             is_positive: bool [N], neither all nor none.
             cost: weight of an error.
         """
@@ -132,7 +129,6 @@ def learned_classes(train: FeatureSet, labels: Labels) -> Int64s:
     classes count.
 
     Args:
-        train: training rows.
         labels: their labels [N, K], as `one_against_rest` returns them.
     """
     has_images = (labels == 1).any(axis=0) if train.labels.ndim == 1 else np.ones(labels.shape[1], dtype=np.bool_)

@@ -33,11 +33,7 @@ class Detected:
     masks: tuple[dict[str, Any], ...] = ()
 
     def tensors(self, size: tuple[int, int]) -> dict[str, Tensor]:
-        """Return the same as tensors, in which images follow each other, see `parse_detections`.
-
-        Args:
-            size: height and width of the image.
-        """
+        """Return the same as tensors, in which images follow each other, see `parse_detections`."""
         counts = [mask["counts"] for mask in self.masks]
         return {
             "sizes": torch.tensor([size]),
@@ -81,7 +77,6 @@ def precisions_by_class(
 
     Args:
         detections, objects_by_image: lists, one for each image, in the same order.
-        num_classes: K.
         thresholds: T overlaps.
         eleven_points: the mean of the best precision at recalls 0, 0.1, ..., 1 or more, as VOC has it up to 2009; else
             the area below that curve.

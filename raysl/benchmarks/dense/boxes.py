@@ -60,7 +60,6 @@ class BoxSplit(TargetSplit):
     Args:
         images: files of one folder, or of several folders one after another.
         objects: lists, one for each image, in the same order.
-        classes: names.
     """
 
     images: tuple[Files, ...]
@@ -122,7 +121,6 @@ def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
 
     Args:
         folder: root of the year, with `JPEGImages`, `Annotations` and `ImageSets/Main` in it.
-        chosen: name of the set.
     """
     listed = f"ImageSets/Main/{chosen}.txt"
     names = lines_of(folder, listed)
@@ -165,7 +163,6 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
     Args:
         folder: root with `annotations` and the folders of the images, as `train2017`, or those in `images`.
         chosen: name of the set, as `train2017`.
-        with_segments: whether masks are wanted.
     """
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):

@@ -37,7 +37,6 @@ def coco_precisions(
 
     Args:
         detections, objects: lists, one for each image, in the same order.
-        sizes: heights and widths of the images.
 
     Returns:
         Shares float64 [10, 101, K, 4], of objects of all sizes, small (below 32 x 32 pixels), medium and large (from
@@ -106,7 +105,6 @@ def run_lengths(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[di
     Args:
         masks: shares in [0, 1] inside the boxes [D, 1, m, m].
         boxes: [D, 4], edges in pixels.
-        size: height and width of the image.
     """
     encode = tools().mask.encode
     encoded = []
@@ -124,7 +122,6 @@ def pasted(mask: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
     Args:
         mask: shares in [0, 1] inside the box [m, m].
         box: [4], edges in pixels.
-        size: height and width of the image.
     """
     left, top, right, bottom = box
     x = (torch.arange(size[1]) + 0.5 - left) / (right - left).clamp(min=1e-6) * 2 - 1  # -1 and 1 at the edges

@@ -15,7 +15,6 @@ def pixel_counts(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
     Args:
         predicted: class of each pixel, an integer in [0, K) [H, W].
         label: class of each pixel, of any integer type [H, W]; pixels of one outside [0, K) are ignored.
-        num_classes: K.
 
     >>> pixel_counts(torch.tensor([[0, 1]]), torch.tensor([[0, 0]]), num_classes=2).tolist()
     [[1, 0], [2, 0], [1, 1]]

@@ -52,7 +52,6 @@ class DetectorInput(TargetRecipe):
         short_sides: short sides in pixels, of which training draws one and measurement takes the largest.
         long_side: most pixels of the long side.
         multiple: sides of batches are multiples of it.
-        has_masks: whether masks are wanted.
     """
 
     data: DataConfig
@@ -120,7 +119,6 @@ def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> 
 
     Args:
         segment: polygons [[x, y, x, y, ...], ...] or run lengths, in pixels of the file.
-        size: height and width to draw it at.
     """
     masks = tools().mask
     if isinstance(segment, list):

@@ -86,7 +86,6 @@ def objects_of(labels: Tensor, size: tuple[int, int]) -> Tensor:
 
     Args:
         labels: labels of the background and the objects at the places of a map [K, h, w].
-        size: height H and width W.
     """
     resized = F.interpolate(labels[None], size=size, mode="bilinear", align_corners=False)[0]
     low, high = resized.amin(dim=(1, 2), keepdim=True), resized.amax(dim=(1, 2), keepdim=True)

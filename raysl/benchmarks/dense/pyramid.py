@@ -56,11 +56,7 @@ class Pyramid(nn.Module):
 
 
 class SimplePyramid(nn.Module):
-    """Maps of 4, 2, 1 and 1/2 times the resolution of one map, each through a 1x1 and a 3x3 convolution.
-
-    Args:
-        width: channels of the map.
-    """
+    """Maps of 4, 2, 1 and 1/2 times the resolution of one map, each through a 1x1 and a 3x3 convolution."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

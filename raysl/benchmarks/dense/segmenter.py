@@ -98,7 +98,6 @@ class Segmenter(TargetMethod):
 
         Args:
             image: uint8 [3, h, w].
-            size: height H and width W of the result.
         """
         data, config = self.setup.config.data, self.config
         height, width = resized_short(image.shape[1], image.shape[2], config.short_side)

@@ -113,7 +113,6 @@ def embed(
         models: networks from normalised images [B, C, H, W] to [B, D] by name, on the device.
         index: int64 [B].
         data: gives sizes and normalisation.
-        device: where they are computed.
     """
     read = read_rows(split, index, data)
     networks = {name: StagedNetwork(model, (FEATURES,)) for name, model in models.items()}

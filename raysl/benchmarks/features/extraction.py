@@ -150,7 +150,6 @@ class Wanted:
         networks: modules from normalised images [B, C, H, W] to [B, D] by name, on the CPU.
         weights: identifies the weights of each, such as a SHA-256.
         stages: `FEATURES` and names of stages; networks other than a `Backbone` have the former only.
-        dtype: type of the numbers on disk.
         pictured: network and stage beside whose features thumbnails of the images are kept; None for no thumbnails.
     """
 

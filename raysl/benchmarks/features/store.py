@@ -45,7 +45,6 @@ class About:
         basis: everything that the features depend on, in the types of JSON: weights, stage, images, their size and
             so on.
         part_rows: rows of each part, of the last one fewer.
-        dtype: type of the numbers.
         classes: names of the classes, by label; empty if there are none.
     """
 

@@ -151,7 +151,7 @@ class StoredSet:
     """The features of a split by one network, at several stages.
 
     Args:
-        stores: by the names of the stages, whole.
+        stores: whole stores by the names of their stages.
         token: name of the files that the processes of a node share, see `raysl.process.node_files`; empty: each process
             has features of its own.
     """

@@ -62,7 +62,6 @@ class ImageFiles:
 
         Args:
             names: names that some list has.
-            listed_in: name of the list, for the message.
         """
         matches = [self._matching(name) for name in names]
         bad = [(name, paths) for name, paths in zip(names, matches, strict=True) if len(paths) != 1]

@@ -27,11 +27,7 @@ class Whitening:
 
 
 class Moments:
-    """Sums of x and x x^T over rows in float64, from which a whitening is computed in one pass and D x D memory.
-
-    Args:
-        width: D.
-    """
+    """Sums of x and x x^T over rows in float64, from which a whitening is computed in one pass and D x D memory."""
 
     def __init__(self, width: int) -> None:
         self.num = 0
@@ -55,7 +51,6 @@ class Moments:
         """Return the whitening that keeps the `dim` directions of largest variance; default: all.
 
         Args:
-            dim: directions.
             center: take the variances about the mean; else the second moments about 0, as DINO's code does. Rows have
                 the mean subtracted in either case.
 

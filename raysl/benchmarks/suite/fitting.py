@@ -25,7 +25,6 @@ class Fitting:
 
     Args:
         settings: settings of the benchmarks that can be measured, by their names.
-        images: images of each of them.
         left_out: a line on each benchmark, or part of one, that cannot be, with the reason.
         asked: settings of all that were asked for, as they were given.
     """
@@ -53,11 +52,7 @@ class Fitting:
 
 
 class MeasuredImages:
-    """The images of a dataset, and whether they have what benchmarks need.
-
-    Args:
-        test: held-out images, or None.
-    """
+    """The images of a dataset, and whether they have what benchmarks need."""
 
     def __init__(self, data: DataConfig, train: Split, test: Split | None) -> None:
         self.data = data
@@ -174,7 +169,6 @@ class MeasuredImages:
         """Fit benchmarks to these images.
 
         Args:
-            wanted: their settings, by their names.
             in_run: whether a run's settings name them, else the words of a command, for the message.
             files: files that the dataset of a benchmark needs and where, in words, by its key.
         """

@@ -94,7 +94,6 @@ class Measurement:
     """A checkpoint and the benchmarks to measure.
 
     Args:
-        fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
         suites: suites whose parts are among the benchmarks.
         usual: settings of these parts before the changes of the command.
@@ -258,11 +257,7 @@ class Measurement:
         log.info("%s is measured and kept, in %s", name, duration(seconds))
 
     def _shown(self, is_logged: bool = False) -> list[Result]:
-        """Return results of this checkpoint on these images: first the requested ones, then all others.
-
-        Args:
-            is_logged: whether results that are left out are logged.
-        """
+        """Return results of this checkpoint on these images: first the requested ones, then all others."""
         if not self.bases:
             return []
         asked = {self.names[key]: basis for key, basis in self.bases.items()}
@@ -326,7 +321,6 @@ def _score(benchmark: str, metric: Metric, rivals: Mapping[str, Mapping[str, Met
     """Make a score of the trained network beside those of its rivals.
 
     Args:
-        metric: metric of the trained network.
         rivals: the metrics of `untrained` and `pixels`, by name.
         protocol: see `Score.protocol`.
     """

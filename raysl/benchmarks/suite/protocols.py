@@ -28,7 +28,6 @@ def names_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -
     have equal marks, whatever those of the run are.
 
     Args:
-        config: settings as they were given.
         usual: those that the run has for it, or the default ones; None where there are none.
     """
 
@@ -76,11 +75,7 @@ def _words(name: str, value: Any, before: Any) -> Iterator[str]:
 
 
 def protocols_of(benchmarks: Mapping[str, BenchmarkConfig]) -> dict[str, str]:
-    """Return the protocols of a run's benchmarks and of its online kNN, by name, without those of the defaults.
-
-    Args:
-        benchmarks: settings of the benchmarks by name.
-    """
+    """Return the protocols of a run's benchmarks and of its online kNN, by name, without those of the defaults."""
     protocols = {key: protocol_of(config) for key, config in benchmarks.items()}
     protocols[ONLINE] = protocol_of(own_vote(benchmarks.values()))
     return {key: protocol for key, protocol in protocols.items() if protocol}

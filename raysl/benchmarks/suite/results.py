@@ -81,9 +81,6 @@ class Basis:
     def now(self, loaded: Checkpoint, images: MeasuredImages) -> "Basis":
         """Return the basis that the same measurement would have now.
 
-        Args:
-            images: those of the report.
-
         Raises:
             ConfigError: if images that the settings name cannot be looked at, or are of a source that is not raysl's.
         """
@@ -156,8 +153,6 @@ class Result:
 
     Args:
         name: name of the benchmark, with a mark where its settings are special.
-        basis: everything that it depends on.
-        scores: the numbers.
         figures: data of its charts, in the types of JSON, see `Findings.figures` and `figures.py`.
         seconds: time that it took, all sides together, without the extraction of features.
         member: the suite that it is a part of.
@@ -172,11 +167,7 @@ class Result:
 
 
 class Results:
-    """The results in a folder.
-
-    Args:
-        folder: folder of one checkpoint and one set of images.
-    """
+    """The results in a folder."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder

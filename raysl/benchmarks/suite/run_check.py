@@ -13,11 +13,7 @@ from raysl.runs.prepare import Measurements
 
 
 def check_benchmarks(config: RunConfig, train: Split, test: Split | None) -> Measurements:
-    """Check the benchmarks of a run against its images.
-
-    Args:
-        test: held-out images, or None.
-    """
+    """Check the benchmarks of a run against its images."""
     images = MeasuredImages(config.data, train, test)
     fitting = images.fit(config.benchmarks)
     names, left_out = fitting.metrics(), list(fitting.left_out)

@@ -138,7 +138,6 @@ def watch(
     Args:
         run: local path or URI of its folder, which need not have a checkpoint yet.
         benchmarks, overrides, trust_code: arguments of `raysl.benchmark`.
-        sleep: pauses for so many seconds.
         suite, root: arguments of `raysl.benchmark`.
     """
     folder = Folder(run)

@@ -158,7 +158,6 @@ def _on_gpu(
     """Move features to the GPU.
 
     Args:
-        train, test: features on the CPU.
         streams_training: whether the training features may stay there.
         room: bytes that they may take on the GPU; where they do not fit, they stay.
     """

@@ -72,7 +72,6 @@ def load_suites(given: str | Sequence[str] | None, root: str | None, data: DataC
     Args:
         given: their names, or paths that end in .yaml; one of them, or several.
         root: folder of the datasets. Default: `data.root`, or else the variable RAYSL_DATA, or ~/data.
-        data: the images of the command.
     """
     named = [] if given is None else [given] if isinstance(given, str) else words(given, "suite", "transfer")
     chosen = root or getattr(data, "root", None) or os.environ.get(ROOT) or "~/data"

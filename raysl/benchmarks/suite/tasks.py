@@ -31,7 +31,6 @@ class Tasks:
     """Makes the tasks of benchmarks.
 
     Args:
-        fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
         names: names of the results, by the keys of the benchmarks.
         workplace: where features and trainings are kept.
@@ -154,11 +153,7 @@ class Tasks:
 
 
 def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
-    """Yield a line for each benchmark on features that will take long.
-
-    Args:
-        cores: CPU cores of the cluster.
-    """
+    """Yield a line for each benchmark on features that will take long."""
     for key in dict.fromkeys(task.key for task in tasks):
         own = [task for task in tasks if task.key == key]
         first, network = own[0], own[0].context.network

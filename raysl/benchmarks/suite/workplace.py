@@ -65,11 +65,7 @@ class Workplace:
 
 @contextmanager
 def workplace(folder: Folder) -> Iterator[Workplace]:
-    """Yield the folders of this process, which holds them until the end.
-
-    Args:
-        folder: folder of the results of a checkpoint.
-    """
+    """Yield the folders of this process, which holds them until the end."""
     outlast(folder.make)
     with ExitStack() as held:
         work = Workplace(folder)

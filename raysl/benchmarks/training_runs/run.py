@@ -157,7 +157,6 @@ def training_run(
     Args:
         data: the training images; default: those of the benchmark.
         seed: seed of the order and the first classifier; default: that of the benchmark.
-        freeze: whether the network stays as it is.
         **method: settings of `Probe`.
 
     Returns:

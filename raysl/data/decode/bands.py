@@ -47,7 +47,6 @@ class Bands:
     """How images are read whose channels are taken as they are stored.
 
     Args:
-        num: channels of each image.
         value_range: stored values that become 0 and 255; None takes 8-bit values as they are, and no others.
     """
 

@@ -39,7 +39,6 @@ def claim(folder: Folder, plan: Json, data: DataConfig) -> None:
 
     Args:
         plan: everything that determines the content of its files.
-        data: settings of the source.
 
     Raises:
         ConfigError: if it is the source's folder or lies in it, holds other files, or was begun with another plan.

@@ -65,7 +65,6 @@ class Shard:
     """The record of a complete file.
 
     Args:
-        rows: number of rows.
         corrupt: [index, name, reason] of the rows that were left out.
         footer_bytes, footer_sha256: size and hash of its footer, compared whenever the dataset is opened.
         groups: rows and bytes before compression of each row group.
@@ -107,7 +106,6 @@ class ShardWriter:
 
     Args:
         out: local path or URI of the folder.
-        layout: how images are stored.
     """
 
     out: str

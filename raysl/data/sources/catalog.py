@@ -62,7 +62,6 @@ class Entry:
 
     Args:
         settings: settings of its source, as plain values, with the `name` of the source.
-        file: catalog in which it stands.
     """
 
     settings: dict[str, Any]

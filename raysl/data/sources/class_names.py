@@ -35,7 +35,6 @@ def check_range(least: int, most: int, origin: str, num_classes: int | None = No
     """Refuse labels below -1, above LARGEST, or not below `num_classes`.
 
     Args:
-        least, most: the smallest and the largest label.
         num_classes: number of classes; default: any.
     """
     if least < -1:

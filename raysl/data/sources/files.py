@@ -149,9 +149,6 @@ def file_sizes(files: Iterable[File]) -> Int64s:
 class Paths:
     """A list of millions of texts in one block of bytes, plus 8 bytes each, sent to other processes without a copy.
 
-    Args:
-        paths: any number of texts.
-
     >>> Paths(["a/1.jpg", "a/2.jpg"])[1]
     'a/2.jpg'
     """

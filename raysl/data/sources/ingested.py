@@ -21,7 +21,6 @@ class IngestedSplit:
     """One split of an ingest, as its manifest has it.
 
     Args:
-        paths: paths of its files, sorted.
         footers: contents of these files' footers.
         labels_digest: see `labels_digest`.
     """
@@ -77,7 +76,6 @@ def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSp
 
     Args:
         folder: path of the ingest, empty or ending in a slash.
-        manifest: content of the manifest.
     """
     entries = [entry for entry in manifest["splits"].values() if entry["files"]]
     return [_split(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]

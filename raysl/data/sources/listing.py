@@ -44,7 +44,6 @@ class Listing:
     """Content of a folder without the names that `is_hidden` hides.
 
     Args:
-        files: files in any order.
         circles: links to a folder above them; they are not followed.
         dangling: links to missing files.
     """
@@ -57,7 +56,6 @@ class Listing:
         """Describe problems with links, a line each.
 
         Args:
-            files: those that are used.
             is_used: whether a file would be used, by its path.
         """
         lines = []

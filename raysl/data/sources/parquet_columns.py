@@ -203,7 +203,6 @@ def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None
     """Refuse files with labels of different kinds.
 
     Args:
-        schemas: schemas by file.
         label_column: may be missing in all of them; None: no labels are read.
     """
     first, schema = next(iter(schemas.items()))
@@ -272,11 +271,7 @@ WAY_OUT = "make both alike, or give data.classes= if the numbers mean the same"
 
 
 def agreed_classes(schemas: dict[str, pa.Schema]) -> tuple[str, ...]:
-    """Return the class names that the files of a split store, after checking that they agree; empty without any.
-
-    Args:
-        schemas: schemas by file.
-    """
+    """Return the class names that the files of a split store, after checking that they agree; empty without any."""
     stored = {path: names for path, schema in schemas.items() if (names := stored_classes(schema))}
     first, classes = next(iter(stored.items()), ("", ()))
     for path, other in stored.items():

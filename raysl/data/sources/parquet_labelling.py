@@ -34,7 +34,6 @@ class Labelling:
     """Labels of a split of Parquet files.
 
     Args:
-        classes: names of the classes, by number.
         column: column of the labels; None without one.
         stored: names of the files' own numbers, where the training images may number these classes in another way.
         is_multilabel: whether the column holds lists.

@@ -67,8 +67,6 @@ def find_classes(
     """Read all texts or floats, check them, and return the names of the classes, and whether labels are names.
 
     Args:
-        system: the file system of the files.
-        files: their paths.
         column: column of texts or floats.
         classes: names of the classes; empty: those of the labels.
         as_names: whether texts that look like numbers are names.

@@ -79,11 +79,7 @@ class PartFiles(Generic[T]):
 
 
 def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
-    """Choose shards: for training those of the part train, else those of no part; held out those of val, else test.
-
-    Args:
-        files: files with their paths in a folder.
-    """
+    """Choose shards: for training those of the part train, else those of no part; held out those of val, else test."""
     parts: dict[str | None, list[tuple[str, T]]] = {part: [] for part in (*PARTS, None)}
     for path, file in files:
         parts[find_part(path)].append((path, file))

@@ -29,7 +29,6 @@ class Summary:
     """Summary of the index of a shard.
 
     Args:
-        digest: hash of the index.
         num_left_out, left_out, num_unread, unread, read_units, values: fields of `ShardIndex`.
     """
 

@@ -143,11 +143,7 @@ SHEET = re.compile(r'<section id="neighbours">.*?<img src="data:image/\w+;base64
 
 
 def neighbours_of(report: str) -> str:
-    """Return the first queries of a run's page with their neighbours, as the `src` of an image; empty without any.
-
-    Args:
-        report: text of a `report.html`.
-    """
+    """Return the first queries of a run's page with their neighbours, as the `src` of an image; empty without any."""
     match = SHEET.search(report)
     if match is None:
         return ""

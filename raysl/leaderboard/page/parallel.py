@@ -19,11 +19,7 @@ MAX_NAME = 15
 
 
 class Pole:
-    """One vertical axis: of a setting, whose values it places in pixels.
-
-    Args:
-        bottom: pixel of the lower end.
-    """
+    """One vertical axis: of a setting, whose values it places in pixels."""
 
     def __init__(self, axis: Axis, rows: Sequence[Choice], bottom: float) -> None:
         values = [value for row in rows if (value := axis.position(row)) is not None]

@@ -67,7 +67,6 @@ class Shades:
 
         Args:
             name: an id that is unique on the page.
-            top: pixel of its upper edge.
         """
         left, width = chart.width - 220, 200
         stops = "".join(f'<stop offset="{share}%" style="stop-color:{_mixed(share)}"/>' for share in range(0, 101, 25))
@@ -125,7 +124,6 @@ def chart_section(
 
     Args:
         name: class of the section, and its id unless there is an anchor.
-        title: HTML of its heading.
         drawings: HTML by what the reader chooses, joined by `BETWEEN`; the first is shown at first.
         note: HTML of what stands beneath.
         choosers: names to choose from, by the titles of their selects.

@@ -38,7 +38,6 @@ class Scatter:
     """A section whose vertical axis is the first objective.
 
     Args:
-        name: id of the section.
         xs: names of the numbers that may be the horizontal axis.
         front: whether the rows that no other beats are joined, in words; empty: they are not.
     """

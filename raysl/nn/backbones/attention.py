@@ -118,7 +118,6 @@ class Block(nn.Module):
         qkv_bias: whether queries, keys and values have a bias.
         layer_scale: initial value of the factors of both branches; None for no factors.
         drop_path: rate at which training drops a branch for a sample, drawn for each branch.
-        mlp: kind of the MLP.
         norm_eps: added to the variance by layer norms.
         grid: see `Attention`.
     """

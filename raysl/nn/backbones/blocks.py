@@ -119,7 +119,6 @@ class SelectiveKernels(nn.Module):
     """Two convolutions with their normalisation and ReLU, mixed: [B, channels, H, W] to [B, channels, H/s, W/s].
 
     Args:
-        channels: input and output channels.
         stride: s, of both convolutions.
         ratio: width of the layer before the mixing weights, as a share of the channels, see `mixing_width`.
         norm: makes a normalisation from a number of channels.

@@ -13,12 +13,7 @@ ALL = "all"
 
 
 def check_freeze(names: Sequence[str], info: BackboneInfo, backbone: str) -> None:
-    """Refuse names that are not stages.
-
-    Args:
-        names: value of `backbone.freeze`.
-        info: facts of the network.
-    """
+    """Refuse names that are not stages."""
     if unknown := [name for name in names if name != ALL and name not in info.stages]:
         stages = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
         raise ConfigError(f"backbone.freeze: no stage {unknown[0]!r} in {backbone}; {stages}; {ALL} freezes all of it")

@@ -29,7 +29,6 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
 
     Args:
         vit: a network with `patch_embed`, `blocks` and tokens.
-        scheme: name of the paper or library.
     """  # noqa: E501
     init_linear(vit, scheme)
     if scheme == "beit":

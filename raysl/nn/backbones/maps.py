@@ -13,7 +13,6 @@ def as_map(backbone: nn.Module, stage: Tensor, images: Tensor) -> Tensor | None:
     """Return a stage as a map [B, C, h, w], a ViT's patch tokens at their positions; None if it is neither.
 
     Args:
-        backbone: network that gave the stage.
         stage: any of its stages, [B, ...].
         images: images of the stage, [B, 3, H, W].
     """

@@ -88,7 +88,6 @@ def palette(counts: Tensor, num_colors: int, num_iters: int, seed: int) -> Tenso
 
     Args:
         counts: int64 [64**3] on the CPU.
-        num_colors: K.
         num_iters: rounds of assignment and means.
     """
     places = counts.nonzero()[:, 0]

@@ -87,7 +87,6 @@ def torch_file(url: str, name: str | None = None) -> File:
     """Return a file of torch's cache, downloaded if it is not there.
 
     Args:
-        url: address of the file.
         name: name of the file in the cache; default: that of the address.
 
     Raises:

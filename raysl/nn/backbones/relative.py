@@ -13,11 +13,7 @@ NUM_CLASS = 3
 
 
 class RelativePositions(nn.Module):
-    """A table that all blocks share [offsets + 3, heads], with BEiT's name; it starts at 0.
-
-    Args:
-        grid: patches (h, w) of the images that it is made for.
-    """
+    """A table that all blocks share [offsets + 3, heads], with BEiT's name; it starts at 0."""
 
     def __init__(self, grid: tuple[int, int], heads: int) -> None:
         super().__init__()

@@ -167,7 +167,6 @@ def replace_drop_path(network: nn.Module, kind: type[nn.Module], rate_of: str) -
     """Replace the network's modules for stochastic depth by `DropPath`, in place.
 
     Args:
-        network: any network.
         kind: class of its modules for stochastic depth, which drop each sample separately.
         rate_of: name of their attribute for the rate.
     """

@@ -118,7 +118,6 @@ class Startup(Callback):
     """Writes `startup.json` after the first step: seconds from the command to that step, by part.
 
     Args:
-        folder: local folder to write into.
         marks: moments so far, in seconds since the epoch by name; "command" is the first.
         put_logs: called when the file is written, so that the driver sees it soon.
     """
@@ -166,8 +165,6 @@ class OnDisk(Callback):
 
     Args:
         writers: callbacks without a state, called in this order. A call that fails is repeated with the same line.
-        logs: local folder that they write to.
-        disk: calls them.
     """
 
     def __init__(self, writers: Sequence[Callback], logs: Path, disk: Disk) -> None:

@@ -47,9 +47,7 @@ class OnlineProbe(Callback):
     Source: OnlineProbe of stable-pretraining, the online linear evaluation of solo-learn and of SimCLR's code.
 
     Args:
-        num_classes: classes of the labels.
         every: how often held-out images are measured, rounded to whole epochs.
-        lr: learning rate of Adam.
         test: where the held-out images are, and what reads blocks of them; None measures none.
     """
 
@@ -128,7 +126,6 @@ class Head:
     Args:
         weight: [K, D + 1], whose last column is the bias.
         mean, square: Adam's averages of the gradient and of its square, [K, D + 1].
-        step: updates done.
     """
 
     weight: Tensor

@@ -56,7 +56,6 @@ class Tracking(Callback):
         Args:
             run_id: made at the run's first start.
             settings: values by dotted key, without credentials.
-            folder: local folder of the run's files.
         """
 
     @abstractmethod
