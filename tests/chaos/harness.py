@@ -42,8 +42,8 @@ HOLD = 17  # between the checkpoints of steps 15 and 20, in the third of five ep
 NOT_ABOUT_IT = re.compile(
     r"^(step \d|saved checkpoint_|first step after|started on| *[\d.]+ s  |checkpoint  |run   |report  |$"
     r"|\d{4}-\d\d-\d\d .* -- |Running entrypoint for job|Killed$"  # of `ray job submit`
-    r"|data=\S+ has its own|views=\S+ from \S+ stays|optim\.warmup=|benchmark  metric|---|knn  |note  |verdict  "
-    r"|rank  trial|\d+     trial_|leaderboard )"
+    r"|data=\S+ has its own|views=\S+ from \S+ stays|settings adapted to |optim\.warmup=|benchmark  metric|---"
+    r"|knn  |note  |verdict  |rank  trial|\d+     trial_|leaderboard )"
 )
 
 
