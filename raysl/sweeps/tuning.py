@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ray.cloudpickle
 from ray import tune
 from ray.exceptions import RayError, RayTaskError
 from ray.tune import ProgressReporter, TuneError, Tuner
@@ -148,8 +149,10 @@ def _trace(trial: Any) -> str:
 
 
 def _error(trial: Any) -> BaseException | None:
+    """Return the error of a trial's last failure, from the folder where Tune keeps it before it is in the storage."""
     try:
-        error: BaseException | None = trial.get_pickled_error()
+        path = trial.pickled_error_file
+        error: BaseException | None = ray.cloudpickle.loads(Path(path).read_bytes()) if path else None
     except Exception as failure:  # noqa: BLE001 - an exception here would end the sweep; the traceback says the same
         log.debug("the error of a failure cannot be read: %s", failure)
         return None

@@ -5,9 +5,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 from ray.exceptions import ActorDiedError, RayTaskError
+from ray.tune.experiment import Trial
 
 from raysl.cluster.losses import reason
 from raysl.config.load import load_config
@@ -202,6 +205,19 @@ def test_the_loss_of_a_trials_process_is_one_line_without_what_ray_says_of_it() 
     assert "\n" not in tuning._reason(error, str(error))
     lost = RayTaskError("trial", "Traceback", RunFailed("the loss is not finite"))
     assert tuning._reason(lost, "raysl.errors.RunFailed: the loss is not finite") == "the loss is not finite"
+
+
+def test_the_loss_of_a_trials_process_is_read_before_tune_has_brought_it_into_the_storage(tmp_path: Path) -> None:
+    class Local(Trial):
+        local_path = str(tmp_path)
+
+    trial = Local("a", stub=True)
+    trial.storage = SimpleNamespace(storage_filesystem=LocalFileSystem(), trial_fs_path=str(tmp_path / "storage"))
+    error = ActorDiedError()
+    error.base_error_msg = error.error_msg = "Worker exit detail: connection error code 2. " + "It may be ... " * 50
+    trial.handle_error(error)
+    assert tuning._reason(tuning._error(trial), tuning._trace(trial)) == reason(error)
+    assert "its process was killed" in reason(error)
 
 
 def test_a_leaderboard_whose_folder_is_full_is_written_once_there_is_room(
