@@ -77,7 +77,8 @@ def page(report: RunReport) -> str:
 
 def contents(parts: Sequence[str]) -> list[str]:
     """Return links to the sections of a page; none where there are few."""
-    headings = [heading for part in parts for heading in re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', part)]
+    pattern = re.compile(r'<section id="([\w-]+)"[^>]*><h2>(.*?)</h2>')
+    headings = [heading for part in parts for heading in pattern.findall(part)]
     if len(headings) < MIN_LISTED:
         return []
     links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)

@@ -47,6 +47,12 @@ def test_sections_come_in_the_order_of_interest(searched: str) -> None:
     assert "Lineage" in Outline(page(population())).headings
 
 
+def test_the_contents_lead_to_every_section(searched: str) -> None:
+    links = re.findall(r'<a href="#([\w-]+)">(.*?)</a></li>', searched)
+    assert [title for _, title in links] == Outline(searched).headings
+    assert all(searched.count(f'<section id="{name}"') == 1 for name, _ in links)
+
+
 def test_nothing_is_loaded_from_elsewhere_and_only_the_page_s_own_script_runs(searched: str) -> None:
     outline = Outline(searched)
     sources = [value for name, value in outline.attributes if name in ("src", "srcset", "data", "xlink:href")]
