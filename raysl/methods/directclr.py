@@ -7,25 +7,26 @@ last blocks.
 
 from dataclasses import dataclass, field
 
+import torch
+
 from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.ranges import Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
-from raysl.methods.checks import check_batch, check_some_views
+from raysl.losses import at_least_fp32, batch_info_nce
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.transforms.recipes import MultiCrop
+from raysl.transforms.recipes import Crops
 
 
 class DirectCLR(Method):
-    """SimCLR's contrast of the first dimensions of the features."""
+    """Contrasts the first dimensions of two views' features."""
 
     logged = ("contrastive_top1", *COLLAPSE)
 
@@ -38,14 +39,15 @@ class DirectCLR(Method):
         """Dimensions of the features that the loss sees, d0 (section 6, figure 9; the authors' code)."""
         temperature: Temperature = 0.1
         """Divides the cosines (the authors' code)."""
-        views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
+        views: Crops = field(default_factory=Crops)
         """Two crops drawn the same way, SimCLR's."""
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a single view, a batch in which an image has no negative, and more dimensions than features."""
+        """Refuse other numbers of views than two, a batch in which an image has no negative, and more dimensions than
+        features."""
         check_batch(setup, "DirectCLR contrasts images")
-        check_some_views(setup, "DirectCLR pulls views of an image together")
+        check_two_views(setup, "DirectCLR contrasts two views")
         backbone: type[Backbone] = resolve("backbone", setup.config.backbone.name)
         num, dim = backbone.info(setup.config.backbone).feature_dim, setup.method.dim
         if dim > num:
@@ -54,9 +56,13 @@ class DirectCLR(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Return the loss of this rank's images against the whole global batch (section 6)."""
-        h = at_least_fp32(multi_crop(self.backbone, batch.views))  # [B, V, D]
-        z = h[..., : self.config.dim]  # [B, V, d0]
-        z_all, rows = dist.all_gather(z), dist.own_rows(z)  # [N, V, d0], [B]
-        metrics = {"contrastive_top1": 100 * contrastive_accuracy(z, z_all, rows), **batch_collapse(h)}
-        return StepOutput(nt_xent(z, z_all, rows, self.config.temperature), metrics)
+        """Return the mean of both directions: each image picks its other view among those of the whole batch (the
+        authors' code)."""
+        # Each view is normalised separately, as in the authors' code.
+        h = torch.stack([at_least_fp32(self.backbone(view)) for view in batch.views["global"].unbind(1)])  # [2, B, D]
+        first, second = h[..., : self.config.dim]  # [B, d0] each
+        rows, temperature = dist.own_rows(first), self.config.temperature
+        one_way, hits = batch_info_nce(first, dist.all_gather(second), rows, temperature)
+        other_way, other_hits = batch_info_nce(second, dist.all_gather(first), rows, temperature)
+        metrics = {"contrastive_top1": 50 * (hits + other_hits), **batch_collapse(h.transpose(0, 1))}
+        return StepOutput((one_way + other_way) / 2, metrics)

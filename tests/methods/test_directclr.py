@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 from lightly.loss import DirectCLRLoss
+from torch.nn import functional as F
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
@@ -33,12 +34,22 @@ def whole_batch() -> Batch:
     return Batch({"global": images}, torch.arange(NUM), torch.full((NUM,), -1))
 
 
-def test_loss_is_lightlys_of_the_first_dimensions() -> None:
+def test_loss_picks_the_other_view_of_each_image_among_other_views_alone() -> None:
     method, batch = small_directclr(temperature=0.2), whole_batch()
     out = method(batch, STEP)
-    first, second = method.backbone(batch.views["global"].flatten(0, 1)).view(NUM, 2, -1).unbind(dim=1)
-    assert out.loss.item() == pytest.approx(DirectCLRLoss(loss_dim=3, temperature=0.2)(first, second).item(), rel=1e-9)
+    # Batch normalisation sees each view by itself.
+    first, second = (F.normalize(method.backbone(view)[:, :3], dim=1) for view in batch.views["global"].unbind(1))
+    cosines = first @ second.T / 0.2
+    expected = (F.cross_entropy(cosines, torch.arange(NUM)) + F.cross_entropy(cosines.T, torch.arange(NUM))) / 2
+    torch.testing.assert_close(out.loss, expected, rtol=1e-9, atol=0)
     assert tuple(out.metrics) == DirectCLR.logged
+
+
+def test_lightlys_loss_has_negatives_of_both_views() -> None:
+    method, batch = small_directclr(temperature=0.2), whole_batch()
+    first, second = (method.backbone(view) for view in batch.views["global"].unbind(1))
+    theirs = DirectCLRLoss(loss_dim=3, temperature=0.2)(first, second)
+    assert theirs > method(batch, STEP).loss
 
 
 def test_other_dimensions_get_a_gradient_through_the_network_alone() -> None:
@@ -46,10 +57,11 @@ def test_other_dimensions_get_a_gradient_through_the_network_alone() -> None:
     features: list[torch.Tensor] = []
     method.backbone.register_forward_hook(lambda module, inputs, out: (out.retain_grad(), features.append(out))[0])
     method(batch, STEP).loss.backward()
-    grad = features[0].grad
-    assert grad is not None
-    assert grad[:, :3].abs().min() > 0
-    assert grad[:, 3:].abs().max() == 0
+    assert len(features) == 2
+    for view in features:
+        assert view.grad is not None
+        assert view.grad[:, :3].abs().min() > 0
+        assert view.grad[:, 3:].abs().max() == 0
     assert not list(method.children())[1:]
 
 
@@ -57,7 +69,7 @@ def test_other_dimensions_get_a_gradient_through_the_network_alone() -> None:
     ("fields", "message"),
     [
         ({"batch_size": 1}, "DirectCLR contrasts images"),
-        ({"views.num": 1}, "DirectCLR pulls views of an image together"),
+        ({"views.num": 3}, "DirectCLR contrasts two views"),
         ({"dim": 9}, "method.dim is 9, and the backbone has 8 features; give at most 8"),
     ],
 )

@@ -283,16 +283,17 @@ class DetCon(Plain):
 
 
 class DirectCLR(Plain):
-    """Jing et al. 2021, section 6: each view picks the other among all views of the batch but itself."""
+    """Jing et al. 2021, section 6, and the authors' code: each view picks the other among the other views of all images,
+    both ways; each view is normalised by itself."""
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Of the first dimensions."""
-        z = units(self.net.backbone(all_views(batch))[:, : self.config.dim])
+        z = [units(self.net.backbone(view)[:, : self.config.dim]) for view in two(batch)]
         terms = []
-        for place, row in enumerate(z):
-            partner = place + 1 if place % 2 == 0 else place - 1
-            scores = {other: row @ key / self.config.temperature for other, key in enumerate(z) if other != place}
-            terms.append(torch.stack(list(scores.values())).logsumexp(dim=0) - scores[partner])
+        for one, other in ((0, 1), (1, 0)):
+            for image, row in enumerate(z[one]):
+                scores = torch.stack([row @ key for key in z[other]]) / self.config.temperature
+                terms.append(-log_softmax(scores)[image])
         return mean(terms)
 
 
