@@ -6,6 +6,7 @@ network says of the whole image, moved by some pixels and in other colours.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -73,8 +74,9 @@ class CMAE(MAE):
         config, width = self.config, self.backbone.token_dim
         self.target_stage = None if config.target_norm else _last_block(setup)
         self.feature_decoder = Decoder(config, self.backbone, config.feature_depth, num_values=width)
-        self.projector = mlp([width, config.hidden_dim, config.output_dim], norm=True, last_bias=False)
-        self.predictor = mlp([config.output_dim, config.hidden_dim, config.output_dim], norm=True, last_bias=False)
+        head = partial(mlp, norm=True, last_bias=False, norm_eps=1e-6)
+        self.projector = head([width, config.hidden_dim, config.output_dim])
+        self.predictor = head([config.output_dim, config.hidden_dim, config.output_dim])
         self.teacher = Teacher(self.student())
 
     @classmethod

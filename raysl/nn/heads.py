@@ -19,6 +19,7 @@ def mlp(
     activation: Callable[[], nn.Module] = RELU,
     output_norm: OutputNorm = "none",
     last_bias: bool = True,
+    norm_eps: float = 1e-5,
 ) -> nn.Sequential:
     """Return linear layers with an activation between them, and none after the last.
 
@@ -37,6 +38,7 @@ def mlp(
         output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without scale and
             shift, "scale" with a scale, "affine" with both.
         last_bias: a bias in the last layer; useless for losses that subtract the mean of the embeddings.
+        norm_eps: added to the variance by normalisations.
 
     Raises:
         ValueError: if fewer than two widths are given.
@@ -47,11 +49,11 @@ def mlp(
     for before, after in pairwise(dims[:-1]):
         layers.append(nn.Linear(before, after, bias=norm is not True))
         if norm:
-            layers.append(nn.LayerNorm(after) if norm == "layer" else nn.BatchNorm1d(after))
+            layers.append(nn.LayerNorm(after, eps=norm_eps) if norm == "layer" else nn.BatchNorm1d(after, eps=norm_eps))
         layers.append(activation())
     layers.append(nn.Linear(dims[-2], dims[-1], bias=last_bias and output_norm == "none"))
     if output_norm != "none":
-        last = nn.BatchNorm1d(dims[-1], affine=output_norm != "plain")
+        last = nn.BatchNorm1d(dims[-1], eps=norm_eps, affine=output_norm != "plain")
         if output_norm == "scale":
             last.register_parameter("bias", None)
         layers.append(last)

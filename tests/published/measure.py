@@ -14,7 +14,7 @@
 | `teacher_temperature` | at the five points, where it has a course |
 | `batch_norm` | sync, over the images of all workers, or local, over those of one; none |
 | `views_through_norm.PART` | views of an image that pass the batch normalisation of a part together, for each pass |
-| `layers.PART` | a head's layers: 2048 is a linear layer without a bias |
+| `layers.PART` | a head's layers: 2048 is a linear layer without a bias; BN 1e-06 adds 1e-6 to the variance, BN 1e-5 |
 | `init.conv`, `init.conv_bias`, `init.linear`, `init.linear_bias` of the backbone | see `initial.py` |
 | `init.patch_embed`, `init.qkv`, `init.qkv_each` (queries, keys and values by themselves), `init.TOKEN` | of a ViT |
 | `init.last_gamma` | scale of the last batch normalisation of each residual block |
@@ -173,9 +173,8 @@ def _layer(layer: nn.Module) -> list[str]:
     if isinstance(layer, nn.Linear):
         return [f"{layer.out_features} bias" if layer.bias is not None else f"{layer.out_features}"]
     if isinstance(layer, _BatchNorm):
-        if layer.weight is None:
-            return ["BN plain"]
-        return ["BN" if layer.bias is not None else "BN without shift"]
+        affine = " plain" if layer.weight is None else "" if layer.bias is not None else " without shift"
+        return [f"BN{affine}" + (f" {layer.eps:g}" if layer.eps != 1e-5 else "")]
     if isinstance(layer, nn.LayerNorm):
         return ["LN"]
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
