@@ -22,6 +22,7 @@ from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
+from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -66,6 +67,9 @@ class CrossMAE(Method):
         self.num_visible = num_patches - mask.num_masked(num_patches)
         self.num_predicted = mask.num_predicted(num_patches)
         num_blocks = sum(name.startswith("block") for name in setup.backbone.stages)
+        if isinstance(self.backbone, ViT):
+            # Maps come from in front of the final norm, which the authors' network has not: it gets no gradient.
+            self.backbone.norm.requires_grad_(False)
         self.decoder = Decoder(self.config, self.backbone, 1 + num_blocks)
 
     @classmethod

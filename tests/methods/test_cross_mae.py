@@ -54,7 +54,6 @@ def slow_prediction(method: CrossMAE, pixels: Tensor, visible: tuple[int, ...], 
     for block in backbone.blocks:
         x = block(x)
         maps.append(x[0])
-    maps[-1] = backbone.norm(maps[-1])
     y = decoder.mask_token + decoder.positions[0, place]
     for weights, norm, block in zip(decoder.mixture, decoder.norms, decoder.blocks, strict=True):
         tokens = norm(sum(weight * tokens for weight, tokens in zip(weights, maps, strict=True)))
@@ -104,12 +103,14 @@ def test_predictions_know_nothing_of_masked_pixels() -> None:
         assert {place for place in range(16) if sums[image, place] > 0} == set(visible)
 
 
-def test_maps_are_those_of_all_depths_and_end_with_the_visible_tokens() -> None:
+def test_maps_are_those_of_all_depths_in_front_of_the_final_norm_which_is_not_trained() -> None:
     method, images = small_method(), batch_of().views["global"].flatten(0, 1)
     keep = torch.tensor(VISIBLE)
     maps = method.backbone.visible_maps(images, keep)
     assert [tuple(tokens.shape) for tokens in maps] == [(2, 5, 8)] * 3
-    assert torch.equal(maps[-1], method.backbone.visible_tokens(images, keep))
+    assert torch.equal(method.backbone.norm(maps[-1]), method.backbone.visible_tokens(images, keep))
+    assert not [p for p in method.backbone.norm.parameters() if p.requires_grad]
+    assert all(p.requires_grad for name, p in method.backbone.named_parameters() if not name.startswith("norm."))
     assert torch.equal(method.backbone.blocks[0](maps[0]), maps[1])
 
 

@@ -356,7 +356,6 @@ class CrossMAE(Plain):
             for block in backbone.blocks:
                 x = block(x)
                 maps.append(x[0])
-            maps[-1] = backbone.norm(maps[-1])
             for place in predicted.nonzero().flatten().tolist():
                 row, column = place // across * size, place % across * size
                 pixels = image[:, row : row + size, column : column + size].permute(1, 2, 0).flatten()

@@ -252,8 +252,7 @@ class TokenBackbone(Backbone):
     def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
         """Return the tokens of some patches at all depths, each [B, num_prefix_tokens + K, token_dim].
 
-        They are the input of the first block and the output of each block, the last one's as `visible_tokens` returns
-        it.
+        They are the input of the first block and the output of each block, the last one's in front of a final norm.
 
         Args:
             images, keep: arguments of `visible_tokens`.

@@ -244,7 +244,7 @@ class ViT(TokenBackbone):
         maps, places = [self._embed_visible(images, keep)], self._places(images, keep)
         for block in self.blocks:
             maps.append(block(maps[-1], None, *places))
-        return [*maps[:-1], self.norm(maps[-1])]
+        return maps
 
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
         """Return all tokens after the final layer norm, each of those before it, see `TokenBackbone`."""
