@@ -62,7 +62,7 @@ def to_timm(loaded: Loaded) -> Written:
             f"timm's ViT has no backbone.output={net.config.output}; give backbone.output=class or "
             "backbone.output=mean, whose weights are the same"
         )
-    _need_positions(net, "timm's ViT")
+    _check_attention(net, "timm's ViT")
     tensors = _tensors(net)
     tensors.pop("mask_token", None)
     if "reg_token" in tensors:  # with registers, timm adds the class token's position to the token itself
@@ -71,10 +71,14 @@ def to_timm(loaded: Loaded) -> Written:
     return Written(_saved(tensors), f"{_timm_call(net)}.load_state_dict(torch.load(PATH))")
 
 
-def _need_positions(net: ViT, theirs: str) -> None:
-    """Refuse a ViT without position embeddings, which tells places in attention."""
+def _check_attention(net: ViT, theirs: str) -> None:
+    """Refuse a ViT whose attention is another than that of ViTs with position embeddings."""
+    config = net.config
     if net.pos_embed is None:
-        raise ConfigError(f"{theirs} has no backbone.position={net.config.position}; {_ELSE}")
+        raise ConfigError(f"{theirs} has no backbone.position={config.position}; {_ELSE}")
+    for name, is_set in {"causal": config.causal, "qk_norm": config.qk_norm}.items():
+        if is_set:
+            raise ConfigError(f"{theirs} has no backbone.{name}=true; {_ELSE}")
 
 
 def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Written:
@@ -157,7 +161,7 @@ def to_vissl(loaded: Loaded) -> Written:
             f"timm has one, and {_ELSE}"
         )
     if isinstance(net, ViT):
-        _need_positions(net, "VISSL's ViT")
+        _check_attention(net, "VISSL's ViT")
     prefix = "_feature_blocks." if isinstance(net, ResNet) else ""
     trunk = {f"{prefix}{name}": value for name, value in _tensors(net).items() if name != "mask_token"}
     model = {"base_model": {"model": {"trunk": trunk, "heads": {}}}}

@@ -184,15 +184,19 @@ def test_a_gated_mlp_multiplies_one_half_by_the_silu_of_the_other() -> None:
     assert large.blocks[0].mlp.fc2.in_features == 2736  # DINOv2's ViT-L
 
 
-def test_a_block_is_attention_and_mlp_each_behind_a_norm() -> None:
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_a_block_is_attention_and_mlp_each_behind_a_norm(qk_norm: bool) -> None:
     torch.manual_seed(0)
-    block = Block(8, heads=2, layer_scale=0.5).double()
+    block = Block(8, heads=2, layer_scale=0.5, norm_eps=1e-6, qk_norm=qk_norm).double()
     x = torch.randn(1, 5, 8, dtype=torch.float64)
     normed = F.layer_norm(x[0], (8,), eps=1e-6)
     q, k, v = (block.attn.qkv(normed)).split(8, dim=1)
     heads = []
     for channels in (slice(0, 4), slice(4, 8)):
-        scores = torch.stack([torch.stack([a @ b for b in k[:, channels]]) for a in q[:, channels]]) / 4**0.5
+        queries, keys = q[:, channels], k[:, channels]
+        if qk_norm:
+            queries, keys = F.layer_norm(queries, (4,), eps=1e-6), F.layer_norm(keys, (4,), eps=1e-6)
+        scores = torch.stack([torch.stack([a @ b for b in keys]) for a in queries]) / 4**0.5
         heads.append(scores.softmax(dim=1) @ v[:, channels])
     middle = x[0] + 0.5 * block.attn.proj(torch.cat(heads, dim=1))
     inner = block.mlp.fc1(F.layer_norm(middle, (8,), eps=1e-6))

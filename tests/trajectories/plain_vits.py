@@ -64,9 +64,9 @@ class Data2Vec(Plain):
         return normalised(y) if self.config.is_renormalised else y
 
 
-def normalised(rows: Tensor) -> Tensor:
+def normalised(rows: Tensor, eps: float = 1e-5) -> Tensor:
     """Each row less its mean, over its deviation."""
-    parts = [(row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt() for row in rows]
+    parts = [(row - row.mean()) / (row.var(correction=0) + eps).sqrt() for row in rows]
     return torch.stack(parts)
 
 
@@ -241,15 +241,18 @@ class NEPA(AIM):
         q, k, v = block.attn.qkv(block.norm1(x)).chunk(3, dim=1)
         heads = []
         for at in range(0, x.shape[1], width):
-            queries, keys = (self._turned(rows[:, at : at + width], rotation, num_prefix) for rows in (q, k))
+            parts = [rows[:, at : at + width] for rows in (q, k)]
+            if self.net.backbone.config.qk_norm:
+                parts = [normalised(rows, self.net.backbone.config.norm_eps) for rows in parts]
+            queries, keys = (self._turned(rows, rotation, num_prefix) for rows in parts)
             rows = []
             for token in range(len(x)):
                 end = max(token + 1, num_prefix)
                 scores = keys[:end] @ queries[token] / math.sqrt(width)
                 rows.append(log_softmax(scores).exp() @ v[:end, at : at + width])
             heads.append(torch.stack(rows))
-        x = x + block.attn.proj(torch.cat(heads, dim=1))
-        return x + block.mlp(block.norm2(x))  # type: ignore[no-any-return]
+        x = x + block.ls1(block.attn.proj(torch.cat(heads, dim=1)))
+        return x + block.ls2(block.mlp(block.norm2(x)))  # type: ignore[no-any-return]
 
     def _turned(self, rows: Tensor, rotation: Tensor, num_prefix: int) -> Tensor:
         sines, cosines = rotation  # [N, d]
@@ -691,6 +694,7 @@ VITS = {
     "igpt-masked": (IGPT, ("method.objective=masked", "backbone.causal=false", "backbone.mask_token=true")),
     "mim_refiner": (MIMRefiner, ("method.queue_size=32",)),
     "nepa": (NEPA, ()),
+    "nepa-qk": (NEPA, ("backbone.qk_norm=true", "backbone.norm_eps=1e-12", "backbone.layer_scale=0.5")),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "salt": (SALT, ()),
     "salt-pixels": (SALT, ("method.teacher=null", "method.target=pixels")),

@@ -394,6 +394,9 @@ def test_networks_that_a_library_lacks_are_refused_with_what_it_has(narrow: str,
         words = [*VIT_SETTINGS, f"backbone.position={position}"]
         text = refusal(vit, out, library, words, Rules(strict=False))
         assert f"ViT has no backbone.position={position}; safetensors and" in text
+    for name in ("causal", "qk_norm"):
+        words = [*VIT_SETTINGS, f"backbone.{name}=true", "backbone.output=mean"]
+        assert f"timm's ViT has no backbone.{name}=true; safetensors and" in refusal(vit, out, "timm", words)
     assert refusal(vit, out, "tim") == f"to='tim': did you mean 'timm'? known: {', '.join(KINDS)}"
     assert "is not a setting of the backbone or its images" in refusal(vit, out, words=["optim.lr=1"])
     assert not Path(out).exists()

@@ -19,11 +19,19 @@ class Attention(nn.Module):
         heads: number of heads, of width / heads channels each.
         qkv_bias: whether queries, keys and values have a bias.
         grid: patches (h, w) that a table of relative positions of its own is made for; None for no table.
+        qk_eps: added to the variance where each head's queries and keys are normalised; None does not normalise them.
     """
 
-    def __init__(self, width: int, heads: int, qkv_bias: bool = True, grid: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        qkv_bias: bool = True,
+        grid: tuple[int, int] | None = None,
+        qk_eps: float | None = None,
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.qk_eps = heads, qk_eps
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
         self.relative_position_bias_table = None if grid is None else relative_table(grid, heads)
@@ -42,6 +50,8 @@ class Attention(nn.Module):
         batch, num_tokens, width = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
+        if self.qk_eps is not None:
+            q, k = (F.layer_norm(x, x.shape[-1:], eps=self.qk_eps) for x in (q, k))
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         mask = None
@@ -120,6 +130,7 @@ class Block(nn.Module):
         drop_path: rate at which training drops a branch for a sample, drawn for each branch.
         norm_eps: added to the variance by layer norms.
         grid: see `Attention`.
+        qk_norm: whether queries and keys are normalised by each head, without scale and shift.
     """
 
     def __init__(
@@ -133,10 +144,11 @@ class Block(nn.Module):
         mlp: Literal["gelu", "swiglu"] = "gelu",
         norm_eps: float = 1e-6,
         grid: tuple[int, int] | None = None,
+        qk_norm: bool = False,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attn = Attention(width, heads, qkv_bias, grid)
+        self.attn = Attention(width, heads, qkv_bias, grid, norm_eps if qk_norm else None)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path1 = DropPath(drop_path, 2 * number)
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)

@@ -123,6 +123,8 @@ class ViT(TokenBackbone):
         SimMIM's and data2vec's."""
         qkv_bias: bool = True
         """Have a bias in queries, keys and values."""
+        qk_norm: bool = False
+        """Normalise each head's queries and keys to mean 0 and variance 1 before they are compared, as in NEPA."""
         palette: Annotated[int, Within(2, 65_536)] | None = None
         """Number of colours, each with an embedding, in place of the linear map of patches: a pixel is a token of its
         colour, as in iGPT, which finds the colours; patches are of 1 pixel. Default: no palette."""
@@ -174,7 +176,7 @@ class ViT(TokenBackbone):
         rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
         if config.drop_path_uniform:
             rates = [config.drop_path] * depth
-        kind = config.mlp, config.norm_eps, own_grid
+        kind = config.mlp, config.norm_eps, own_grid, config.qk_norm
         self.blocks = nn.ModuleList(
             Block(width, heads, config.qkv_bias, config.layer_scale, rate, number, *kind)
             for number, rate in enumerate(rates)
