@@ -283,7 +283,7 @@ class DetCon(Plain):
 
 
 class DirectCLR(Plain):
-    """Jing et al. 2021, section 6, and the authors' code: each view picks the other among the other views of all images,
+    """Jing et al. 2021, section 6, and the authors' code: each view picks the other among other views of all images,
     both ways; each view is normalised by itself."""
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
