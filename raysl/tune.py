@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
+from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
@@ -75,6 +76,7 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     if concurrent < 1:
         raise ConfigError(f"concurrent={concurrent} is not a number of trials; give 1 or more")
     connect(with_state=True)
+    keep_credentials_out()
     use_settings(base.cluster)
     worker_shape(base.train, cluster_resources().shared(concurrent))
     num_kept = max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)

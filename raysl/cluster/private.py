@@ -13,6 +13,8 @@ import ray._private.services
 import ray._private.state
 from ray._private.authentication import authentication_token_setup as token_setup
 
+from raysl.redact import redact_variables
+
 LOOK_EVERY_S = 0.02
 AT_ONCE = 4
 """Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its executor,
@@ -94,6 +96,17 @@ def keep_token_private() -> None:
     with suppress(OSError):  # of another user, or given by a variable in place of a file
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
+
+
+def keep_credentials_out() -> None:
+    """Have Ray Tune hand no credentials to the processes of trials, since Ray writes what it hands over into its logs.
+
+    Those processes have the credentials of their node, as training workers have.
+    """
+    from ray.tune.execution import class_cache
+
+    names = class_cache.ENV_VARS_TO_PROPAGATE
+    names.difference_update([name for name in names if redact_variables({name: name})[name] != name])
 
 
 def _wait_for_node(gcs_address: str, node_id: str, is_needed: Callable[[], bool], limit_s: float = 30.0) -> None:

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from raysl.cluster.connection import share_cluster
 from raysl.cluster.losses import reason
+from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
@@ -192,6 +193,7 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
         checkpoints: names of what is measured and not trained.
     """
     os.environ.update(_ENVIRONMENT)
+    keep_credentials_out()
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders
     with temporary_folder("tune") as notes, StageThread(stage) as thread:
         walk = _Walk(thread, retries)

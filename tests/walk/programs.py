@@ -153,7 +153,7 @@ PROGRAMS: dict[str, Program] = {
         "git": _git,
         "cd": _cd,
         "export": _export,
-        **dict.fromkeys(("aws", "docker", "kubectl", "gcloud"), _other),
+        **dict.fromkeys(("aws", "docker", "kubectl", "gcloud", "chmod"), _other),
         **dict.fromkeys(("pytest", "pre-commit", "mkdocs", "jupyter", "tensorboard", "tail"), _tool),
     }.items()
 }
