@@ -32,7 +32,7 @@ def run_doctor(
     """
     set_up(verbose)
     storage = _storage(arguments or [])
-    from raysl.doctor.findings import cluster_text, storage_text
+    from raysl.doctor.findings import cluster_text, storage_text, verdict
     from raysl.process.environment import environment, environment_text, problems
 
     facts = environment()
@@ -46,12 +46,11 @@ def run_doctor(
         typer.echo(environment_text(facts))
     if seen["cluster"] is not None:
         typer.echo(cluster_text(seen["cluster"]))
-    elif "storage" in seen:
-        typer.echo(f"storage     {storage_text(seen['storage'])}")
+    elif text := storage_text(seen.get("storage")):
+        typer.echo(f"storage     {text}")
     for line in lines:
         typer.echo(f"problem: {line}")
-    if not lines:
-        typer.echo("nothing found that would stand in the way of a run")
+    typer.echo(verdict(lines))
 
 
 def _storage(arguments: list[str]) -> str | None:

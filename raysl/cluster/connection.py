@@ -1,6 +1,5 @@
 """The Ray cluster: connecting to one or starting one, and the resources that it has or can add."""
 
-import json
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ import ray.cloudpickle
 
 from raysl.cluster.attaching import prepare
 from raysl.cluster.autoscaler import read_autoscaler
+from raysl.cluster.controllers import note_submission
 from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.private import keep_token_private, looking_often, on_loopback, starting_less
 from raysl.cluster.resources import Resources
@@ -26,7 +26,7 @@ from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import RunFailed
 from raysl.process.cpus import WAIT_SETTINGS, spin_variables
-from raysl.process.environment import JOB_VARIABLE
+from raysl.process.environment import ray_job
 from raysl.process.signals import install_handlers
 
 log = logging.getLogger("raysl")
@@ -74,6 +74,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
             os.environ.setdefault(name, value)
         with _keep_signal_handler(), _explain_failures(f"cannot attach to the cluster at {address}"):
             ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _job_variables()})
+        note_submission()
     else:
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
@@ -104,7 +105,7 @@ def _job_variables() -> dict[str, str]:
 
     Ray refuses a variable that both name, even with equal values.
     """
-    job = json.loads(os.environ.get(JOB_VARIABLE, "{}")).get("runtime_env") or {}
+    job = ray_job().get("runtime_env") or {}
     waits = {name: os.environ[name] for name in WAIT_SETTINGS if name in os.environ}
     return {name: value for name, value in {**_SETTINGS, **waits}.items() if name not in job.get("env_vars", {})}
 

@@ -12,15 +12,22 @@ import ray._private.state
 from ray.exceptions import RayError
 
 from raysl.cluster.board import Board
+from raysl.process.environment import submission_id
 
-_BOARD = Board("controllers")
+_BOARD, _SUBMISSIONS = Board("controllers"), Board("submissions")
 _COORDINATOR = "AutoscalingCoordinator"
 ANSWER_S = 1.0
 
 
+def note_submission() -> None:
+    """Note the submission id of this driver's job for other drivers, where it has one."""
+    if job := submission_id():
+        _SUBMISSIONS.write(ray.get_runtime_context().get_job_id(), job)
+
+
 def note_controller(request: str, actor: str, run: str) -> None:
     """Note the controller of a run for other drivers."""
-    _BOARD.write(request, {"actor": actor, "run": run})
+    _BOARD.write(request, {"actor": actor, "run": run, "job": ray.get_runtime_context().get_job_id()})
 
 
 def forget_controller(request: str) -> None:
@@ -29,7 +36,10 @@ def forget_controller(request: str) -> None:
 
 
 def runs_at_work() -> list[str]:
-    """Return the names of the runs that have a controller on the cluster now, in order."""
+    """Return the runs that have a controller on the cluster now, by name, each with the Ray job that stops it.
+
+    A run whose driver was not submitted as a job has its name alone.
+    """
     return sorted({run for _, run, is_dead in _notes() if not is_dead})
 
 
@@ -43,12 +53,13 @@ def withdraw_requests_of_dead() -> None:
 
 
 def _notes() -> Iterator[tuple[str, str, bool]]:
-    """Yield the request of each noted controller, its run, and whether it has died."""
+    """Yield the request of each noted controller, its run with its Ray job, and whether it has died."""
     for request in _BOARD.names(""):
         note = _BOARD.read(request)
         if note is not None:  # it has ended since
             state = ray._private.state.actors(note["actor"]).get("State", "DEAD")
-            yield request, note["run"], state == "DEAD"
+            job = _SUBMISSIONS.read(note["job"])
+            yield request, note["run"] + (f" of the Ray job {job}" if job else ""), state == "DEAD"
 
 
 def _withdraw(request: str) -> None:

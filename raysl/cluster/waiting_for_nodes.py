@@ -119,12 +119,22 @@ def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activi
         text = f"the cluster has {have:g} of {amount(wanted, kind)}"
     else:
         text = f"the cluster has {amount(have, kind)}"
-    used = round(have - free.get(kind, 0.0), 4)
-    if used > 0:
-        names = f" ({'run' if len(runs) == 1 else 'runs'} {', '.join(runs)})" if runs else ""
-        text += f", of which {used:g} {'is' if used <= 1 else 'are'} in use by other work{names}"
+    if used := describe_used(have - free.get(kind, 0.0), runs):
+        text += f", of which {used}"
     doing = describe_activity(activity)
     return f"{text}{'; ' if doing else ''}{doing}"
+
+
+def describe_used(amount: float, runs: Sequence[str]) -> str:
+    """Return how much other work uses, in words; empty if it uses nothing.
+
+    >>> describe_used(3.0, ["a of the Ray job raysubmit_1", "b"])
+    '3 are in use by other work (runs a of the Ray job raysubmit_1, b)'
+    """
+    if (used := round(amount, 4)) <= 0:
+        return ""
+    names = f" ({'run' if len(runs) == 1 else 'runs'} {', '.join(runs)})" if runs else ""
+    return f"{used:g} {'is' if used <= 1 else 'are'} in use by other work{names}"
 
 
 def describe_activity(activity: Activity) -> str:

@@ -13,8 +13,11 @@ from ray.exceptions import RayError, RayTaskError, RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysl.cluster.autoscaler import read_activity, read_autoscaler
+from raysl.cluster.controllers import runs_at_work
 from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.losses import reason
+from raysl.cluster.resources import amount
+from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import node as node_module
 from raysl.doctor.measures import JOIN_S, image_speed, storage_speed, sum_speed
 from raysl.doctor.node import NodeActor
@@ -195,13 +198,14 @@ def ask_sums(asked: Sequence[Node], patience: float = 1.0) -> Answer:
     return next(iter([*late, *failed, *answers.values()]))
 
 
-def ask_images(cpus: float, patience: float = 1.0) -> Answer:
+def ask_images(cpus: float, patience: float = 1.0, used: str = "") -> Answer:
     """Return `image_speed` with as many data tasks.
 
     Args:
         patience: factor of the time in which it must end.
+        used: description of the CPUs that other work uses; empty if none.
     """
-    enter("decoding images on the cluster")
+    enter(f"decoding images on {amount(cpus, 'CPU')} of the cluster{'; ' if used else ''}{used}")
     keep_actors_on_head()
     task = ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)
     (answer,) = _collect({"": task}, IMAGES_S * patience).values()
@@ -212,6 +216,13 @@ def free_cpus(workers: Sequence[Node]) -> float:
     """Return the CPUs of these nodes that nothing holds; 0 if less than one."""
     free = min(ray.available_resources().get("CPU", 0.0), sum(node.cpus for node in workers))
     return float(free) if free >= 1 else 0.0
+
+
+def used_cpus(workers: Sequence[Node]) -> str:
+    """Return how many CPUs of these nodes other work uses, and the runs at work, in words; empty if it uses none."""
+    have = sum(node.cpus for node in workers)
+    used = describe_used(have - min(ray.available_resources().get("CPU", 0.0), have), runs_at_work())
+    return f"of {amount(have, 'CPU')}, {used}" if used else ""
 
 
 def _on(node: Node, function: Any, gpus: float = 0.0) -> Any:

@@ -1,5 +1,6 @@
 """What stands in the way of a run on a cluster, a line each with what helps, and the lines that describe it."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from raysl.doctor.measures import GRADIENT_BYTES
@@ -104,9 +105,11 @@ def of_storage(uri: str, names: dict[str, str], nodes: dict[str, dict[str, Any]]
     """Return what is wrong with a storage, by what nodes said of it."""
     shown = redact_uri(uri)
     lines = []
+    errors: dict[str, list[str]] = {}
     for node, facts in nodes.items():
         if error := facts.get("error"):
-            lines.append(f"storage {shown} from node {names[node]}: {error}")
+            errors.setdefault(error, []).append(names[node])
+    lines += [f"storage {shown} from the {named('node', failing)}: {error}" for error, failing in errors.items()]
     blind = [names[node] for node, facts in nodes.items() if not facts["sees"] and "error" not in facts]
     lost = [names[node] for node, facts in nodes.items() if facts["sees"] and not facts["arrives"]]
     if blind:
@@ -156,12 +159,32 @@ def of_sums(answer: "Answer", busy: str = "") -> list[str]:
     ]
 
 
+def at_work(used: str) -> str:
+    """Return a description of CPUs in use, with the next step."""
+    jobs = re.findall(r"of the Ray job (\w+)", used)
+    ways = [f"`ray job stop {job}`" for job in dict.fromkeys(jobs)] or ["Ctrl-C where it was started"]
+    return f"{used}: wait for it, or stop it by {' and '.join(ways)}; what is measured beside it is too slow"
+
+
 def of_images(answer: "Answer", busy: str = "") -> list[str]:
     """Return what is wrong with the way of images."""
     if answer.error is None:
         return []
     advice = busy or "end what holds the CPUs, or look at `ray status`"
     return [f"no images come through Ray Data: {answer.error}; {advice}"]
+
+
+def verdict(problems: list[str]) -> str:
+    """Return the last line: whether anything stands in the way of a run.
+
+    >>> verdict([])
+    'no problem found: nothing stands in the way of a run'
+    >>> verdict(["node 10.0.0.2 has no raysl"])
+    '1 problem found, and nothing else stands in the way of a run'
+    """
+    if problems:
+        return f"{counted(len(problems), 'problem')} found, and nothing else stands in the way of a run"
+    return "no problem found: nothing stands in the way of a run"
 
 
 def cluster_text(facts: dict[str, Any]) -> str:
@@ -177,20 +200,22 @@ def cluster_text(facts: dict[str, Any]) -> str:
         rows.append(("sums", _sums_text(sums)))
     if images := facts["images"]:
         rows.append(("images", f"{images['images_per_s']:,.0f}/s decoded and cropped by {images['cpus']:g} CPUs"))
-    if storage := facts.get("storage"):
-        rows.append(("storage", storage_text(storage)))
+    if text := storage_text(facts.get("storage")):
+        rows.append(("storage", text))
     rows += [("note", note) for note in facts["notes"]]
     return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
 
-def storage_text(facts: dict[str, Any]) -> str:
-    """Return what was seen of a storage in a line."""
-    parts = [] if facts["driver"] is None else [f"this machine {_rates(facts['driver'])}"]
+def storage_text(facts: dict[str, Any] | None) -> str:
+    """Return what was seen of a storage in a line; empty for one that is not usable, which is a problem."""
+    if facts is None or facts["driver"] is None:
+        return ""
+    parts = [f"this machine {_rates(facts['driver'])}"]
     rates = [node for node in facts["nodes"].values() if node.get("arrives")]
     if rates:
         slowest = {name: min(node[name] for node in rates) for name in ("read", "write")}
         parts.append(f"{len(rates)} of {counted(len(facts['nodes']), 'node')} at a time {_rates(slowest)} or more each")
-    return f"{redact_uri(facts['uri'])}: {'; '.join(parts) or 'not usable'}"
+    return f"{redact_uri(facts['uri'])}: {'; '.join(parts)}"
 
 
 def _rates(facts: dict[str, Any]) -> str:

@@ -69,10 +69,13 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
         problems += findings.of_sums(sums, busy)
     else:
         facts["notes"].append("sums over nodes were not measured: fewer than two nodes with CPUs or GPUs are up")
+    if used := cluster.used_cpus(workers):
+        used = findings.at_work(used)
+        facts["notes"].append(used)
     if cpus := cluster.free_cpus(workers):
-        images = cluster.ask_images(cpus, patience)
+        images = cluster.ask_images(cpus, patience, used)
         facts["images"] = images.value
-        problems += findings.of_images(images, busy)
+        problems += findings.of_images(images, used or busy)
     else:
         facts["notes"].append("images were not decoded: no CPU is up and free")
     return facts | {"problems": problems}

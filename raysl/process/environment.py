@@ -1,5 +1,6 @@
 """The environment of a run: versions, devices, memory, the state of a checkout (as `collect_env` of Detectron2)."""
 
+import json
 import os
 import platform
 import shutil
@@ -22,6 +23,17 @@ VARIABLES = ("CUDA_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "PYTOR
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray sets in the process of a job, with the settings of its submission."""
 GIB = 1 << 30
+
+
+def ray_job() -> dict[str, Any]:
+    """Return `runtime_env` and `metadata` of the Ray job that this process was submitted as; empty outside of one."""
+    job: dict[str, Any] = json.loads(os.environ.get(JOB_VARIABLE, "{}"))
+    return job
+
+
+def submission_id() -> str:
+    """Return the id by which `ray job stop` stops this process; empty outside of a Ray job."""
+    return str((ray_job().get("metadata") or {}).get("job_submission_id", ""))
 
 
 def environment() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What state a run is in and how far it is, read from a few small files of its folder."""
 
-import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,14 +13,12 @@ from raysl.runs.costs import COSTS_FILE, Costs
 from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Version
-from raysl.storage.owner import BEAT_PREFIX, is_owned
+from raysl.storage.owner import is_at_work
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted", "new", "damaged"]
-FRESH_S = 120.0
-"""Age of the beat in a bucket up to which a run counts as running."""
 TAIL_BYTES = 16_384
 LONGEST_LINE = 2_000
 REPORT_FILE, PAGE_FILE = "report.json", "report.html"
@@ -137,7 +134,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
 def _state(
     folder: RunFolder, versions: dict[str, Version], events: list[dict[str, Any]], is_done: bool, has_step: bool
 ) -> tuple[State, str]:
-    if _is_in_use(folder, versions):
+    if is_at_work(folder, versions):
         return "running", ""
     last: dict[str, Any] = next((event for event in reversed(events) if event.get("kind") != "save"), {})
     if last.get("kind") in _ENDS:
@@ -146,14 +143,6 @@ def _state(
     if is_done:  # runs of a raysl that noted no ends
         return "finished", ""
     return ("interrupted", "") if has_step or STARTUP_FILE in versions or events else ("new", "")
-
-
-def _is_in_use(folder: RunFolder, versions: dict[str, Version]) -> bool:
-    """Whether a process holds the run: by the lock of the system, in a bucket by the age of its beat."""
-    if folder.is_local:
-        return ".lock" in versions and is_owned(folder)
-    beats = [version.time for name, version in versions.items() if name.startswith(BEAT_PREFIX)]
-    return any(beat is None or time.time() - beat / 1e9 < FRESH_S for beat in beats)
 
 
 def _settings(folder: RunFolder) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TextIO
 
 from raysl.errors import ConfigError, RunFailed, RunInUse
+from raysl.process.environment import submission_id
 from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once
 from raysl.storage.addresses import storage_errors
@@ -44,6 +45,8 @@ log = logging.getLogger("raysl")
 OWNER_FILE = re.compile(r"\.lock-(\d{6,})")
 BEAT_PREFIX = ".beat-"
 ATTEMPTS = 10
+FRESH_S = 120.0
+"""Age of the beat in a bucket up to which a process counts as at work."""
 
 OnLost = Callable[[str], object]
 
@@ -77,6 +80,7 @@ class Owner:
         who: process and machine, for messages.
         time: when it became the owner, in seconds since the epoch by its own clock.
         place: identity of its process; None where the system has none.
+        job: id by which `ray job stop` stops it; empty outside of a Ray job.
     """
 
     generation: int
@@ -84,16 +88,34 @@ class Owner:
     who: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
     time: float = field(default_factory=time.time)
     place: ProcessIdentity | None = field(default_factory=ProcessIdentity.current)
+    job: str = field(default_factory=submission_id)
 
     def __str__(self) -> str:
+        who = f"the Ray job {self.job}, {self.who}" if self.job else self.who
         if math.isinf(self.time):
-            return self.who
-        return f"{self.who} (since {datetime.fromtimestamp(self.time, UTC):%Y-%m-%d %H:%M} UTC)"
+            return who
+        return f"{who} (since {datetime.fromtimestamp(self.time, UTC):%Y-%m-%d %H:%M} UTC)"
+
+    @classmethod
+    def parse(cls, content: bytes | str, generation: int) -> "Owner":
+        """Read the content of an owner file; of a damaged one only the generation is known."""
+        try:
+            fields = read_record(content, "an owner", optional={"place": dict | None})
+            place = from_record(ProcessIdentity, fields["place"], "an owner") if fields.get("place") else None
+            owner = from_record(cls, {"job": "", **fields, "generation": generation, "place": None}, "an owner")
+            return replace(owner, place=place)
+        except Damaged:  # half written
+            return cls(generation, "", "another process", math.inf, None, "")
 
     @property
     def name(self) -> str:
         """Name of the owner file."""
         return f".lock-{self.generation:06d}"
+
+    @property
+    def content(self) -> bytes:
+        """Content of the owner file."""
+        return json.dumps(asdict(self)).encode()
 
     @property
     def beat_name(self) -> str:
@@ -131,11 +153,11 @@ def own_local(folder: Folder) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
-            raise _in_use(folder, file.read().strip() or "another process") from error
+            raise _in_use(folder, Owner.parse(file.read(), 0)) from error
         with storage_errors("write", uri):
             os.ftruncate(file.fileno(), 0)
             # unbuffered: a buffer that a full disk has refused would be written again at the end
-            os.write(file.fileno(), str(Owner(0)).encode())
+            os.write(file.fileno(), Owner(0).content)
         folder.sign = str(path)
         try:
             yield
@@ -164,6 +186,20 @@ def is_owned(folder: Folder) -> bool:
         finally:
             os.close(descriptor)
     return False
+
+
+def is_at_work(folder: Folder, versions: Mapping[str, Version]) -> bool:
+    """Return whether a process works in a folder: by the lock of the system, in a bucket by the age of its beat.
+
+    Nothing is written, and nothing is waited for.
+
+    Args:
+        versions: names and versions of what is in the folder.
+    """
+    if folder.is_local:
+        return ".lock" in versions and is_owned(folder)
+    beats = [version.time for name, version in versions.items() if name.startswith(BEAT_PREFIX)]
+    return any(beat is None or time.time() - beat / 1e9 < FRESH_S for beat in beats)
 
 
 _UNLINKED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -222,13 +258,13 @@ def _take(files: "OwnerFiles", times: OwnerTimes) -> Owner:
         if not files.create(owner, times.settle_s):
             winner = files.newest()
             if winner is not None:
-                raise _in_use(files.folder, f"{winner}, which came first")
+                raise _in_use(files.folder, winner)
         elif files.is_heir(owner, before):
             files.remove_others(owner)
             return owner
         else:
             files.remove(owner)
-    raise _in_use(files.folder, "other processes that come and go")
+    raise _in_use(files.folder, Owner.parse("", 0))
 
 
 def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
@@ -254,7 +290,7 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
         if signs_now is None:
             return False
         if signs_now != signs:
-            raise _in_use(files.folder, str(files.newest() or owner))
+            raise _in_use(files.folder, files.newest() or owner)
     log.info("taking over from %s, which gave no sign", owner)
     return True
 
@@ -266,8 +302,11 @@ def _last_seen(owner: Owner, beat: bytes) -> float:
         return owner.time
 
 
-def _in_use(folder: Folder, who: str) -> RunInUse:
-    return RunInUse(f"the run in {folder.uri} is in use by {who}; wait for it, stop it, or give this one another name=")
+def _in_use(folder: Folder, owner: Owner) -> RunInUse:
+    way = f" by `ray job stop {owner.job}`" if owner.job else ""
+    return RunInUse(
+        f"the run in {folder.uri} is in use by {owner}; wait for it, stop it{way}, or give this one another name="
+    )
 
 
 class _Beat(threading.Thread):
@@ -380,11 +419,10 @@ class OwnerFiles:
         The storage is asked for that in one request, and once more, which it must refuse. Where it has no such request,
         or ignores the condition, the file is written, others get `settle_s` seconds to write theirs, and it is read.
         """
-        content = json.dumps(asdict(owner)).encode()
         is_written = False
         with suppress(Unconditional):
-            is_written = self.notes.create(owner.name, content)
-            if not is_written or not self.notes.create(owner.name, content):
+            is_written = self.notes.create(owner.name, owner.content)
+            if not is_written or not self.notes.create(owner.name, owner.content):
                 return self._is_of(owner)  # after a lost answer the client may have asked again, and met its own file
         log.warning(
             "%s has no writes that only one process can make (s3:// needs boto3 for them, gs:// gcsfs): "
@@ -394,7 +432,7 @@ class OwnerFiles:
         if not is_written:
             if self.notes.read(owner.name) is not None:
                 return False
-            self.notes.write(owner.name, content)
+            self.notes.write(owner.name, owner.content)
         time.sleep(settle_s)
         return self._is_of(owner)
 
@@ -432,15 +470,7 @@ class OwnerFiles:
 
     def _read_owner(self, generation: int) -> Owner | None:
         content = self.notes.read(f".lock-{generation:06d}")
-        if content is None:
-            return None
-        try:
-            fields = read_record(content, "an owner", optional={"place": dict | None})
-            place = from_record(ProcessIdentity, fields["place"], "an owner") if fields.get("place") else None
-            owner = from_record(Owner, fields | {"generation": generation, "place": None}, "an owner")
-            return replace(owner, place=place)
-        except Damaged:  # half written
-            return Owner(generation, "", "another process", math.inf, None)
+        return None if content is None else Owner.parse(content, generation)
 
     def _is_of(self, owner: Owner) -> bool:
         created = self._read_owner(owner.generation)

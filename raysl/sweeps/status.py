@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import duration
-from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
+from raysl.storage.owner import is_at_work
 from raysl.sweeps.claim import SWEEP_FILE
 
 POLL_S = 5.0
@@ -61,7 +61,7 @@ def status_of(uri: str) -> Status:
         board = Leaderboard.load(folder.uri) if folder.exists("leaderboard.json") else None
     except ConfigError as error:
         raise ConfigError(f"{error}; the next start of the sweep writes it again") from error
-    return Status(board, RunFolder(uri).is_in_use())
+    return Status(board, is_at_work(folder, folder.versions()))
 
 
 def watch(uri: str, tell: Callable[[Status], None], sleep: Callable[[float], object] = time.sleep) -> Status:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from raysl import cli
+from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import findings
 from raysl.doctor.cluster import Answer, Node, patience
 from raysl.doctor.look import look_at_storage
@@ -107,8 +109,11 @@ def test_a_storage_that_nodes_do_not_share_names_them() -> None:
     assert line.startswith("storage s3://***@runs is another folder on the node 10.0.0.2 than on this machine")
     (line,) = findings.of_storage("/runs", names, {"a": good | {"arrives": False}, "b": good})
     assert "files from the node 10.0.0.1 are not seen here" in line
-    (line,) = findings.of_storage("/runs", names, {"b": {"sees": False, "error": "no rights", "arrives": False}})
-    assert line == "storage /runs from node 10.0.0.2: no rights"
+    refused = {"sees": False, "error": "no rights", "arrives": False}
+    (line,) = findings.of_storage("/runs", names, {"b": refused})
+    assert line == "storage /runs from the node 10.0.0.2: no rights"
+    (line,) = findings.of_storage("/runs", names, {"a": refused, "b": refused})
+    assert line == "storage /runs from the nodes 10.0.0.1, 10.0.0.2: no rights"
 
 
 def test_an_autoscaler_that_cannot_add_a_node_is_a_finding() -> None:
@@ -138,6 +143,34 @@ def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
         "images      1,234/s decoded and cropped by 8 CPUs",
         "note        no storage was looked at",
     ]
+
+
+def test_cpus_in_use_name_the_run_and_the_command_that_stops_it() -> None:
+    used = describe_used(3.0, ["mine of the Ray job raysubmit_7"])
+    line = findings.at_work(f"of 4 CPUs, {used}")
+    assert line.startswith(
+        "of 4 CPUs, 3 are in use by other work (run mine of the Ray job raysubmit_7): wait for it, or "
+    )
+    assert "stop it by `ray job stop raysubmit_7`" in line
+    assert "Ctrl-C where it was started" in findings.at_work(describe_used(1.0, ["b"]))
+    late = Answer(error="no answer within 93 s", is_late=True)
+    assert findings.of_images(late, line) == [f"no images come through Ray Data: no answer within 93 s; {line}"]
+
+
+def test_a_storage_has_one_line_and_the_last_line_says_how_many_problems_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in {"environment": dict, "problems": lambda facts: []}.items():
+        monkeypatch.setattr(f"raysl.process.environment.{name}", value)
+    (tmp_path / "file").write_text("")
+    for name, last in [
+        ("", "no problem found: nothing stands in the way of a run"),
+        ("/file", "1 problem found, and nothing else stands in the way of a run"),
+    ]:
+        lines = CliRunner().invoke(cli.app, ["doctor", f"storage={tmp_path}{name}"]).output.splitlines()
+        assert len([line for line in lines if str(tmp_path) in line]) == 1
+        assert lines[-1] == last
 
 
 def test_the_facts_of_this_machine_are_those_of_a_node() -> None:

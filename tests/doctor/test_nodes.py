@@ -15,8 +15,11 @@ import psutil
 import pytest
 
 import raysl
+from raysl.process.environment import JOB_VARIABLE
 from tests.autoscaler import autoscaled_cluster
+from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
+from tests.runs.runs import SMALL
 
 pytestmark = pytest.mark.cluster
 
@@ -149,3 +152,30 @@ def test_a_cluster_that_starts_from_no_nodes_says_so_and_what_may_come(tmp_path:
     assert cluster["images"] is None
     assert [problem for problem in cluster["problems"] if "of memory left" not in problem] == []  # of a busy machine
     assert any("fewer than two nodes with CPUs or GPUs are up" in note for note in cluster["notes"])
+
+
+def test_beside_a_run_it_says_which_one_holds_the_cpus_and_measures_all_the_same(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.add("--num-cpus=2")
+    environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{nodes.port}"}
+    job = {"runtime_env": {}, "metadata": {"job_submission_id": "raysubmit_7"}}
+    command = [sys.executable, "-m", "raysl", "pretrain", "quickstart", *SMALL, "train.epochs=5000"]
+    run = subprocess.Popen(
+        [*command, f"storage={tmp_path}", "name=mine"],
+        env=environment | {JOB_VARIABLE: json.dumps(job)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: (tmp_path / "mine" / "startup.json").exists(), 200)
+        told = nodes.doctor(tmp_path)["cluster"]
+        (note,) = [note for note in told["notes"] if "in use by other work" in note]
+        assert "(run mine of the Ray job raysubmit_7): wait for it, or stop it by `ray job stop raysubmit_7`" in note
+        second = subprocess.run(
+            [*command, f"storage={tmp_path}", "name=mine"], env=environment, capture_output=True, text=True, timeout=200
+        )
+        assert second.returncode == 2
+        assert "in use by the Ray job raysubmit_7, process" in second.stderr
+        assert "stop it by `ray job stop raysubmit_7`, or give this one another name=" in second.stderr
+    finally:
+        run.terminate()
+        run.wait(60)

@@ -22,11 +22,12 @@ from pyarrow import fs
 
 from raysl.checkpoint.files import seal
 from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
+from raysl.process.environment import JOB_VARIABLE
 from raysl.runs.folder import RunFolder
 from raysl.runs.store import RemoteStore
 from raysl.storage.folder import Folder
 from raysl.storage.notes import Unconditional, create_new
-from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
+from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, is_at_work, own_remote
 from tests.checkpoint.facts import facts
 from tests.processes import has_ended, wait_until
 
@@ -95,6 +96,44 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
             pass
     with folder.locked():
         pass
+
+
+def test_the_refusal_of_a_second_driver_names_the_ray_job_of_the_first(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = json.dumps({"runtime_env": {}, "metadata": {"job_submission_id": "raysubmit_7", "job_name": "mine"}})
+    wanted = (
+        rf"is in use by the Ray job raysubmit_7, {ME}.* \(since {SINCE}\); wait for it, "
+        "stop it by `ray job stop raysubmit_7`, or give"
+    )
+    local = RunFolder(str(tmp_path / "local"))
+    local.make()
+    monkeypatch.setenv(JOB_VARIABLE, job)
+    with local.locked(), own_remote(folder, times=FAST):
+        monkeypatch.delenv(JOB_VARIABLE)
+        with pytest.raises(RunInUse, match=wanted), RunFolder(local.uri).locked():
+            pass
+        with pytest.raises(RunInUse, match=wanted), own_remote(folder, times=FAST):
+            pass
+
+
+def test_a_driver_at_work_is_seen_at_once_and_one_that_was_killed_is_not(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not is_at_work(folder, folder.versions())
+    with own_remote(folder, times=FAST):
+        wait_until(lambda: len(files_of(folder)) == 2)
+        before = files_of(folder)
+        start = time.monotonic()
+        assert is_at_work(folder, folder.versions())
+        assert time.monotonic() - start < FAST.stale_s
+        assert files_of(folder) == before
+    assert not is_at_work(folder, folder.versions())
+    assert not caplog.records, "nothing doubts that it lives"
+    beat = OwnerFiles(folder)
+    beat.renew(killed := leave(folder, age_s=1000.0))
+    os.utime(f"{folder.path}/{killed.beat_name}", (1e9, 1e9))
+    assert not is_at_work(folder, folder.versions())
 
 
 def test_a_free_folder_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
