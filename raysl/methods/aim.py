@@ -25,7 +25,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import PrefixMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class AIM(Method):
@@ -72,10 +71,9 @@ class AIM(Method):
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with the mask of what follows its prefix."""
-        views: Crops = setup.method.views
-        return views.recipe(PrefixMask(patch_size=patch_side(setup, "AIM")))
+    def mask(cls, setup: Setup) -> PrefixMask:
+        """Return the mask of what follows the prefix of each view."""
+        return PrefixMask(patch_size=patch_side(setup, "AIM"))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the pixels of patches behind the prefix (section 3.1, eq. 2, and 3.2)."""

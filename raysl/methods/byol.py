@@ -73,7 +73,7 @@ class BYOL(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Sum eq. 2 over both directions of prediction."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._project(first), self._project(second)  # [B, D]
+        z_first, z_second = self.project(first), self.project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         target_first, target_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
         loss = byol(p_first, target_second) + byol(p_second, target_first)
@@ -84,8 +84,3 @@ class BYOL(Method):
         """Eq. 1: let the target follow, more and more slowly."""
         momentum = cosine(step.progress, self.config.momentum, self.config.final_momentum)
         self.teacher.update(self.student(), momentum)
-
-    def _project(self, images: Tensor) -> Tensor:
-        """Return the projections of one view, normalised separately, as in the paper's code."""
-        z: Tensor = self.projector(self.backbone(images))
-        return z

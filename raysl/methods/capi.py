@@ -34,7 +34,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over, progress_after
 from raysl.transforms.inverse_block import InverseBlockMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class CAPI(Method):
@@ -94,7 +93,7 @@ class CAPI(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
-        config, num_patches, mask = self.config, grid_side(setup, "CAPI") ** 2, _mask(setup)
+        config, num_patches, mask = self.config, grid_side(setup, "CAPI") ** 2, self.mask(setup)
         self.num_visible = num_patches - mask.num_masked(num_patches)
         self.num_predicted = mask.num_predicted(num_patches)
         self.teacher = Teacher(self.backbone)
@@ -108,7 +107,7 @@ class CAPI(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse patches that do not cover a view, none to predict, impossible predictors, and single images."""
-        config, num_patches, mask = setup.method, grid_side(setup, "CAPI") ** 2, _mask(setup)
+        config, num_patches, mask = setup.method, grid_side(setup, "CAPI") ** 2, cls.mask(setup)
         if not mask.num_predicted(num_patches):
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} hides {mask.num_masked(num_patches)} of the {num_patches} "
@@ -128,10 +127,12 @@ class CAPI(Method):
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with a mask and the part of it that is predicted."""
-        views: Crops = setup.method.views
-        return views.recipe(_mask(setup))
+    def mask(cls, setup: Setup) -> InverseBlockMask:
+        """Return the mask of each view, with the part of it that is predicted."""
+        config, patch_size = setup.method, patch_side(setup, "CAPI")
+        return InverseBlockMask(
+            patch_size=patch_size, ratio=config.mask_ratio, predicted=config.predicted_share, aspect=config.mask_aspect
+        )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the loss of the clusters and that of their predictions, whose gradients do not meet."""
@@ -235,11 +236,3 @@ class Predictor(nn.Module):
         for block in self.blocks:
             x = block(x, tokens, rotations)
         return self.norm(x)  # type: ignore[no-any-return]
-
-
-def _mask(setup: Setup) -> InverseBlockMask:
-    """Return the mask of each view."""
-    config, patch_size = setup.method, patch_side(setup, "CAPI")
-    return InverseBlockMask(
-        patch_size=patch_size, ratio=config.mask_ratio, predicted=config.predicted_share, aspect=config.mask_aspect
-    )

@@ -28,7 +28,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import PartMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class CrossMAE(Method):
@@ -63,7 +62,7 @@ class CrossMAE(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
-        num_patches, mask = (self.config.views.size // self.backbone.patch_size) ** 2, _mask(setup)
+        num_patches, mask = (self.config.views.size // self.backbone.patch_size) ** 2, self.mask(setup)
         self.num_visible = num_patches - mask.num_masked(num_patches)
         self.num_predicted = mask.num_predicted(num_patches)
         num_blocks = sum(name.startswith("block") for name in setup.backbone.stages)
@@ -82,7 +81,7 @@ class CrossMAE(Method):
                 f"method.predicted_ratio={config.predicted_ratio:g} is above method.mask_ratio={config.mask_ratio:g}; "
                 "CrossMAE predicts masked patches: give a smaller one"
             )
-        mask = _mask(setup)
+        mask = cls.mask(setup)
         if not 0 < mask.num_masked(num_patches) < num_patches or not mask.num_predicted(num_patches):
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks {mask.num_masked(num_patches)} of the {num_patches} "
@@ -93,10 +92,10 @@ class CrossMAE(Method):
         check_width("decoder", config.decoder_width, config.decoder_heads)
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with a mask and the part of it that is predicted."""
-        views: Crops = setup.method.views
-        return views.recipe(_mask(setup))
+    def mask(cls, setup: Setup) -> PartMask:
+        """Return the mask of each view, with the part of it that is predicted."""
+        config, patch_size = setup.method, patch_side(setup, "CrossMAE")
+        return PartMask(patch_size=patch_size, ratio=config.mask_ratio, predicted=config.predicted_ratio)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the predicted patches' pixels (section 3)."""
@@ -148,9 +147,3 @@ class Decoder(nn.Module):
         for block, norm, tokens in zip(self.blocks, self.norms, mixed, strict=True):
             x = block(x, norm(tokens))
         return self.pixels(self.norm(x))  # type: ignore[no-any-return]
-
-
-def _mask(setup: Setup) -> PartMask:
-    """Return the mask of each view."""
-    config = setup.method
-    return PartMask(patch_size=patch_side(setup, "CrossMAE"), ratio=config.mask_ratio, predicted=config.predicted_ratio)

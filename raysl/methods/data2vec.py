@@ -28,7 +28,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, linear_over
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class Data2Vec(Method):
@@ -92,12 +91,9 @@ class Data2Vec(Method):
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with a mask."""
-        views: Crops = setup.method.views
-        return views.recipe(
-            BlockMask(patch_size=patch_side(setup, "data2vec"), ratios=((setup.method.mask_ratio, 0.0),))
-        )
+    def mask(cls, setup: Setup) -> BlockMask:
+        """Return the mask of each view."""
+        return BlockMask(patch_size=patch_side(setup, "data2vec"), ratios=((setup.method.mask_ratio, 0.0),))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Smooth L1 between predictions and targets, over the masked patches of the whole batch (section 3.4)."""

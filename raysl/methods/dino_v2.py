@@ -28,8 +28,8 @@ from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
+from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import AsymmetricMultiCrop
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class DINOv2(Method):
@@ -112,10 +112,9 @@ class DINOv2(Method):
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each large one with a mask."""
-        views: AsymmetricMultiCrop = setup.method.views
-        return views.recipe(block_mask(setup, cls.title, setup.method.mask_min_block))
+    def mask(cls, setup: Setup) -> Mask:
+        """Return the mask of each large view."""
+        return block_mask(setup, cls.title, setup.method.mask_min_block)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""

@@ -46,7 +46,7 @@ class FastSiam(SimSiam):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean over views of SimSiam's eq. 3 with the mean of the other views' projections as target."""
         views = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z = [self._project(view) for view in views]  # [B, D] each
+        z = [self.project(view) for view in views]  # [B, D] each
         p = [self.predictor(rows) for rows in z]
         targets = at_least_fp32(torch.stack(z).detach())  # [V, B, D]
         others = (targets.sum(dim=0) - targets) / (len(views) - 1)

@@ -23,8 +23,8 @@ from raysl.nn.dino_head import HeadConfig, NestedHead
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.plan.setup import Setup
 from raysl.transforms.inverse_block import CyclicMask
+from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import AsymmetricMultiCrop
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class Franca(DINOv2):
@@ -72,13 +72,12 @@ class Franca(DINOv2):
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each large one with a mask."""
+    def mask(cls, setup: Setup) -> Mask:
+        """Return the mask of each large view."""
         if not setup.method.is_cyclic:
-            return super().views(setup)
-        views: AsymmetricMultiCrop = setup.method.views
+            return super().mask(setup)
         blocks = block_mask(setup, cls.title)
-        return views.recipe(CyclicMask(patch_size=blocks.patch_size, ratios=blocks.ratios, aspect=blocks.aspect))
+        return CyclicMask(patch_size=blocks.patch_size, ratios=blocks.ratios, aspect=blocks.aspect)
 
     def _head(self, dim: int, config: HeadConfig) -> NestedHead:
         return NestedHead(dim, config, self.config.num_levels)

@@ -24,8 +24,8 @@ from raysl.nn.ema import Teacher
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
+from raysl.transforms.masking import BlockMask
 from raysl.transforms.recipes import AsymmetricMultiCrop
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class IBOT(Method):
@@ -97,10 +97,9 @@ class IBOT(Method):
         check_block_masks(setup, "iBOT")
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each large one with a mask."""
-        views: AsymmetricMultiCrop = setup.method.views
-        return views.recipe(block_mask(setup, "iBOT"))
+    def mask(cls, setup: Setup) -> BlockMask:
+        """Return the mask of each large view."""
+        return block_mask(setup, "iBOT")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Sum the losses of class tokens and of masked patches (section 3; algorithm 1)."""

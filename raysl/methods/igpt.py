@@ -30,7 +30,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class IGPT(Method):
@@ -89,11 +88,10 @@ class IGPT(Method):
             need_mask_token(setup, "iGPT's masked objective")
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, with masks for objective=masked."""
+    def mask(cls, setup: Setup) -> RandomMask | None:
+        """Return the mask of each view, for objective=masked."""
         config = setup.method
-        views: Crops = config.views
-        return views.recipe(RandomMask(patch_size=1, ratio=config.mask_ratio) if config.objective == "masked" else None)
+        return RandomMask(patch_size=1, ratio=config.mask_ratio) if config.objective == "masked" else None
 
     @property
     def embed(self) -> PaletteEmbed:

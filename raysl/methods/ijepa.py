@@ -31,8 +31,8 @@ from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
+from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class IJEPA(Method):
@@ -92,10 +92,9 @@ class IJEPA(Method):
         check_width("predictor", setup.method.predictor_width, setup.method.predictor_heads)
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with context and targets."""
-        views: Crops = setup.method.views
-        return views.recipe(multi_block_mask(setup, "I-JEPA"))
+    def mask(cls, setup: Setup) -> MultiBlockMask:
+        """Return context and targets of each view."""
+        return multi_block_mask(setup, "I-JEPA")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean distance of predictions and targets over all patches of all blocks of the batch (section

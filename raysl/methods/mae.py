@@ -26,7 +26,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask, UnitMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class MAE(Method):
@@ -90,12 +89,6 @@ class MAE(Method):
                 f"{cls.title} needs masked and visible ones: take a ratio nearer to 0.5, or smaller patches"
             )
         check_width("decoder", config.decoder_width, config.decoder_heads)
-
-    @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with a mask."""
-        views: Crops = setup.method.views
-        return views.recipe(cls.mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the masked patches' pixels (section 3)."""

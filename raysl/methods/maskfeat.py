@@ -24,7 +24,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class MaskFeat(Method):
@@ -70,17 +69,16 @@ class MaskFeat(Method):
                 f"method.cell_size is {config.cell_size}, and cells of it do not cover patches of {patch_size} pixels; "
                 f"give {' or '.join(fits)}"
             )
-        if _mask(setup).most_masked(num_patches) == 0:
+        if cls.mask(setup).most_masked(num_patches) == 0:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks none of the {num_patches} patches of a view; take a "
                 "larger ratio, or smaller patches"
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with a mask."""
-        views: Crops = setup.method.views
-        return views.recipe(_mask(setup))
+    def mask(cls, setup: Setup) -> BlockMask:
+        """Return the mask of each view."""
+        return BlockMask(patch_size=patch_side(setup, "MaskFeat"), ratios=((setup.method.mask_ratio, 0.0),))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the squared error of the histograms, over the masked patches of the whole batch (section 3.1)."""
@@ -97,8 +95,3 @@ class MaskFeat(Method):
     def _targets(self, images: Tensor) -> Tensor:
         config = self.config
         return hog_patches(images, self.backbone.patch_size, config.cell_size, config.num_bins)
-
-
-def _mask(setup: Setup) -> BlockMask:
-    """Return the mask of each view."""
-    return BlockMask(patch_size=patch_side(setup, "MaskFeat"), ratios=((setup.method.mask_ratio, 0.0),))

@@ -17,6 +17,7 @@ from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
+from raysl.transforms.masking import Mask
 from raysl.transforms.transform import Transform
 from raysl.transforms.view_recipe import ViewRecipe
 
@@ -85,14 +86,21 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views that the data pipeline makes, by default those of `Config.views`; called after `check`.
+        """Return the views that the data pipeline makes, by default those of `Config.views` with `mask`; called after
+        `check`.
 
         Raises:
             ValueError: if the settings make no views; the message is shown after `method.views:`.
         """
         config: Any = setup.config.method
-        recipe: ViewRecipe = config.views.recipe()
+        mask = cls.mask(setup)
+        recipe: ViewRecipe = config.views.recipe() if mask is None else config.views.recipe(mask)
         return recipe
+
+    @classmethod
+    def mask(cls, setup: Setup) -> Mask | None:
+        """Return the mask of patches that `Config.views` draws for each (large) view; None, the default, for none."""
+        return None
 
     @classmethod
     def all_views(cls, setup: Setup) -> ViewRecipe:
@@ -171,6 +179,11 @@ class Method(nn.Module, ABC):
     def student(self) -> nn.Sequential:
         """Return the backbone with `projector` behind it, which a teacher follows, of a method that has one."""
         return nn.Sequential(self.backbone, self.get_submodule("projector"))
+
+    def project(self, images: Tensor) -> Tensor:
+        """Return the projections of one view, which batch normalisation takes by itself."""
+        z: Tensor = self.get_submodule("projector")(self.backbone(images))
+        return z
 
     def export(self) -> Backbone:
         """Return the network that benchmarks load."""

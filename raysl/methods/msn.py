@@ -32,7 +32,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import MultiCrop
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class MSN(Method):
@@ -79,7 +78,7 @@ class MSN(Method):
         super().__init__(setup, token_backbone(backbone))
         config = self.config
         num_patches = (config.views.size // backbone.patch_size) ** 2
-        self.num_visible = num_patches - _mask(setup).num_masked(num_patches)
+        self.num_visible = num_patches - self.mask(setup).num_masked(num_patches)
         dims = [backbone.token_dim, config.hidden_dim, config.hidden_dim, config.output_dim]
         self.projector = mlp(dims, norm=True, activation=nn.GELU)
         init_linear(self.projector)
@@ -97,17 +96,16 @@ class MSN(Method):
             raise ConfigError(
                 f"method.views.num is {config.views.num}; MSN takes a target and a masked anchor or more: set it to 2"
             )
-        if _mask(setup).num_masked(num_patches) == num_patches:
+        if cls.mask(setup).num_masked(num_patches) == num_patches:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} drops all {num_patches} patches of an anchor; "
                 "take a smaller ratio, or smaller patches"
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each large one with a mask."""
-        views: MultiCrop = setup.method.views
-        return views.recipe(_mask(setup))
+    def mask(cls, setup: Setup) -> RandomMask:
+        """Return the mask of each large view."""
+        return RandomMask(patch_size=patch_side(setup, "MSN"), ratio=setup.method.mask_ratio)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return equation 1: cross entropy of the anchors with their target, minus the entropy of their mean."""
@@ -170,7 +168,3 @@ class MSN(Method):
         """Return sharpened assignments of targets [B, K], balanced over the batch of all ranks if configured."""
         log_q = torch.log_softmax(scores / (self.config.sharpening * self.config.temperature), dim=-1)
         return sinkhorn(log_q, 1.0, self.config.sinkhorn_iters)
-
-
-def _mask(setup: Setup) -> RandomMask:
-    return RandomMask(patch_size=patch_side(setup, "MSN"), ratio=setup.method.mask_ratio)

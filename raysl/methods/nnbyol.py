@@ -51,7 +51,7 @@ class NNBYOL(BYOL):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Sum BYOL's eq. 2 over both directions, with neighbours as targets."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._project(first), self._project(second)  # [B, D]
+        z_first, z_second = self.project(first), self.project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         target_first, target_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
         nn_first, nn_second = self.queue.nearest(target_first), self.queue.nearest(target_second)  # [B, D]

@@ -67,7 +67,7 @@ class NNCLR(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean of eq. 3 for each view's neighbours against the predictions from the other view."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._project(first), self._project(second)  # [B, D]
+        z_first, z_second = self.project(first), self.project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         nn_first, nn_second = self.queue.nearest(z_first), self.queue.nearest(z_second)  # [B, D], without gradients
         one_way, top1 = self._contrast(nn_first, p_second)
@@ -92,8 +92,3 @@ class NNCLR(Method):
             logits = neighbors.to(everyone.dtype) @ F.normalize(everyone, dim=-1).T / self.config.temperature  # [B, N]
             hits = logits.detach().argmax(dim=1) == rows
             return F.cross_entropy(logits, rows), hits.float().mean()
-
-    def _project(self, images: Tensor) -> Tensor:
-        """Return the projections of one view, normalised separately."""
-        z: Tensor = self.projector(self.backbone(images))
-        return z

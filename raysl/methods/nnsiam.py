@@ -51,7 +51,7 @@ class NNSiam(SimSiam):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean of SimSiam's eq. 3 over both directions, with neighbours as targets."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._project(first), self._project(second)  # [B, D]
+        z_first, z_second = self.project(first), self.project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         nn_first, nn_second = self.queue.nearest(z_first), self.queue.nearest(z_second)  # [B, D], without gradients
         loss = negative_cosine(p_first, nn_second) / 2 + negative_cosine(p_second, nn_first) / 2

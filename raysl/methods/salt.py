@@ -24,8 +24,8 @@ from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
+from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class SALT(Method):
@@ -121,10 +121,9 @@ class SALT(Method):
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with hidden blocks."""
-        views: Crops = setup.method.views
-        return views.recipe(multi_block_mask(setup, "SALT"))
+    def mask(cls, setup: Setup) -> MultiBlockMask:
+        """Return the hidden blocks of each view."""
+        return multi_block_mask(setup, "SALT")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean absolute error of the teacher's hidden patches, or the squared error of pixels."""

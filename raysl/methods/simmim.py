@@ -22,7 +22,6 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 class SimMIM(Method):
@@ -60,17 +59,17 @@ class SimMIM(Method):
         check_mask_size(setup, "SimMIM")
         config = setup.method
         num_squares = (config.views.size // config.mask_size) ** 2
-        if _mask(setup).num_masked(num_squares) == num_squares:
+        if cls.mask(setup).num_masked(num_squares) == num_squares:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks all {num_squares} squares of a view; take a smaller "
                 "ratio or method.mask_size"
             )
 
     @classmethod
-    def views(cls, setup: Setup) -> ViewRecipe:
-        """Return the views of `Config.views`, each with a mask."""
-        views: Crops = setup.method.views
-        return views.recipe(_mask(setup))
+    def mask(cls, setup: Setup) -> UnitMask:
+        """Return the mask of each view."""
+        config = setup.method
+        return UnitMask(patch_size=patch_side(setup, "SimMIM"), unit_size=config.mask_size, ratio=config.mask_ratio)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the absolute error of the masked pixels (section 3.4)."""
@@ -81,9 +80,3 @@ class SimMIM(Method):
         loss = masked_patch_l1(pixels, patchify(images, self.backbone.patch_size), mask.flatten(1))
         h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         return StepOutput(loss, batch_collapse(h))
-
-
-def _mask(setup: Setup) -> UnitMask:
-    """Return the mask of each view."""
-    config = setup.method
-    return UnitMask(patch_size=patch_side(setup, "SimMIM"), unit_size=config.mask_size, ratio=config.mask_ratio)

@@ -8,8 +8,6 @@ and no slow copy.
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from torch import Tensor
-
 from raysl.config.ranges import NotEmpty, Width
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
@@ -62,7 +60,7 @@ class SimSiam(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 4: the mean of both directions, each without a gradient into its target (algorithm 1)."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._project(first), self._project(second)  # [B, D]
+        z_first, z_second = self.project(first), self.project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         one_way = negative_cosine(p_first, z_second.detach())  # eq. 3
         other_way = negative_cosine(p_second, z_first.detach())
@@ -81,8 +79,3 @@ class SimSiam(Method):
                 params = [parameter for parameter in group["params"] if (id(parameter) in predictor) == is_constant]
                 parts.append({**group, "params": params, "is_lr_constant": is_constant})
         return [group for group in parts if group["params"]]
-
-    def _project(self, images: Tensor) -> Tensor:
-        """Return the projections of one view, normalised separately, as in the paper's code."""
-        z: Tensor = self.projector(self.backbone(images))
-        return z
