@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
-from raysl.benchmarks.classifiers.few_labels import few_label_metrics, fitting_labels
+from raysl.benchmarks.classifiers.few_labels import few_label_metrics
+from raysl.benchmarks.low_shot import fitting_shots
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within
@@ -82,7 +83,7 @@ class KNN(Benchmark):
     @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """More neighbours than training images cannot vote."""
-        labels, lines = fitting_labels(config.labels, images)
+        labels, lines = fitting_shots(config.labels, images, "labels")
         config = replace(config, labels=labels)
         fitting = tuple(k for k in config.k if k <= images.num_train)
         if not fitting:

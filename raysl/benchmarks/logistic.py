@@ -18,11 +18,12 @@ from raysl.benchmarks.classifiers.classification import (
     names_of_tops,
     suffix_of,
 )
-from raysl.benchmarks.classifiers.few_labels import few_label_metrics, fitting_labels
+from raysl.benchmarks.classifiers.few_labels import few_label_metrics
 from raysl.benchmarks.classifiers.logistic_fit import fit_logistic
 from raysl.benchmarks.classifiers.probes import Probes, best_of
 from raysl.benchmarks.classifiers.scaling import Scaling, device_for
 from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, measure_classes, measure_precision
+from raysl.benchmarks.low_shot import fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -114,7 +115,7 @@ class Logistic(Benchmark):
             if config.labels:
                 raise ConfigError("logistic.labels= measures images with one label each; leave it out of loss=sigmoid")
             return config, []
-        labels, lines = fitting_labels(config.labels, images)
+        labels, lines = fitting_shots(config.labels, images, "labels")
         return replace(config, labels=labels), lines
 
     @classmethod

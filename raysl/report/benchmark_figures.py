@@ -143,6 +143,4 @@ def _stage_bar(
     (left, width), (top, bottom) = span, sorted((chart.y(0.0), chart.y(value)))
     chart.add("rect", x=left, y=top, width=width, height=bottom - top, fill=colour)
     if reach is not None:
-        x, low, high = left + width / 2, chart.y(reach[0]), chart.y(reach[1])
-        path = f"M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {low:.1f}h6M{x - 3:.1f} {high:.1f}h6"
-        chart.add("path", d=path, fill="none", stroke="var(--ink)", stroke_width=1.2)
+        chart.whiskers(left + width / 2, *reach, "var(--ink)")

@@ -179,9 +179,9 @@ class Chart:
             self.add("path", title=title, d=path, fill=colour)
 
     def whiskers(self, x: float, low: float, high: float, colour: str) -> None:
-        """Add a vertical line from one value to another at a value of the horizontal axis, with a cap at each end."""
-        at, bottom, top = self.x(x), self.y(low), self.y(high)
-        path = f"M{at:.1f} {bottom:.1f}V{top:.1f}M{at - 3:.1f} {bottom:.1f}h6M{at - 3:.1f} {top:.1f}h6"
+        """Add a vertical line from one value to another at a pixel of the horizontal axis, with a cap at each end."""
+        bottom, top = self.y(low), self.y(high)
+        path = f"M{x:.1f} {bottom:.1f}V{top:.1f}M{x - 3:.1f} {bottom:.1f}h6M{x - 3:.1f} {top:.1f}h6"
         self.add("path", d=path, fill="none", stroke=colour, stroke_width=1.4)
 
     def svg(self) -> str:

@@ -81,7 +81,7 @@ def _draw(chart: Chart, line: Line) -> None:
     chart.line(line.points, stroke=line.colour, stroke_width=1.8)
     for (at, value), reach in zip(line.points, line.bounds or [None] * len(line.points), strict=True):
         if reach is not None:
-            chart.whiskers(at, *reach, line.colour)
+            chart.whiskers(chart.x(at), *reach, line.colour)
         if len(line.points) <= MAX_DOTS:
             chart.marker(chart.x(at), chart.y(value), 3.4, line.shape, line.colour)
 

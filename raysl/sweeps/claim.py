@@ -100,12 +100,3 @@ def _is_fewer(value: Any, before: Any) -> bool:
     if isinstance(value, list) and isinstance(before, list):
         return any(item not in value for item in before)
     return isinstance(value, int) and isinstance(before, int) and value < before
-
-
-def stored_tree(folder: Folder) -> dict[str, Any]:
-    """What `sweep.yaml` holds."""
-    text = folder.read_if_there(SWEEP_FILE).decode()
-    tree = read(text, SWEEP_FILE) if text else None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"no sweep in {folder.uri}; give the name= and storage= that it was started with")
-    return tree

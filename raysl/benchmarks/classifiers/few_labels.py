@@ -5,20 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.benchmark import FeatureSet, Labelled, Metric
-from raysl.benchmarks.low_shot import draw_shots, fitting_shots
+from raysl.benchmarks.benchmark import FeatureSet, Metric
+from raysl.benchmarks.low_shot import draw_shots
 
 Classify = Callable[[FeatureSet, Tensor], Tensor]
 """From labelled rows and features [N, D] of others to the classes of these, int64 [N]."""
-
-
-def fitting_labels(labels: tuple[int, ...], images: Labelled) -> tuple[tuple[int, ...], list[str]]:
-    """Return the numbers of labels that every class has enough images for, and a line on the others; see
-    `Benchmark.fit_to`.
-    """
-    if not labels:
-        return labels, []
-    return fitting_shots(labels, images, "labels")
 
 
 @torch.no_grad()

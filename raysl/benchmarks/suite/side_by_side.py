@@ -3,7 +3,7 @@
 import io
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor, nn
 
-from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, Side, by_name
+from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, by_name
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
@@ -237,11 +237,3 @@ def _measure_there(task: Task, network: nn.Module) -> Measured:
     threads = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1))
     torch.set_num_threads(max(1, threads))
     return measure(replace(task, context=replace(task.context, network=network)))
-
-
-def by_key(tasks: Sequence[Task]) -> Mapping[str, dict[Side, Task]]:
-    """Return the tasks of each benchmark by side."""
-    tasks_by_key: dict[str, dict[Side, Task]] = {}
-    for task in tasks:
-        tasks_by_key.setdefault(task.key, {})[task.context.side] = task
-    return tasks_by_key
