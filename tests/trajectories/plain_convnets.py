@@ -298,13 +298,28 @@ class DirectCLR(Plain):
 
 
 class MMCR(Plain):
-    """Yerxa et al. 2023, eq. 2 without its second term."""
+    """Yerxa et al. 2023, eq. 2, and the slow teacher of their code, whose embeddings count half."""
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Minus the nuclear norm of the means of views."""
+        """Minus the nuclear norm of the means of views, and a share of that of the views of each image."""
         num, views = batch.views["global"].shape[:2]
         z = units(self.embed(all_views(batch))).view(num, views, -1)
-        return -torch.linalg.matrix_norm(torch.stack([mean(rows) for rows in z]), ord="nuc")
+        centroids = [mean(rows) for rows in z]
+        if self.config.momentum is not None:
+            slow = units(self.net.teacher.module(all_views(batch)).detach()).view(num, views, -1)
+            centroids = [(own + mean(rows)) / 2 for own, rows in zip(centroids, slow, strict=True)]
+        local = mean(nuclear(rows) for rows in z) if self.config.local_weight else torch.zeros(())
+        return self.config.local_weight * local - nuclear(torch.stack(centroids))
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows."""
+        if self.config.momentum is not None:
+            follow(self.net.teacher, (self.net.backbone, self.net.projector), self.config.momentum)
+
+
+def nuclear(rows: Tensor) -> Tensor:
+    """Sum of the singular values of a matrix."""
+    return torch.linalg.matrix_norm(rows, ord="nuc")  # type: ignore[no-any-return]
 
 
 class FroSSL(Plain):
@@ -776,6 +791,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "detcon": (DetCon, ()),
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),
+    "mmcr-slow": (MMCR, ("method.momentum=0.9", "method.local_weight=0.1")),
     "vicregl": (VICRegL, ("method.dim=8", "method.local_dim=6")),
     "vicregl-all": (VICRegL, ("method.dim=8", "method.local_dim=6", "method.match_all_features=true")),
     "vibcreg": (VIbCReg, ("method.dim=8", "method.num_groups=2")),

@@ -434,6 +434,42 @@ class CAPI(Plain):
         follow(self.net.teacher, (self.net.backbone,), share)
 
 
+class PMSN(Plain):
+    """Assran et al. 2022: anchors of both sizes against the target, and the mean prediction against a power law."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """One pass for each size; the divergence is of the mean over all anchors of all images."""
+        config, net = self.config, self.net
+        large, masks = batch.views["global"], batch.extras["global.mask"][:, 1].flatten(1)
+        tokens = [
+            net.backbone.visible_tokens(image[None], (~mask).nonzero().T)[0, 0]
+            for image, mask in zip(large[:, 1], masks, strict=True)
+        ]
+        anchors = [net.projector(torch.stack(tokens))]
+        small = net.projector(net.backbone.tokens(batch.views["local"].flatten(0, 1))[:, 0])
+        anchors += small.unflatten(0, batch.views["local"].shape[:2]).unbind(1)
+        with torch.no_grad():
+            target = net.teacher_projector.module(net.teacher.module.tokens(large[:, 0])[:, 0])
+        told = [self._shares(row, config.temperature * config.sharpening).detach() for row in target]
+        said = [[self._shares(row, config.temperature) for row in view] for view in anchors]
+        terms = [-(code * share.log()).sum() for view in said for code, share in zip(told, view, strict=True)]
+        center = mean(share for view in said for share in view)
+        prior = torch.arange(1, len(center) + 1, dtype=torch.float64) ** -config.prior_exponent
+        divergence = (center * (center / (prior / prior.sum())).log()).sum()
+        return mean(terms) + config.entropy_weight * divergence
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows along a straight line."""
+        begin, end = self.config.momentum, self.config.momentum_end
+        share = begin + (end - begin) * step.index / step.total
+        follow(self.net.teacher, (self.net.backbone,), share)
+        follow(self.net.teacher_projector, (self.net.projector,), share)
+
+    def _shares(self, row: Tensor, temperature: float) -> Tensor:
+        """Softmax over prototypes [K] of a row [D]."""
+        return log_softmax(units(self.net.prototypes) @ unit(row) / temperature).exp()
+
+
 class IJEPA(Plain):
     """Assran et al. 2023, section 3: one image and one block at a time, so that nothing is filled up."""
 
@@ -701,5 +737,6 @@ VITS = {
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
     "dino_v3": (DINOv3, ("method.head.norm=false", "method.patch_head.norm=false", "backbone.rope_rescale=1")),
     "pixio": (Pixio, ()),
+    "pmsn-small": (PMSN, ()),
 }
 """As `CONVNETS`."""
