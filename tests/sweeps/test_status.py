@@ -21,6 +21,7 @@ from raysl.sweeps.run import SweepRun
 from raysl.sweeps.status import status_of, watch
 from raysl.sweeps.trial import Trial
 from tests.leaderboard.boards import asha
+from tests.processes import wait_until
 
 
 def _sweep_at(folder: Path, state: State) -> str:
@@ -36,6 +37,19 @@ def test_the_status_tells_who_has_a_sweep_in_hand(tmp_path: Path) -> None:
     with RunFolder(uri).locked():
         assert status_of(uri).line().endswith("; trial_fe292238 at epoch 14 of 60; it is running")
     assert status_of(_sweep_at(tmp_path / "s", state="done")).line().endswith("it is done")
+
+
+def test_a_live_sweep_in_a_bucket_is_running_without_a_doubt(caplog: pytest.LogCaptureFixture) -> None:
+    folder = RunFolder("memory://raysl_status/s")
+    folder.write("sweep.yaml", b"space: {}\n")
+    write(asha(state="running"), folder)
+    with folder.locked():
+        wait_until(lambda: any(name.startswith(".beat-") for name in folder.names()))
+        files = folder.names()
+        assert status_of(folder.uri).line().endswith("it is running")
+        assert folder.names() == files
+    assert "no process runs it" in status_of(folder.uri).line()
+    assert not [record for record in caplog.records if "may be in use" in record.message]
 
 
 def test_a_watch_tells_what_is_new_and_ends_with_the_sweep(tmp_path: Path) -> None:
