@@ -2,13 +2,32 @@
 
 import importlib
 import logging
+import sys
+from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 from raysl.redact import Redacted
+from raysl.user_files import PREFIX
 
 __version__ = "0.1.0"
 
 logging.getLogger("raysl").addFilter(Redacted())  # in every process, workers included
+
+
+class _SentFiles:
+    """Imports the files of users that the driver of a run has sent to its cluster."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith(PREFIX):
+            return None
+        from raysl.cluster.sent_files import find_spec  # imports Ray
+
+        return find_spec(name)
+
+
+# Whatever a process of Ray unpickles, it imports raysl before it needs a module of a user's file.
+sys.meta_path.append(_SentFiles)
 
 _HOME = {
     "load_config": "raysl.config.load",

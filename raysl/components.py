@@ -4,11 +4,8 @@ Classes do not register themselves: a Ray worker is a fresh process, where a dec
 """
 
 import difflib
-import hashlib
 import importlib
-import importlib.util
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from raysl.errors import ConfigError
+from raysl.user_files import find_file, import_file
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
@@ -312,20 +310,8 @@ def _module_by_name(slot: str, where: str) -> ModuleType:
 
 
 def _module_from_file(slot: str, where: str) -> ModuleType:
-    path = Path(where).expanduser().resolve()
-    if not path.is_file():
-        place = "" if where == str(path) else f"; it is looked for at {path}"
-        raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there")
-    name = "raysl_user_" + hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
+    if (file := find_file(where)) is not None:
+        return import_file(where, file)
+    path = str(Path(where).expanduser().resolve())
+    place = "" if where == path else f"; it is looked for at {path}"
+    raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there")

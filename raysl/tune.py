@@ -17,6 +17,7 @@ from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, ne
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
 from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
+from raysl.cluster.sent_files import receive_files
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
@@ -125,6 +126,7 @@ class RunTrainable(Trainable):
     @override
     def setup(self, config: dict[str, Any]) -> None:
         """Set the trial's settings; nothing starts before the first step."""
+        receive_files()
         share_cluster(self.concurrent)
         self.settings = flatten_space(config)
         self.parent: Pointer | None = None

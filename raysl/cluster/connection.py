@@ -14,7 +14,6 @@ import ray
 import ray._private.services
 import ray._private.utils
 import ray._private.worker
-import ray.cloudpickle
 
 from raysl.cluster.attaching import prepare
 from raysl.cluster.autoscaler import read_autoscaler
@@ -22,6 +21,7 @@ from raysl.cluster.controllers import note_submission
 from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.private import keep_token_private, looking_often, on_loopback, starting_less
 from raysl.cluster.resources import Resources
+from raysl.cluster.sent_files import send_files
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import RunFailed
@@ -60,8 +60,8 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         ConfigError: if RAY_ADDRESS is no address, no cluster answers there, or it wants a token that is not at hand.
         RunFailed: if Ray does not start.
     """
-    _send_user_files()
     if ray.is_initialized():
+        send_files()
         return
     for name, value in {**_SETTINGS, **spin_variables(os.environ)}.items():
         os.environ.setdefault(name, value)
@@ -85,6 +85,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         global _private_node, _inherited
         _private_node, _inherited = ray._private.worker.global_worker.node, dict(os.environ)
     install_handlers()  # Ray's core has replaced ours for SIGTERM
+    send_files()
 
 
 @contextmanager
@@ -193,13 +194,6 @@ def _start_in_new_sessions() -> Iterator[None]:
         yield
     finally:
         ray._private.services.ConsolePopen = popen
-
-
-def _send_user_files() -> None:
-    """Pickle components from a user's file by value: workers do not have the file."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("raysl_user_"):
-            ray.cloudpickle.register_pickle_by_value(module)
 
 
 _trials = 0

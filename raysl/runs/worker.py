@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from raysl import distributed as dist
 from raysl.checkpoint.files import read_meta
 from raysl.cluster.board import Board
+from raysl.cluster.sent_files import receive_files
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.execution import Ahead, own_executor
@@ -115,6 +116,7 @@ def pack(job: Job) -> dict[str, Any]:
 
 def unpack(settings: dict[str, Any]) -> Job:
     """Return the job that `pack` has put into the object store."""
+    receive_files()
     job: Job = ray.get(settings["job"])
     loader: Loader = ray.get(settings["loader"])
     return replace(job, run=replace(job.run, loader=loader, test=loader.held_out))

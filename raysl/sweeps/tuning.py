@@ -23,6 +23,7 @@ from raysl.cluster.connection import share_cluster
 from raysl.cluster.losses import reason
 from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS
+from raysl.cluster.sent_files import receive_files
 from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact
@@ -225,6 +226,7 @@ def _trainable(stage: Stage, checkpoints: Collection[str]) -> Callable[[dict[str
     bases, storage, concurrent = dict(stage.bases), stage.folder.uri, stage.concurrent
 
     def trial(choice: dict[str, Any]) -> dict[str, float]:
+        receive_files()
         share_cluster(concurrent)
         parents = tuple(ParentTrial(*parent) for parent in choice["parents"])
         own = Trial(choice["settings"], choice["seed"], choice["config"], parents, choice["until"])
