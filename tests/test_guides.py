@@ -105,7 +105,7 @@ def test_the_command_of_the_guide_asks_for_benchmarks_of_files_by_their_classes(
     asked = load_benchmarks(load_config("quickstart"), words[:3], words[3:])
     assert set(asked) == {"knn", "Centroid", "Mirror"}
     assert not asked["Centroid"].cosine  # type: ignore[attr-defined]
-    assert asked["Mirror"].name == f"{tmp_path / 'mirror.py'}:Mirror"
+    assert asked["Mirror"].name == "mirror.py:Mirror"
     assert all(config.required for config in asked.values())
 
 

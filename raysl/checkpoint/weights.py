@@ -37,6 +37,7 @@ from raysl.redact import redact_uri
 from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
 from raysl.storage.records import check_types
+from raysl.user_files import short_name
 
 Tensors = Mapping[str, Tensor]
 _NO_SHAPE = ("adapters", "in_channels", "freeze", "pretrained", "revision", "zero_init_residual", "drop_path")
@@ -164,7 +165,7 @@ def _load_backbone(path: Path) -> Tensors:
 
 
 def _target(method: str) -> str:
-    return ALIASES["method"].get(method, method)
+    return short_name(ALIASES["method"].get(method, method))
 
 
 def parts_of(state: Tensors) -> dict[str, dict[str, Tensor]]:

@@ -5,8 +5,9 @@ changes the side of views scales the sizes of lower layers in proportion (`confi
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from raysl.config.schema import RunConfig
 from raysl.config.sizes import IMAGES, scale_sizes, view_side
 from raysl.config.values import is_text
 from raysl.errors import ConfigError, Problems
-from raysl.redact import redact_tree
+from raysl.redact import each_text, redact_tree
+from raysl.user_files import relative_name
 
 COMPONENTS = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
 """Slots of components, by the key of their node."""
@@ -146,21 +148,21 @@ def _parse(override: str) -> dict[str, Any]:
         raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
     if key in GROUPS and tree[key] is None:
         raise ConfigError(f"{override}: null changes nothing here; write {key}=[] for none")
-    return _each_component(_find_images(tree), to_node)
+    return _write_out_components(_find_images(tree))
 
 
 def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Write out `method: simclr` as `method: {name: simclr}`, empty nodes as {}, and files as absolute paths."""
+    """Write out `method: simclr` as `method: {name: simclr}`, empty nodes as {}, and users' files by short paths."""
     nodes = (*COMPONENTS, *GROUPS, "train")
-    done = _find_images({key: {} if value is None and key in nodes else value for key, value in layer.items()})
+    layer = _find_images({key: {} if value is None and key in nodes else value for key, value in layer.items()})
     for group in GROUPS:
-        names = done.get(group)
+        names = layer.get(group)
         if isinstance(names, str):
             listed = ", ".join(re.split(r"[,\s]+", names.strip()))
             raise ConfigError(f"{group}: {names!r} is not a list; write [{listed}]")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            done[group] = _list_to_group(group, names)
-    done = _each_component(done, lambda node: _make_absolute(to_node(node), folder))
+            layer[group] = _list_to_group(group, names)
+    done: dict[str, Any] = each_text(_write_out_components(layer), partial(relative_name, folder=folder, expand=expand))
     if isinstance(benchmarks := done.get("benchmarks"), dict):  # benchmarks in a layer are required by default
         done["benchmarks"] = {
             key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
@@ -168,14 +170,12 @@ def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
     return done
 
 
-def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Apply `change` to the nodes of a layer's components, also to inner sources."""
-    for key in COMPONENTS:
-        if key in layer:
-            layer = {**layer, key: change(layer[key])}
+def _write_out_components(layer: dict[str, Any]) -> dict[str, Any]:
+    """Write out the nodes of a layer's components, also of inner sources, that are given by their names alone."""
+    layer = {key: to_node(node) if key in COMPONENTS else node for key, node in layer.items()}
     for keys in (*((group,) for group in GROUPS), ("data", "sources")):
         if isinstance(nodes := find(layer, keys), dict):
-            layer = put(layer, keys, {key: change(node) for key, node in nodes.items()})
+            layer = put(layer, keys, {key: to_node(node) for key, node in nodes.items()})
     return layer
 
 
@@ -210,25 +210,6 @@ def _key_of(name: Any) -> Any:
 def to_node(node: Any) -> Any:
     """Return the node of a component, which may be given by its name alone."""
     return node if isinstance(node, dict) or node is None else {"name": node}
-
-
-def _make_absolute(node: Any, folder: Path) -> Any:
-    """Make the files in a component's node, of its class and of its transforms, absolute paths."""
-    if not isinstance(node, dict):
-        return node
-    changed = {key: _absolute_file(node[key], folder) for key in ("name", "transforms") if key in node}
-    return {**node, **changed}
-
-
-def _absolute_file(name: Any, folder: Path) -> Any:
-    if isinstance(name, list):
-        return [_absolute_file(one, folder) for one in name]
-    path, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
-    if not path.endswith(".py") or "${" in path:
-        return name
-    file = Path(expand(path))
-    beside = folder / file
-    return f"{(beside if beside.is_file() else Path.cwd() / file).resolve()}{colon}{attribute}"
 
 
 def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:

@@ -30,6 +30,8 @@ from raysl.config.stored import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError, Problems, StorageError
 from raysl.process.screen import only_errors
+from raysl.redact import each_text
+from raysl.user_files import renamed
 
 NodeT = TypeVar("NodeT")
 ConfigT = TypeVar("ConfigT")
@@ -193,13 +195,18 @@ def _from_stored(
         return from_dict(tree)
 
 
-def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Mapping[str, Any]:
+def stored_settings(
+    text: str, where: str, present: RunConfig, moved: Mapping[str, str] = {}
+) -> RunConfig | Mapping[str, Any]:
     """Load the settings that an earlier start wrote, to compare them with the present ones.
 
     Only code that the present settings name too is imported. If that is not enough, or a setting does not exist, the
     plain tree is returned.
+
+    Args:
+        moved: present names of users' files by their names in the text.
     """
-    tree = stored_tree(text, where)
+    tree: dict[str, Any] = each_text(stored_tree(text, where), partial(renamed, names=moved))
     try:
         return _from_stored(tree, where, trusted=set(_names(present)))
     except ConfigError:

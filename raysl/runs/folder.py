@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.files import SETTINGS_FILE, NewestCheckpoint, newest_whole
-from raysl.config.dump import differences, dump, write_inline
+from raysl.config.dump import differences, dump, to_dict, write_inline
 from raysl.config.fields import find
 from raysl.config.load import apply_overrides, stored_settings, stored_tree
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
+from raysl.runs.code_note import claim_code, moved_files, read_code
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
 from raysl.storage.owner import Owner, is_owned, own_folder
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
+from raysl.user_files import digests
 
 log = logging.getLogger("raysl")
 
@@ -62,9 +64,10 @@ class RunFolder(Folder):
                 would become shorter, or longer without `train.extend`.
         """
         self.make()
-        message = None
+        message, code = None, digests(to_dict(config))
         if self.exists(SETTINGS_FILE):
-            old_config = stored_settings(self.read(SETTINGS_FILE).decode(), self.uri_of(SETTINGS_FILE), config)
+            moved, text = moved_files(read_code(self), code), self.read(SETTINGS_FILE).decode()
+            old_config = stored_settings(text, self.uri_of(SETTINGS_FILE), config, moved)
             changes = [*differences(old_config, config), *_changed_workers(old_config, config)]
             if changes and checkpoint is not None and self._has_no_step(checkpoint):
                 log.info("the run %s made no step with other settings, so it takes those of this start", config.name)
@@ -77,9 +80,9 @@ class RunFolder(Folder):
             if checkpoint is not None:
                 message = _extension_message(config, checkpoint)
         self.write(SETTINGS_FILE, dump(config).encode())
-        if message is not None:
-            self.note(message)
-            log.info(message)
+        for line in filter(None, (message, claim_code(self, code, checkpoint))):
+            self.note(line)
+            log.info(line)
 
     def _has_no_step(self, checkpoint: NewestCheckpoint) -> bool:
         """Whether no start has stored a checkpoint, even a damaged one, logged a step, or noted its first one."""

@@ -17,6 +17,7 @@ from raysl.storage.owner import is_at_work
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
+from raysl.user_files import short_name
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted", "new", "damaged"]
 TAIL_BYTES = 16_384
@@ -192,7 +193,7 @@ def _tail(folder: RunFolder, name: str, versions: dict[str, Version]) -> bytes:
 
 def _name(settings: dict[str, Any], key: str) -> str:
     node = settings.get(key)
-    return str(node.get("name", "")) if isinstance(node, dict) else str(node or "")
+    return short_name(str(node.get("name", "")) if isinstance(node, dict) else str(node or ""))
 
 
 def _number(settings: dict[str, Any], *keys: str) -> int:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError, Problems
-from raysl.redact import redact_tree, redact_uri
+from raysl.redact import each_text, redact_tree, redact_uri
 from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.problems import ProblemsByName
 from raysl.sweeps.schema import SweepConfig, SweepFile, is_measured
 from raysl.sweeps.space import Space, is_component
 from raysl.trained import is_trained
+from raysl.user_files import relative_name
 
 
 def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
@@ -40,6 +42,7 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     tree = read_file(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
+    tree = each_text(tree, partial(relative_name, folder=path.parent, expand=expand))
     places = {key: tree.pop(key) for key in PLACES if key in tree}
     tree |= {key: _beside(path.parent, tree[key]) for key in ("config", "configs") if key in tree}
     names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}

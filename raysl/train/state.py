@@ -32,6 +32,7 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.storage.folder import Folder
 from raysl.train.warm_heads import check_heads
+from raysl.user_files import short_name
 
 
 @dataclass
@@ -242,8 +243,8 @@ def _lay_out_state(optimizer: Optimizer) -> None:
 
 
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
-    """Refuse to go on from a checkpoint of another method."""
-    if meta["method"] != config.method.name:
+    """Refuse to go on from a checkpoint of another method; the file of one may lie in another folder."""
+    if short_name(meta["method"]) != short_name(config.method.name):
         raise ConfigError(
             f"{uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "
             "give the run another name"

@@ -277,7 +277,10 @@ def test_another_component_starts_from_its_own_defaults(tiny: str, write: Write)
     assert error_of(typed).startswith("method.temperature: no such setting")
     wide = write("w.yaml", "base: tiny\nbenchmarks: {wide: {name: neighbours, k: 50}}\n")
     other = load_config(wide, [f"benchmarks.wide={PARTS}:Others"])
-    assert to_dict(other)["benchmarks"]["wide"] == BENCHMARK | {"name": f"{PARTS}:Others", "k": 7}
+    assert to_dict(other)["benchmarks"]["wide"] == BENCHMARK | {
+        "name": f"{PARTS.relative_to(Path.cwd())}:Others",
+        "k": 7,
+    }
 
 
 def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write: Write) -> None:
@@ -293,7 +296,7 @@ def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write:
     assert error_of(path, "benchmarks.wide=null").startswith("benchmarks.wide: null is not a group of settings")
 
 
-def test_component_files_become_absolute(
+def test_a_file_of_a_component_is_named_from_the_working_directory_and_by_its_path_outside_of_it(
     tiny: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = PARTS.read_text()
@@ -302,8 +305,12 @@ def test_component_files_become_absolute(
     path = write("yaml/run.yaml", "base: ../tiny.yaml\nmethod: {name: 'mine.py:Teacher'}\n")
     monkeypatch.chdir(tmp_path / "cwd")
     assert load_config(path).method.name == f"{tmp_path}/yaml/mine.py:Teacher"
-    assert load_config(path, ["method=yours.py:Teacher"]).method.name == f"{tmp_path}/cwd/yours.py:Teacher"
-    assert f"no file '{tmp_path}/cwd/none.py'" in error_of(path, "method=none.py:Teacher")
+    assert load_config(path, ["method=yours.py:Teacher"]).method.name == "yours.py:Teacher"
+    assert load_config(path, [f"method={tmp_path}/cwd/yours.py:Teacher"]).method.name == "yours.py:Teacher"
+    told = error_of(path, "method=none.py:Teacher")
+    assert f"no file 'none.py'; it is looked for at {tmp_path}/cwd/none.py" in told
+    monkeypatch.chdir(tmp_path)
+    assert load_config("yaml/run.yaml").method.name == "yaml/mine.py:Teacher"
 
 
 def test_yaml_mistakes_name_file_and_line(write: Write) -> None:

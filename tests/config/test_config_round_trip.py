@@ -14,7 +14,7 @@ from raysl.config.files import expand, read
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 
-PARTS = Path(__file__).with_name("parts.py")
+PARTS = "tests/config/parts.py"
 PRINTABLE = st.characters(codec="utf-8", exclude_categories=("Cs",))
 TEXT = st.one_of(st.text(PRINTABLE, max_size=12), st.text(alphabet="\\${}a.'\"#: -\n\t1e~", max_size=12))
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)

@@ -36,6 +36,7 @@ from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import setup_of
 from raysl.transforms.channels import to_shown
+from raysl.user_files import short_name
 
 log = logging.getLogger("raysl")
 
@@ -90,7 +91,7 @@ def assemble(
     finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
     return RunReport(
         name=config.name,
-        method=config.method.name,
+        method=short_name(config.method.name),
         backbone=_backbone_title(loaded),
         dataset=f"{images.data.name}, {images.train.num_samples:,} training and {num_test} test images",
         config=to_dict(config),
@@ -121,7 +122,7 @@ def _backbone_title(loaded: Checkpoint) -> str:
     num_weights = sum(p.numel() for p in loaded.backbone.parameters())
     settings = plain(loaded.config.backbone)
     kinds = [f"{key} {settings[key]}" for key in ("model", "size", "depth") if settings.get(key) is not None]
-    return f"{', '.join([settings['name'], *kinds[:1]])} ({num_weights / 1e6:.2f} M weights)"
+    return f"{', '.join([short_name(settings['name']), *kinds[:1]])} ({num_weights / 1e6:.2f} M weights)"
 
 
 def _environment() -> dict[str, str]:

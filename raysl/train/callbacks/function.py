@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,12 +43,6 @@ class Function(Callback):
         """How often."""
         prefix: str = ""
         """Put before its names in the log."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            file, colon, name = self.function.rpartition(":")
-            if file.endswith(".py"):  # a second start may be in another directory
-                object.__setattr__(self, "function", f"{Path(file).expanduser().absolute()}{colon}{name}")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
