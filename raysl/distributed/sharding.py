@@ -27,7 +27,8 @@ class _Kind:
         self.name = name
 
     def kind(self) -> Any:
-        return getattr(sys.modules[self.module], self.name) if self.module in sys.modules else ()
+        # A module that another thread is importing may not have the class yet.
+        return getattr(sys.modules.get(self.module), self.name, ())
 
 
 _SHARE = _Kind("torch.distributed.tensor", "DTensor")
