@@ -37,6 +37,10 @@ class DamagedData(RunFailed):
     """A file of the dataset is missing, damaged or was replaced: a retry would fail in the same way."""
 
 
+class CodeError(RunFailed):
+    """Code raised an exception, and a retry would meet it again: the message has its file and line."""
+
+
 class Stopped(RunFailed, SystemExit):
     """Ctrl-C or a signal stopped the run; its training so far is saved.
 

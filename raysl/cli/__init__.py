@@ -28,6 +28,7 @@ from raysl.cli.pretrain import run_pretrain
 from raysl.cli.runs import run_runs
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.process.code_errors import code_error, is_of_user
 from raysl.process.cpus import spin_variables
 from raysl.process.signals import end_on_any_signal
 from raysl.redact import redact
@@ -84,9 +85,13 @@ def run_app(app: typer.Typer, name: str) -> None:
         code = 2 if isinstance(error, ConfigError) else 1 if isinstance(error, RunFailed) else error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except Exception:
-        sys.excepthook = _show_traceback  # instead of typer's
-        raise
+    except Exception as error:
+        failure = code_error(error) if is_of_user(error) else None
+        if failure is None or os.environ.get("RAYSL_VERBOSE") == "1":
+            sys.excepthook = _show_traceback  # instead of typer's
+            raise
+        typer.echo(f"error: {failure}; RAYSL_VERBOSE=1 shows the traceback", err=True)
+        code = 1
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     sys.exit(code)

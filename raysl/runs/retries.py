@@ -24,7 +24,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from typing_extensions import override
 
 from raysl.checkpoint.files import newest_whole
-from raysl.errors import ConfigError, DamagedData
+from raysl.errors import CodeError, ConfigError, DamagedData, StorageError
 from raysl.storage.folder import Folder
 
 
@@ -72,8 +72,8 @@ def saved_step(uri: str) -> int:
 class Retries(FailurePolicy):
     """Tries a run again until `Failures` says that it is enough.
 
-    A node that is taken away after a notice (spot instances) and a start that waits for resources do not count. A
-    missing or damaged file of images ends the run.
+    A node that is taken away after a notice (spot instances) and a start that waits for resources do not count. An
+    exception of code, a wrong setting and a missing or damaged file of images end the run.
 
     Args:
         failures: so far, before this controller.
@@ -89,7 +89,7 @@ class Retries(FailurePolicy):
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         if is_waiting(training_failed_error) or is_preemption(training_failed_error):
             return FailureDecision.RETRY
-        if is_final(training_failed_error):
+        if final_cause(training_failed_error) is not None:
             return FailureDecision.RAISE
         global _decided
         goes_on = self.failures.add(self.saved_step())
@@ -97,10 +97,12 @@ class Retries(FailurePolicy):
         return FailureDecision.RETRY if goes_on else FailureDecision.RAISE
 
 
-def is_final(error: TrainingFailedError) -> bool:
-    """Whether a file of images is missing or damaged, so that a retry would fail in the same way."""
+def final_cause(error: BaseException) -> BaseException | None:
+    """Return what a retry would meet again: an exception of code, a wrong setting, or damaged images; None without."""
     failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
-    return any(isinstance(each, RayTaskError) and isinstance(each.cause, DamagedData) for each in failures)
+    causes = [each.cause if isinstance(each, RayTaskError) else each for each in failures]
+    finals = (each for each in causes if isinstance(each, CodeError | ConfigError | DamagedData))
+    return next((each for each in finals if not isinstance(each, StorageError)), None)
 
 
 def is_preemption(error: TrainingFailedError) -> bool:

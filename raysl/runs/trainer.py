@@ -31,7 +31,7 @@ from raysl.cluster.controllers import forget_controller, note_controller
 from raysl.cluster.losses import reason
 from raysl.cluster.names import ray_name
 from raysl.cluster.resources import WorkerShape
-from raysl.errors import RunFailed, Stopped
+from raysl.errors import CodeError, RunFailed, Stopped
 from raysl.process.cpus import spin_variables
 from raysl.process.temporary import temporary_folder
 from raysl.runs.controller import OneNode, TrainController
@@ -41,7 +41,7 @@ from raysl.runs.executors import Executors
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
 from raysl.runs.process_group import ProcessGroup
-from raysl.runs.retries import Failures, Restarts, Retries, free_places, is_final, saved_step
+from raysl.runs.retries import Failures, Restarts, Retries, final_cause, free_places, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, pack, train_worker
 
@@ -69,6 +69,7 @@ def run_workers(
         look: called several times a second; what it raises ends the workers, and is raised here.
 
     Raises:
+        CodeError: if code raised an exception in a worker or a data task.
         RunFailed: if workers or Ray Train's controller failed too often without a saved step between two failures.
     """
     failures, losses = Failures(job.config.train.max_failures, step), Losses(Board(job.board))
@@ -77,7 +78,9 @@ def run_workers(
             return _run_workers(job, shape, callbacks, failures, look)
         except (TrainingFailedError, RayTaskError) as error:
             text = next((loss.text for loss in reversed(losses.all()) if not loss.is_retried), reason(error))
-            if isinstance(error, TrainingFailedError) and is_final(error):
+            if isinstance(cause := final_cause(error), CodeError):
+                raise CodeError(f"training failed: {text}; {_MEND}") from error
+            if cause is not None:
                 raise RunFailed(f"training failed: {text}") from error
             raise RunFailed(f"training failed: {text}; {_AGAIN}") from error
         except RayError as error:  # the controller has died, for example for lack of memory
@@ -91,6 +94,7 @@ def run_workers(
 
 
 _AGAIN = "start the same command again to resume"
+_MEND = f"a retry would meet it again; mend it and {_AGAIN}; the traceback is in ray.log in the folder of the run"
 
 
 def _run_workers(

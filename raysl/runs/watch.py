@@ -42,7 +42,7 @@ from raysl.cluster.losses import (
 )
 from raysl.process.screen import duration
 from raysl.runs.losses import Loss, Losses, Position
-from raysl.runs.retries import decided_failures, is_final, is_preemption, is_waiting
+from raysl.runs.retries import decided_failures, final_cause, is_preemption, is_waiting
 
 ANSWER_S = 3.0
 """Seconds in which a worker says where it is."""
@@ -139,7 +139,7 @@ class Watch(ControllerCallback, WorkerGroupCallback):
 
     def _describe_retry(self, error: TrainingFailedError) -> str:
         failures = decided_failures()
-        if is_final(error):
+        if final_cause(error) is not None:
             return ""
         if not self.is_retried:
             return f"no retry is left, {failures}"

@@ -31,6 +31,7 @@ from raysl.methods.place import prepare_device
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup
+from raysl.process.code_errors import explaining_code
 from raysl.process.cpus import Cpus
 from raysl.process.memory import keep_freed_memory
 from raysl.runs.announce import announce, note_lost
@@ -138,6 +139,7 @@ class Outcome:
     ended: str | None = None
 
 
+@explaining_code()
 def train_worker(settings: dict[str, Any]) -> Outcome:
     """Train on this rank until the run ends. Ray Train calls it in every worker.
 

@@ -10,8 +10,9 @@ from typing import Any
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
+from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
+from raysl.process.code_errors import explaining_code
 from raysl.report.contents import Score
 from raysl.runs.costs import Costs, counting_costs
 from raysl.runs.folder import RunFolder
@@ -39,12 +40,13 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
     folder = RunFolder.of(config)
     folder.make()
     try:
-        result = _trained(config, until)
+        with explaining_code(of_users=True):
+            result = _trained(config, until)
     except Stopped:
         note = _note(config, folder, "paused")
     except StorageError:
         raise  # it may work again: the trial is tried again
-    except ConfigError as error:
+    except (ConfigError, CodeError) as error:
         note = _note(config, folder, "failed", reason=str(error))
     except Exception as error:
         # it may do better when it is tried again

@@ -36,6 +36,22 @@ to 60 s to its first step, and most of them are such starts of processes.
   number of workers and threads.
 - **Left behind**: processes, temporary folders of raysl, half written files (`.part`), a held lock and, on a cluster,
   placement groups, after the end.
+
+## What is tried again
+
+| failure | what follows |
+|---|---|
+| a lost worker, data task, node or controller; a worker that hangs | a retry from the last checkpoint |
+| storage, network and other errors of the system (`OSError`); memory; CUDA, NCCL and gloo | a retry |
+| an exception of another library's own class, of which one try cannot tell | a retry |
+| any other exception, by code of yours, raysl or torch: `KeyError`, shapes that do not fit | the run ends at once |
+| a file that your code opens and that is not there or may not be read | the run ends at once |
+| a missing or damaged file of images, a wrong setting, a loss that is not finite | the run ends at once |
+
+An exception that led to another one counts too: a `ValueError` that an `OSError` has caused is tried again. Retries
+without a saved step between them are counted, `train.max_failures` at most. An exception of code is told with its file
+and line, `vicreg.py, line 47, in training_step: KeyError: 1`, and its traceback is in `ray.log` in the folder of the
+run. The same command goes on after the file is mended. A failed trial of a sweep follows the same rule.
 """
 COLUMNS = "| fault | what you see | seconds | again | same bits | left behind |\n|---|---|---|---|---|---|"
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupFailedError,
@@ -12,7 +13,7 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
-from raysl.errors import DamagedData, RunFailed
+from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
 from raysl.runs.elastic import SaveOnNotice
 from raysl.runs.retries import Failures, Retries, note_notice, saved_step
 
@@ -56,10 +57,21 @@ def test_a_step_that_is_saved_again_after_a_fall_back_is_no_progress() -> None:
     assert not run.goes_on_after(killed())
 
 
-def test_an_exception_of_a_worker_counts_like_a_loss() -> None:
+@pytest.mark.parametrize("error", [CodeError("mine.py, line 3"), ConfigError("optim.lr: 0"), DamagedData("a.parquet")])
+def test_what_a_retry_would_meet_again_ends_a_run_at_once(error: Exception) -> None:
+    in_task = RayTaskError("data_task", "", error)
+    for failure in (error, in_task):
+        lost_too = RuntimeError("[gloo/transport/tcp] Connection closed by peer")
+        assert not Run(most=-1).goes_on_after(WorkerGroupError("wrong", {0: failure, 1: lost_too}))
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no route to host"), StorageError("503"), RuntimeError("CUDA error: unspecified launch failure")]
+)
+def test_what_may_pass_is_tried_again(error: Exception) -> None:
     run = Run(most=1)
-    error = WorkerGroupError("wrong", {0: ValueError("wrong")})
-    assert [run.goes_on_after(error), run.goes_on_after(error)] == [True, False]
+    failure = WorkerGroupError("wrong", {0: error})
+    assert [run.goes_on_after(failure), run.goes_on_after(failure)] == [True, False]
 
 
 def test_a_damaged_file_of_images_ends_a_run_at_once_and_a_storage_that_does_not_answer_is_tried_again() -> None:

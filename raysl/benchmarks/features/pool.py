@@ -23,6 +23,7 @@ from raysl.cluster.resources import TASK_CPUS
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.data.decode.images import NoValidImage
 from raysl.errors import ConfigError, RunFailed
+from raysl.process.code_errors import explaining_code
 
 Numpy = dict[str, np.ndarray]
 
@@ -90,6 +91,7 @@ class _Read:
     def __init__(self, work: Work) -> None:
         self.work = work
 
+    @explaining_code(of_users=True)
     def __call__(self, block: Numpy) -> Numpy:
         torch.set_num_threads(1)
         return _joined([self.work.read(int(number)) for number in block["data"].ravel()])
@@ -101,6 +103,7 @@ class _Pool:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.networks = ray.get(reference).to(self.device)
 
+    @explaining_code(of_users=True)
     def __call__(self, chunk: Numpy) -> Numpy:
         return self.work.embed(chunk, self.networks, self.device)
 
@@ -109,6 +112,7 @@ class _Both:
     def __init__(self, work: Work, reference: Any, token: str) -> None:
         self.work, self.reference, self.token = work, reference, token
 
+    @explaining_code(of_users=True)
     def __call__(self, block: Numpy) -> Numpy:
         torch.set_num_threads(1)
         networks = _networks_here(self.token, self.reference)

@@ -26,6 +26,7 @@ from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.dump import plain
 from raysl.config.schema import BenchmarkConfig
+from raysl.process.code_errors import explaining_code
 from raysl.process.node_files import forget_node_folders
 from raysl.redact import redact
 from raysl.runs.costs import counting_costs
@@ -82,6 +83,7 @@ class Measured:
     seconds: float = 0.0
 
 
+@explaining_code(of_users=True)
 def measure(task: Task) -> Measured:
     """Measure a task in this process; the seconds of one that trains are those of all starts."""
     if not task.kind.trains:

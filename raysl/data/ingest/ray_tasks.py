@@ -12,6 +12,7 @@ from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
+from raysl.process.code_errors import explaining_code
 
 T = TypeVar("T")
 
@@ -44,5 +45,6 @@ def on_ray(
             raise
 
 
+@explaining_code(of_users=True)
 def _work_on(work: Callable[[Split, SplitPart], T], split: Split, part: SplitPart) -> T:
     return work(split, part)

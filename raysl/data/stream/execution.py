@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysl.data.decode.corrupt import Known
 from raysl.data.stream.blocks import Block
+from raysl.process.code_errors import explaining_code
 
 if TYPE_CHECKING:
     from raysl.data.stream.loader import Loader
@@ -88,6 +89,7 @@ class Executor:
         return [self.task.options(num_cpus=0).remote(loader, block)]
 
 
+@explaining_code()
 def data_task(loader: list[Any], block: KnownBlock | None) -> "BlockRows | None":
     """Make the rows of a block; None only prepares the process, so that its first block comes sooner."""
     import torch
