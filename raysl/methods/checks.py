@@ -8,6 +8,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import last_map
 from raysl.nn.classifiers import vector_widths
 from raysl.plan.setup import Setup
+from raysl.transforms.recipes import MultiCrop
 
 log = logging.getLogger("raysl")
 
@@ -29,7 +30,8 @@ def check_two_views(setup: Setup, why: str) -> None:
 def check_some_views(setup: Setup, why: str) -> None:
     """Refuse a single view, large or small; the arguments are those of `check_two_views`."""
     views = setup.method.views
-    if views.num + views.num_local < 2:
+    num_local = views.num_local if isinstance(views, MultiCrop) else 0
+    if views.num + num_local < 2:
         raise ConfigError(
             f"method.views.num is 1 and method.views.num_local is 0; {why}: give at least 2 views, large or small"
         )
