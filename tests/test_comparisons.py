@@ -94,7 +94,7 @@ def test_the_digits_of_the_zoo_are_those_of_the_source() -> None:
     train, test = source.split("train"), source.split("test")
     assert train is not None
     assert test is not None
-    told = (ROOT / "docs/zoo.md").read_text()
+    told = " ".join((ROOT / "docs/zoo.md").read_text().split())
     assert f"{train.num_samples:,} of scikit-learn's" in told
     assert f"the {test.num_samples} others" in told
 

@@ -156,6 +156,11 @@ def test_the_command_line_shows_no_credentials(
         (["config", str(written)], 0, "path: s3://***@bucket/images"),
         (["config", str(written), "data.pth=1"], 2, "error: data.pth: no such setting"),
         (["benchmark", "--checkpoint", "foo://$KEY:$SECRET@bucket"], 2, "error: cannot open 'foo://"),
+        (
+            ["config", f"method.name={tmp_path}/mine.py:Mine"],
+            1,
+            "error: mine.py, line 1, in <module>: ZeroDivisionError",
+        ),
     ):
         monkeypatch.setattr(sys, "argv", ["raysl", *words])
         with pytest.raises(SystemExit) as caught:
@@ -164,7 +169,7 @@ def test_the_command_line_shows_no_credentials(
         assert (caught.value.code or 0) == code
         assert shown in printed.out + printed.err
         assert "SeCrEt" not in printed.out + printed.err
-    monkeypatch.setattr(sys, "argv", ["raysl", "config", f"method.name={tmp_path}/mine.py:Mine"])
+    monkeypatch.setenv("RAYSL_VERBOSE", "1")
     with pytest.raises(ZeroDivisionError) as mistake:
         cli.main()
     sys.excepthook(mistake.type, mistake.value, mistake.tb)

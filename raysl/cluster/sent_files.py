@@ -21,7 +21,9 @@ def send_files() -> None:
 
 
 def receive_files() -> None:
-    """Have names of users' files in settings mean those that the driver of this process has sent."""
+    """Have names of users' files in settings mean those that the driver of this process has sent, if there is one."""
+    if not _SOURCES.is_there:  # a trial that runs without Ray
+        return
     names = _names()
     for name in names.names(""):
         SENT[name] = UserFile(**_SOURCES.read(names.read(name)))
