@@ -46,7 +46,9 @@ class NaNCLR(SimCLR):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_number_ends_the_run_once_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_the_run_once_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.py").write_text(METHOD)
     words = [*SMALL, "method.name=mine.py:NaNCLR", "storage=runs", "name=nan"]
     done = subprocess.run(
@@ -70,6 +72,7 @@ def test_a_loss_that_is_no_number_ends_the_run_once_and_keeps_the_last_good_chec
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, BAD_STEP + 1)), "a step after the last good one was logged"
     assert sorted(path.name for path in run.glob("checkpoint_0*")) == ["checkpoint_000000005", kept.name]
+    monkeypatch.chdir(tmp_path)  # settings name the file from the working directory
     backbone = load_backbone(str(run), trust_code=True)
     assert all(torch.isfinite(weight).all() for weight in backbone.state_dict().values())
 
