@@ -314,4 +314,4 @@ def _module_from_file(slot: str, where: str) -> ModuleType:
         return import_file(where, file)
     path = str(Path(where).expanduser().resolve())
     place = "" if where == path else f"; it is looked for at {path}"
-    raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there")
+    raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there, or start where it is")

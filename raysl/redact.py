@@ -4,10 +4,11 @@
 When such a URI is opened, its `***` are left out, so that the credentials of the environment apply.
 """
 
+import dataclasses
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -251,3 +252,15 @@ def each_text(tree: Any, change: Callable[[str], str]) -> Any:
     if isinstance(tree, list | tuple):
         return [each_text(value, change) for value in tree]
     return tree
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the strings in a plain tree, or in the fields of a dataclass."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from texts_in(getattr(value, field.name))

@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import os.path
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.abc import ExecutionLoader
 from importlib.machinery import ModuleSpec
@@ -17,6 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from typing_extensions import override
+
+from raysl.redact import texts_in
 
 PREFIX = "raysl_user_"
 """Beginning of the names of modules from users' files."""
@@ -108,7 +110,7 @@ def split_name(text: str) -> tuple[str, str] | None:
     return (path, attribute) if path.endswith(".py") and attribute.isidentifier() else None
 
 
-def relative_name(text: str, folder: Path, expand: Any = os.path.expanduser) -> str:
+def relative_name(text: str, folder: Path, expand: Callable[[str], str] = os.path.expanduser) -> str:
     """Return a component's name with its file relative to the working directory; other texts as they are.
 
     The file is looked for in `folder`, then in the working directory. One that is outside of it gets its absolute path.
@@ -134,7 +136,7 @@ def short_name(text: str) -> str:
 
 def digests(tree: Any) -> dict[str, str]:
     """Return the SHA-256 of each user's file that a plain tree of settings names, by its name there."""
-    names = [parts[0] for text in _texts(tree) if (parts := split_name(text))]
+    names = [parts[0] for text in texts_in(tree) if (parts := split_name(text))]
     return {name: file.digest for name in names if (file := NAMED.get(name) or find_file(name))}
 
 
@@ -146,11 +148,3 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     """
     parts = split_name(text)
     return text if parts is None else f"{names.get(parts[0], parts[0])}:{parts[1]}"
-
-
-def _texts(tree: Any) -> Iterator[str]:
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, Mapping | list | tuple):
-        for item in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _texts(item)

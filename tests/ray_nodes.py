@@ -3,11 +3,13 @@
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -31,6 +33,32 @@ def start_node(
         command = ["unshare", "--mount", "sh", "-c", f'{before} && exec "$0" "$@"', *command]
     with log.open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=output, env={**client_environment(), **environment})
+
+
+@contextlib.contextmanager
+def two_nodes(folder: Path, cpus: tuple[int, int], before: str = "") -> Iterator[str]:
+    """The address of a cluster of a head and one more node inside.
+
+    Args:
+        folder: folder of what the nodes print.
+        cpus: CPUs of the head and of the other node.
+        before: shell command for the other node, see `start_node`.
+    """
+    (port,) = free_ports(1)
+    sessions = tempfile.mkdtemp(prefix="ray_")  # short: the paths of its sockets have a limit
+    words = (f"--port={port}", f"--temp-dir={sessions}", "--include-dashboard=false")
+    nodes = [start_node("--head", f"--num-cpus={cpus[0]}", *words, log=folder / "head.log")]
+    try:
+        wait_for_line("Ray runtime started", folder / "head.log", nodes[0])
+        address = f"127.0.0.1:{port}"
+        other = (f"--address={address}", f"--num-cpus={cpus[1]}")
+        nodes.append(start_node(*other, log=folder / "node.log", before=before))
+        wait_for_line("Ray runtime started", folder / "node.log", nodes[1])
+        yield address
+    finally:
+        for node in reversed(nodes):
+            end_node(node)
+        shutil.rmtree(sessions, ignore_errors=True)
 
 
 def end_node(process: subprocess.Popen[bytes]) -> None:

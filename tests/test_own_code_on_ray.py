@@ -7,15 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from raysl.train.files import parse_events
-from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
+from tests.ray_nodes import client_environment, two_nodes
 from tests.runs.runs import finish, wait_for_step
 from tests.walk.blocks import ROOT, blocks_of
 
@@ -144,27 +143,7 @@ def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(t
     assert "retry 1" not in output
 
 
-@pytest.fixture
-def two_nodes(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster of two nodes of one worker each, which start in a folder without the user's files."""
-    (port,) = free_ports(1)
-    sessions = tempfile.mkdtemp(prefix="ray_")  # short: the paths of its sockets have a limit
-    words = (f"--port={port}", f"--temp-dir={sessions}", "--include-dashboard=false")
-    nodes = [start_node("--head", "--num-cpus=2", *words, log=tmp_path / "head.log")]
-    try:
-        wait_for_line("Ray runtime started", tmp_path / "head.log", nodes[0])
-        nodes.append(start_node(f"--address=127.0.0.1:{port}", "--num-cpus=2", log=tmp_path / "node.log"))
-        wait_for_line("Ray runtime started", tmp_path / "node.log", nodes[1])
-        yield f"127.0.0.1:{port}"
-    finally:
-        for node in reversed(nodes):
-            end_node(node)
-        shutil.rmtree(sessions, ignore_errors=True)
-
-
-def test_a_printed_source_and_method_train_on_two_nodes_and_go_on_under_another_job(
-    two_nodes: str, tmp_path: Path
-) -> None:
+def test_a_printed_source_and_method_train_on_two_nodes_and_go_on_under_another_job(tmp_path: Path) -> None:
     first, second = tmp_path / "_ray_pkg_1", tmp_path / "_ray_pkg_2"
     first.mkdir()
     write_pages(["data", "write-a-method"], first)
@@ -172,14 +151,15 @@ def test_a_printed_source_and_method_train_on_two_nodes_and_go_on_under_another_
     words = [f"data={{name: arrays.py:Mine, path: {tmp_path}/images}}", *VICREG, *NETWORK]
     words += [f"storage={tmp_path}/runs", "train.workers=2", "train.cpus_per_worker=1.4"]
     words += ["train.epochs=10", "benchmarks=[]"]
-    environment = {**client_environment(), "RAY_ADDRESS": two_nodes}
-    stopped = start(first, *words, environment=environment)
-    wait_for_step(tmp_path / "runs/own", 6, stopped, timeout=300)
-    stopped.send_signal(signal.SIGTERM)
-    output, _ = stopped.communicate(timeout=120)
-    assert stopped.returncode == 143, output
-    shutil.move(first, second)
-    output = finish(start(second, *words, environment=environment), timeout=300)
+    with two_nodes(tmp_path, cpus=(2, 2)) as address:  # in a folder without the user's files
+        environment = {**client_environment(), "RAY_ADDRESS": address}
+        stopped = start(first, *words, environment=environment)
+        wait_for_step(tmp_path / "runs/own", 6, stopped, timeout=300)
+        stopped.send_signal(signal.SIGTERM)
+        output, _ = stopped.communicate(timeout=120)
+        assert stopped.returncode == 143, output
+        shutil.move(first, second)
+        output = finish(start(second, *words, environment=environment), timeout=300)
     assert re.search(r"resumed at step \d+ of 80", output)
     assert "on 2 workers on cpu" in output
     assert "with changed code" not in output

@@ -1,4 +1,4 @@
-"""Starting a private cluster of Ray with the processes and the waits that training needs."""
+"""Private parts of Ray: starting a cluster with the processes and waits that training needs, and what Ray logs."""
 
 import os
 import time
@@ -13,7 +13,7 @@ import ray._private.services
 import ray._private.state
 from ray._private.authentication import authentication_token_setup as token_setup
 
-from raysl.redact import redact_variables
+from raysl.redact import HIDDEN, redact_variables
 
 LOOK_EVERY_S = 0.02
 AT_ONCE = 4
@@ -106,7 +106,8 @@ def keep_credentials_out() -> None:
     from ray.tune.execution import class_cache
 
     names = class_cache.ENV_VARS_TO_PROPAGATE
-    names.difference_update([name for name in names if redact_variables({name: name})[name] != name])
+    shown = redact_variables(dict.fromkeys(names, "value"))
+    names.difference_update(name for name, value in shown.items() if value == HIDDEN)
 
 
 def _wait_for_node(gcs_address: str, node_id: str, is_needed: Callable[[], bool], limit_s: float = 30.0) -> None:

@@ -8,13 +8,14 @@ the checkpoint.
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import yaml
 
 from raysl.config.component import ASKS_TRUST
 from raysl.errors import ConfigError
+from raysl.redact import texts_in
 from raysl.storage.foreign import WITHHELD, problem
 
 log = logging.getLogger("raysl")
@@ -79,7 +80,7 @@ def without_trust(config: ConfigT, where: str) -> ConfigT:
     A field with the metadata `ASKS_TRUST` gets its default, which a warning says. A URI that is not opened is marked,
     so that its use is an error and all else goes on: a user may give another source.
     """
-    for text in _texts(getattr(config, "backbone", None)):
+    for text in texts_in(getattr(config, "backbone", None)):
         if _FETCHED.match(text):
             raise ConfigError(
                 f"backbone {text!r} is fetched by that name, and {where} asks for it; if you trust it, say "
@@ -117,14 +118,3 @@ def _change(value: Any, path: str, reset: list[str]) -> Any:
         elif (other := _change(given, key, reset)) is not given and other != given:
             changes[field.name] = other
     return dataclasses.replace(value, **changes) if changes else value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _texts(getattr(value, field.name))

@@ -76,7 +76,7 @@ class Retries(FailurePolicy):
     exception of code, a wrong setting and a missing or damaged file of images end the run.
 
     Args:
-        failures: so far, before this controller.
+        failures: failures before this controller.
         saved_step: returns the last saved step, in updates of the run.
     """
 
