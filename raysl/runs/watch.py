@@ -110,8 +110,7 @@ class Watch(ControllerCallback, WorkerGroupCallback):
         positions = ask(self.actors) if isinstance(error, WorkerGroupError) else {}
         steps = [position["step"] for position in [*positions.values(), *self.hangs.positions.values()]]
         text = "; ".join(filter(None, [self._describe(error, positions), self._describe_retry(error)]))
-        dump = str(error)[:MAX_DUMP]
-        self.losses.add(Loss(time.time(), text, dump, max(steps, default=0), self.group, self.is_retried))
+        self.losses.add(Loss(time.time(), text, _dump(error), max(steps, default=0), self.group, self.is_retried))
 
     def _describe(self, error: TrainingFailedError, positions: Mapping[int, Position]) -> str:
         if isinstance(error, PreemptionError):
@@ -146,6 +145,16 @@ class Watch(ControllerCallback, WorkerGroupCallback):
         if failures is None or is_preemption(error):
             return "this does not count as a failure"
         return failures.describe_retry()
+
+
+def _dump(error: TrainingFailedError) -> str:
+    """Return Ray's own words about a loss; for workers their whole tracebacks, of which Ray cuts the middle out."""
+    failures = error.worker_failures.items() if isinstance(error, WorkerGroupError) else ()
+    ranks: dict[str, list[str]] = {}
+    for rank, failure in failures:
+        ranks.setdefault(str(failure), []).append(str(rank))
+    texts = [f"rank {', '.join(each)}: {text}" for text, each in ranks.items()]
+    return "\n".join(texts or [str(error)])[:MAX_DUMP]
 
 
 def _is_node_gone(node_id: str) -> bool:
