@@ -38,7 +38,13 @@ class DamagedData(RunFailed):
 
 
 class CodeError(RunFailed):
-    """Code raised an exception, and a retry would meet it again: the message has its file and line."""
+    """Code raised an exception, and a retry would meet it again: the message has its file and line.
+
+    Attributes:
+        trace: text of the exception's traceback, which is lost where an exception travels between processes.
+    """
+
+    trace: str = ""
 
 
 class Stopped(RunFailed, SystemExit):

@@ -70,7 +70,9 @@ def code_error(error: Exception) -> CodeError | None:
     text = " ".join(str(error).split())
     text = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}..."
     what = f"{type(error).__name__}{f': {text}' if text else ''}"
-    return CodeError(": ".join(filter(None, (_place(error), what))))
+    failure = CodeError(": ".join(filter(None, (_place(error), what))))
+    failure.trace = "".join(traceback.format_exception(error))
+    return failure
 
 
 def is_of_user(error: Exception) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import (
     ErroredState,
@@ -40,6 +40,7 @@ from raysl.cluster.losses import (
     is_consequence,
     reason,
 )
+from raysl.errors import CodeError
 from raysl.process.screen import duration
 from raysl.runs.losses import Loss, Losses, Position
 from raysl.runs.retries import decided_failures, final_cause, is_preemption, is_waiting
@@ -148,13 +149,11 @@ class Watch(ControllerCallback, WorkerGroupCallback):
 
 
 def _dump(error: TrainingFailedError) -> str:
-    """Return Ray's own words about a loss; for workers their whole tracebacks, of which Ray cuts the middle out."""
-    failures = error.worker_failures.items() if isinstance(error, WorkerGroupError) else ()
-    ranks: dict[str, list[str]] = {}
-    for rank, failure in failures:
-        ranks.setdefault(str(failure), []).append(str(rank))
-    texts = [f"rank {', '.join(each)}: {text}" for text, each in ranks.items()]
-    return "\n".join(texts or [str(error)])[:MAX_DUMP]
+    """Return Ray's own words about a loss, and the tracebacks of code, of which Ray cuts the middle out."""
+    failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
+    causes = [each.cause if isinstance(each, RayTaskError) else each for each in failures]
+    traces = dict.fromkeys(each.trace for each in causes if isinstance(each, CodeError))
+    return "\n".join([str(error), *traces])[:MAX_DUMP]
 
 
 def _is_node_gone(node_id: str) -> bool:
