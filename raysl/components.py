@@ -313,5 +313,7 @@ def _module_from_file(slot: str, where: str) -> ModuleType:
     if (file := find_file(where)) is not None:
         return import_file(where, file)
     path = str(Path(where).expanduser().resolve())
+    is_whole = Path(where).expanduser().is_absolute()
     place = "" if where == path else f"; it is looked for at {path}"
-    raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there, or start where it is")
+    other = "" if is_whole else ", or start in the folder that this path begins in"
+    raise ConfigError(f"{slot}: no file {where!r}{place}; give the path of a file that is there{other}")

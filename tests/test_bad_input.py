@@ -118,7 +118,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("method=simclrr", r"method\.name: unknown method 'simclrr'; did you mean 'simclr'\?.*"),
         (
             "method.name=gone.py:X",
-            r"method\.name: .*no file 'gone\.py'; it is looked for at /.*/gone\.py; give the path .*",
+            r"method\.name: .*no file 'gone\.py'; it is looked for at /.*/gone\.py; give the path .*, or start in .*",
         ),
         ("method.name=mine.py:Other", r"method\.name: .*mine\.py has no class 'Other'; its classes: Mine"),
         ("method.name=mine.py:Mine", r"method\.name: .*Mine has no settings; nest a frozen dataclass Config.*"),

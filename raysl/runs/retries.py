@@ -99,10 +99,14 @@ class Retries(FailurePolicy):
 
 def final_cause(error: BaseException) -> BaseException | None:
     """Return what a retry would meet again: an exception of code, a wrong setting, or damaged images; None without."""
-    failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
-    causes = [each.cause if isinstance(each, RayTaskError) else each for each in failures]
-    finals = (each for each in causes if isinstance(each, CodeError | ConfigError | DamagedData))
+    finals = (each for each in worker_errors(error) if isinstance(each, CodeError | ConfigError | DamagedData))
     return next((each for each in finals if not isinstance(each, StorageError)), None)
+
+
+def worker_errors(error: BaseException) -> list[BaseException]:
+    """Return what the workers of a lost group raised, or data tasks of theirs; nothing for other errors."""
+    failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
+    return [each.cause if isinstance(each, RayTaskError) else each for each in failures]
 
 
 def is_preemption(error: TrainingFailedError) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import (
     ErroredState,
@@ -43,12 +43,12 @@ from raysl.cluster.losses import (
 from raysl.errors import CodeError
 from raysl.process.screen import duration
 from raysl.runs.losses import Loss, Losses, Position
-from raysl.runs.retries import decided_failures, final_cause, is_preemption, is_waiting
+from raysl.runs.retries import decided_failures, final_cause, is_preemption, is_waiting, worker_errors
 
 ANSWER_S = 3.0
 """Seconds in which a worker says where it is."""
 MAX_DUMP = 50_000
-"""Characters of Ray's own words about a loss that are kept."""
+"""Characters that are kept about a loss: tracebacks and Ray's own words."""
 
 
 class Watch(ControllerCallback, WorkerGroupCallback):
@@ -149,11 +149,9 @@ class Watch(ControllerCallback, WorkerGroupCallback):
 
 
 def _dump(error: TrainingFailedError) -> str:
-    """Return Ray's own words about a loss, and the tracebacks of code, of which Ray cuts the middle out."""
-    failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
-    causes = [each.cause if isinstance(each, RayTaskError) else each for each in failures]
-    traces = dict.fromkeys(each.trace for each in causes if isinstance(each, CodeError))
-    return "\n".join([str(error), *traces])[:MAX_DUMP]
+    """Return the tracebacks of code, whose middle Ray cuts out, and then Ray's own words about a loss."""
+    traces = dict.fromkeys(each.trace for each in worker_errors(error) if isinstance(each, CodeError))
+    return "\n".join([*traces, str(error)])[:MAX_DUMP]
 
 
 def _is_node_gone(node_id: str) -> bool:

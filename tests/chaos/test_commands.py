@@ -133,8 +133,9 @@ def test_a_killed_export_is_made_again(
     row = killed.killed_and_again("SIGKILL of an export", [*words, f"--out={out}"], lambda: bucket.num_held > 0)
     killed.start([*words, f"--out={tmp_path / 'calm'}"]).ended()
     again, whole = Folder(out), Folder(str(tmp_path / "calm"))
-    same = [again.read(name) for name in again.names()] == [whole.read(name) for name in whole.names()]
-    record(replace(row, same_bits=same))
+    files, expected = ({name: folder.read(name) for name in folder.names()} for folder in (again, whole))
+    assert files == expected != {}
+    record(replace(row, same_bits=True))
 
 
 SPACE = "trials: 2\nscheduler: none\nconcurrent: 1\nspace:\n  optim.lr: {loguniform: [0.01, 2.0]}\n"

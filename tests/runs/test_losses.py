@@ -1,6 +1,7 @@
 """What a run says when a worker or a node is lost or hangs, and that it can be stopped while it waits."""
 
 import json
+import pickle
 import re
 import shutil
 import signal
@@ -12,11 +13,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray.exceptions import RayTaskError
+from ray.train.v2.api.exceptions import WorkerGroupError
 
+from raysl.errors import CodeError
+from raysl.process.code_errors import explaining_code
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, step_before
 from raysl.runs.ray_log import note_losses, telling_losses
-from raysl.runs.watch import HangWatch
+from raysl.runs.watch import MAX_DUMP, HangWatch, _dump
 from raysl.train.files import parse_events
 from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
@@ -77,6 +82,18 @@ def test_losses_are_told_once_and_stand_in_the_events_and_ray_speaks_in_a_file(
     said = (tmp_path / "ray.log").read_text()
     assert all(text in said for text in ("Ray's 70 lines", "more", "Worker PID: 12", "Worker PID: 13"))
     assert not board.notes
+
+
+def test_the_line_that_raised_in_another_process_stands_once_in_what_is_kept_however_much_ray_says() -> None:
+    labels = {0: "cat"}
+    with pytest.raises(CodeError) as raised, explaining_code():
+        labels[1]
+    sent = pickle.loads(pickle.dumps(raised.value))  # it loses its traceback on the way
+    said = "Training failed: " + "x" * MAX_DUMP
+    dump = _dump(WorkerGroupError(said, {0: sent, 1: RayTaskError("train_worker", "", sent)}))
+    assert dump.count("    labels[1]\n") == 1
+    assert "Training failed: x" in dump
+    assert len(dump) == MAX_DUMP
 
 
 def test_the_worker_for_which_the_others_wait_is_the_one_with_the_fewest_collective_operations() -> None:
