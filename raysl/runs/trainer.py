@@ -37,10 +37,10 @@ from raysl.process.temporary import temporary_folder
 from raysl.runs.controller import OneNode, TrainController
 from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
-from raysl.runs.executors import Executors
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
 from raysl.runs.process_group import ProcessGroup
+from raysl.runs.rank_streams import TRAIN, RankStreams, no_dataset
 from raysl.runs.retries import Failures, Restarts, Retries, final_cause, free_places, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, pack, train_worker
@@ -112,10 +112,12 @@ def _run_workers(
         settings = pack(job)
         # Empty but on a cluster that the program of the user has started or attached to.
         spin = spin_variables(os.environ)
-        executors = [Executors([settings["loader"]], job.task_cpus)] if job.uses_data_tasks else []
+        streams = RankStreams([settings["loader"]], job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes)
         trainer = Trainer(
             train_worker,
             train_loop_config=settings,
+            datasets={TRAIN: no_dataset} if job.uses_data_tasks else {},
+            dataset_config=streams,
             torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
             run_config=ray.train.RunConfig(
@@ -127,7 +129,6 @@ def _run_workers(
                     SaveOnNotice(),
                     Watch(Board(job.board), train.hang_timeout),
                     Restarts(job.tags),
-                    *executors,
                     *callbacks,
                 ],
             ),
@@ -171,11 +172,11 @@ class Trainer(TorchTrainer):
     def _create_default_callbacks(self) -> list[RayTrainCallback]:
         """Leave out those of Ray's that start a process and do nothing here.
 
-        No dataset is handed to Ray Train. The cleaner frees the places of a controller that has died: outside a sweep
-        the end of the driver's job does, or `free_places`; the job of a sweep outlives its trials.
+        Only images with targets are not handed to Ray Train. The cleaner frees the places of a controller that has
+        died: outside a sweep the end of the driver's job does, or `free_places`; the job of a sweep outlives its trials.
         """
         is_trial = ray.get_runtime_context().get_actor_id() is not None
-        unused = (DatasetsCallback,) if is_trial else (DatasetsCallback, PlacementGroupCleanerCallback)
+        unused = (() if is_trial else (PlacementGroupCleanerCallback,)) + (() if self.datasets else (DatasetsCallback,))
         return [each for each in super()._create_default_callbacks() if not isinstance(each, unused)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:

@@ -22,7 +22,6 @@ from raysl.cluster.board import Board
 from raysl.cluster.sent_files import receive_files
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.decode.corrupt import CorruptLog
-from raysl.data.stream.execution import Ahead, own_executor
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
 from raysl.data.stream.targets import BATCHES_AHEAD, TargetLoader
@@ -41,6 +40,7 @@ from raysl.runs.losses import Losses
 from raysl.runs.metrics import RayMetrics, Tags
 from raysl.runs.prepare import Prepared
 from raysl.runs.presence import Presence
+from raysl.runs.rank_streams import TRAIN
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import Folder
 from raysl.storage.owner import Owner
@@ -98,6 +98,17 @@ class Job:
     def uses_data_tasks(self) -> bool:
         """Whether data tasks make the batches; else each worker makes its own."""
         return not isinstance(self.run.loader, TargetLoader)
+
+    @property
+    def data_steps(self) -> str:
+        """What a data task does, as the dashboard shows it."""
+        return "DecodeCropAugment" if self.run.loader.augment_in_task else "DecodeCrop"
+
+    @property
+    def buffer_bytes(self) -> int | None:
+        """Bytes of a node's object store that its ranks may fill with blocks; None: a share of it."""
+        size = self.config.data.buffer_gb
+        return None if size is None else int(size * 1e9)
 
     def folder(self) -> RunFolder:
         """Return the run's folder, which counts as gone without the driver's note in it."""
@@ -269,11 +280,9 @@ def _batches(
     on_starved: Callable[[], object] | None,
 ) -> LocalBatches | RayBatches:
     """Return this rank's batches; data tasks begin with those of `step` at once, while the network is built."""
-    data, loader = job.config.data, job.run.loader
+    loader = job.run.loader
     if not job.uses_data_tasks:
         return LocalBatches(loader, dist.rank(), dist.world(), device, BATCHES_AHEAD, corrupt)
-    buffer_bytes = None if data.buffer_gb is None else int(data.buffer_gb * 1e9)
-    local_world = ray.train.get_context().get_local_world_size()
     batches = RayBatches(
         loader=loader,
         total_steps=plan.total_steps,
@@ -281,8 +290,9 @@ def _batches(
         world=dist.world(),
         device=device,
         reference=reference,
-        executor=own_executor(),
-        ahead=Ahead.of(job.task_cpus, dist.world(), local_world, data.prefetch, buffer_bytes),
+        shard=ray.train.get_dataset_shard(TRAIN),
+        task_cpus=job.task_cpus,
+        name=job.config.name,
         corrupt=corrupt,
         on_starved=on_starved or (lambda: None),
     )

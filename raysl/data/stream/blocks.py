@@ -5,13 +5,14 @@ All of it is a pure function of the order of samples, so any process can make an
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 
 from raysl.config.ranges import Interpolation
+from raysl.data.decode.corrupt import Known
 from raysl.data.order import Order, rank_share
 from raysl.hashing import Int64s
 
@@ -103,6 +104,15 @@ StepRows = RankRows | WindowRows
 """A block of a training step; `samples(order)` yields its epochs and sample indices."""
 Block = StepRows | PlainRows
 """What one data task makes: `num_rows` rows of a `lane` that are needed from `step` on."""
+
+
+@dataclass(frozen=True)
+class NumberedBlock:
+    """A block with its number in a stream, and the corrupt images of it that need not be read again."""
+
+    number: int
+    block: Block
+    known: Known = field(default_factory=dict)
 
 
 def known_rows(block: Block, order: Order, known: Mapping[int, T]) -> dict[int, T]:

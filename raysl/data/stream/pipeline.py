@@ -1,25 +1,28 @@
-"""The stream of batches from data tasks to training workers, in the exact order of `raysl.data.order`.
+"""The stream of batches from Ray Data to training workers, in the exact order of `raysl.data.order`.
 
-Each rank works out which blocks it needs (`raysl.data.stream.blocks`) and asks the executor of its node for them, some
-ahead of training. A stateless task makes a block, so any process can make any of them again. The rank joins the rows of
-blocks to batches, and compares the indices that arrive with the order. Nothing is shared between ranks or grows with
-their number.
+Each rank works out which blocks it needs (`raysl.data.stream.blocks`) and has a dataset of Ray Data make them, some
+ahead of training (`raysl.data.stream.dataset`). A stateless task makes a block, so any process can make any of them
+again. The rank joins the rows of blocks to batches, and compares the indices that arrive with the order. Nothing is
+shared between ranks or grows with their number.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import torch
+from ray.data import DataIterator
 
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog
-from raysl.data.stream.blocks import Block, PlainRows, known_rows, plain_blocks, rank_blocks
-from raysl.data.stream.execution import Ahead, Feed
+from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows, known_rows, plain_blocks, rank_blocks
+from raysl.data.stream.dataset import stream_dataset, stream_key
+from raysl.data.stream.feed import Feed
 from raysl.data.stream.loader import PLAIN_ROWS, Loader
 from raysl.data.stream.prefetch import batches_for
-from raysl.data.stream.rows import join_batches, to_loaded
+from raysl.data.stream.rows import BlockRows, join_batches, load_block, to_loaded
 
 BLOCK_BYTES = 32 << 20  # desired size of a block
 LARGEST_BYTES = 128 << 20  # of a block of LEAST_ROWS, where BLOCK_BYTES hold fewer
@@ -28,7 +31,7 @@ LEAST_ROWS, MOST_ROWS = 256, 4096
 
 @dataclass
 class RayBatches:
-    """This rank's batches, made by data tasks on the cluster.
+    """This rank's batches, made by Ray Data.
 
     Args:
         loader: whose batches they are.
@@ -36,10 +39,11 @@ class RayBatches:
         rank, world: this process among the training workers.
         device: of the batches; on a GPU a thread prepares the next ones (see `raysl.data.stream.prefetch`).
         reference: to the loader in Ray's object store, from where data tasks take it.
-        executor: of this node, see `raysl.data.stream.execution.start_executor`.
-        ahead: how much is made before it is needed.
+        shard: of the training dataset, see `raysl.data.stream.dataset.stream_dataset`.
+        task_cpus: CPUs of each data task.
+        name: of the run, for the names of its datasets.
         corrupt: records images that were replaced.
-        on_starved: called each time that a block is made without a CPU, because none is free.
+        on_starved: called each time that this process makes a block, because no CPU is free for data tasks.
     """
 
     loader: Loader
@@ -48,14 +52,15 @@ class RayBatches:
     world: int
     device: torch.device
     reference: Any
-    executor: Any
-    ahead: Ahead
+    shard: DataIterator
+    task_cpus: float
+    name: str = "run"
     corrupt: CorruptLog = field(default_factory=CorruptLog)
     on_starved: Callable[[], object] = lambda: None
     _begun: tuple[int, Feed] | None = None
 
     def begin(self, step: int) -> None:
-        """Ask for the first blocks of `from_step(step)`, before anybody iterates."""
+        """Have the first blocks of `from_step(step)` made, before anybody iterates."""
         self._begun = step, self._feed_from(step)
 
     def from_step(self, step: int) -> Iterator[Batch]:
@@ -71,7 +76,10 @@ class RayBatches:
 
     def chosen(self, blocks: Iterable[PlainRows]) -> Iterator[Batch]:
         """Yield any images without augmentation, as group "image", a batch for each block."""
-        for _, wait in self._feed(iter(blocks)):
+        listed, key = list(blocks), uuid4().hex
+        name = f"{self.name}, plain images of rank {self.rank}"
+        images = stream_dataset(key, self.reference, name, "Decode", self.task_cpus, None)
+        for _, wait in self._feed(key, images.iterator(), lambda: iter(listed)):
             yield self.loader.finish_plain(to_loaded(wait()), self.device)
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
@@ -85,10 +93,16 @@ class RayBatches:
     def _feed_from(self, step: int) -> Feed:
         rows = max(BLOCK_BYTES // self.loader.row_bytes, min(LEAST_ROWS, LARGEST_BYTES // self.loader.row_bytes))
         target = max(1, min(MOST_ROWS, rows))
-        blocks = rank_blocks(self.loader.order, self.rank, self.world, step, self.total_steps, target)
-        return self._feed(blocks)
+        order = self.loader.order
+        blocks = partial(rank_blocks, order, self.rank, self.world, step, self.total_steps, target)
+        return self._feed(stream_key(self.reference, self.rank), self.shard, blocks)
 
-    def _feed(self, blocks: Iterator[Block]) -> Feed:
-        known_in = partial(known_rows, order=self.loader.order, known=self.corrupt.known)
-        row_bytes = self.loader.row_bytes
-        return Feed(self.executor, self.reference, blocks, row_bytes, self.ahead, known_in, self.on_starved)
+    def _feed(self, key: str, rows: DataIterator, blocks: Callable[[], Iterator[Block]]) -> Feed:
+        def numbered() -> Iterator[NumberedBlock]:
+            for number, block in enumerate(blocks()):
+                yield NumberedBlock(number, block, known_rows(block, self.loader.order, self.corrupt.known))
+
+        def make(block: NumberedBlock) -> BlockRows:
+            return load_block(self.loader, block.block, block.known)
+
+        return Feed(key, rows, numbered, self.loader.order, self.task_cpus, make, self.on_starved)

@@ -28,9 +28,9 @@ from raysl.data.order import Order
 from raysl.data.source import Rows, Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
-from raysl.data.stream import execution, pipeline, prefetch
+from raysl.data.stream import pipeline, prefetch
 from raysl.data.stream.blocks import PlainRows, known_rows, rank_blocks
-from raysl.data.stream.execution import Ahead, Executor, start_executor
+from raysl.data.stream.dataset import stream_dataset, stream_key
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
 from raysl.hashing import Int64s
@@ -41,7 +41,7 @@ from raysl.transforms.view_recipe import evaluation_recipe
 
 CPU = torch.device("cpu")
 STORE_BYTES = 80 * 1024**2
-AHEAD = Ahead(num_blocks=3, num_bytes=20 << 20)
+BUFFER_BYTES = 20 << 20
 UNIT_ROWS = 16
 
 
@@ -130,10 +130,15 @@ class _ManyFiles(_Wrapped):
         self.paths = [f"/images/of/a/folder/{row:07}.jpg" for row in range(1_000_000)]
 
 
-def _streams(loader: Loader, world: int, end: int, ahead: Ahead = AHEAD, executor: Any = None) -> list[RayBatches]:
-    """The streams of all ranks, which ask one executor."""
-    reference, executor = ray.put(loader), executor or start_executor(task_cpus=1.0)
-    return [RayBatches(loader, end, rank, world, CPU, reference, executor, ahead) for rank in range(world)]
+def _streams(loader: Loader, world: int, end: int) -> list[RayBatches]:
+    """The streams of all ranks."""
+    reference, task_cpus = ray.put(loader), 0.5
+
+    def stream(rank: int) -> RayBatches:
+        dataset = stream_dataset(stream_key(reference, rank), reference, "test", "Decode", task_cpus, BUFFER_BYTES)
+        return RayBatches(loader, end, rank, world, CPU, reference, dataset.iterator(), task_cpus)
+
+    return [stream(rank) for rank in range(world)]
 
 
 def _consume(loader: Loader, world: int, start: int, end: int, **settings: Any) -> list[list[Batch]]:

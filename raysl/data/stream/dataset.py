@@ -1,0 +1,208 @@
+"""The blocks of a rank as a dataset of Ray Data: a read task makes each block, in the order in which they are needed.
+
+A stream may be as long as a run, and Ray Data lists the read tasks of an execution at its start. So the dataset is
+executed part by part: each execution makes the blocks that its rank has offered last in the same process.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+import ray.data
+from ray.data import DataContext, Dataset, Datasource, ExecutionOptions, ExecutionResources, ReadTask
+from ray.data.block import Block as RayBlock
+from ray.data.block import BlockAccessor, BlockMetadata
+from typing_extensions import override
+
+from raysl.data.decode.corrupt import Known, Replaced
+from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows
+from raysl.process.code_errors import explaining_code
+
+if TYPE_CHECKING:
+    from raysl.data.stream.loader import Loader
+    from raysl.data.stream.rows import BlockRows
+
+NUMBER, NOTE = "number", "note"
+"""Columns of a block beside those of its rows: its number, and what is known of it, JSON in its first row."""
+
+REST_S = 0.02
+"""Seconds between two looks of Ray Data's scheduler at what it runs."""
+
+_offered: dict[str, Sequence[NumberedBlock]] = {}
+
+
+def offer(stream: str, blocks: Sequence[NumberedBlock]) -> None:
+    """Let the next execution of a stream's dataset in this process make these blocks."""
+    _offered[stream] = blocks
+
+
+def stream_key(loader: Any, rank: int) -> str:
+    """Return the key of a rank's stream of training blocks; `loader` refers to the run's loader."""
+    return f"{loader.hex()} {rank}"
+
+
+def stream_dataset(
+    stream: str, loader: Any, name: str, steps: str, task_cpus: float, buffer_bytes: int | None
+) -> Dataset:
+    """Return the dataset of a stream.
+
+    Args:
+        stream: key by which the rank offers blocks, see `offer`.
+        loader: reference to the `Loader` in Ray's object store.
+        name: name of the dataset on the dashboard.
+        steps: work of a task, such as `DecodeCrop`, as the name of the operator on the dashboard.
+        task_cpus: CPUs of each task.
+        buffer_bytes: bytes of Ray's object store that blocks may fill before tasks wait; None: Ray decides.
+    """
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = None  # a block is never split
+    context.raise_original_map_exception = True  # Ray's own has lost what raysl says about the images
+    if Rest not in context.custom_execution_callback_classes:
+        context.custom_execution_callback_classes.append(Rest)
+    limits = ExecutionResources.for_limits(object_store_memory=buffer_bytes)
+    context.execution_options = ExecutionOptions(preserve_order=True, resource_limits=limits)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    with DataContext.current(context):
+        source = BlockSource(stream, [loader], steps)
+        dataset = ray.data.read_datasource(source, num_cpus=task_cpus, override_num_blocks=1)
+    dataset.set_name(name)
+    return dataset
+
+
+class BlockSource(Datasource):
+    """The offered blocks of a stream.
+
+    Args:
+        stream, steps: as in `stream_dataset`.
+        loader: reference to the loader, in a list, so that Ray does not resolve it for each task.
+    """
+
+    def __init__(self, stream: str, loader: list[Any], steps: str) -> None:
+        self.stream = stream
+        self.loader = loader
+        self.steps = steps
+
+    @override
+    def get_name(self) -> str:
+        return self.steps
+
+    @override
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    @override
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: DataContext | None = None
+    ) -> list[ReadTask]:
+        return [
+            ReadTask(
+                partial(make_block, self.loader, each),
+                BlockMetadata(num_rows=each.block.num_rows, size_bytes=None, input_files=None, exec_stats=None),
+            )
+            for each in _offered.get(self.stream, ())
+        ]
+
+
+@explaining_code()
+def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
+    """Make the rows of a block: what a read task does.
+
+    Args:
+        loader: reference to the loader, in a list.
+    """
+    import torch
+
+    from raysl.data.stream.rows import load_block
+    from raysl.process.memory import keep_freed_memory
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    here = _loader_here(loader[0])
+    rows = load_block(here.loader, numbered.block, here.known_in(numbered))
+    here.learn(numbered.block, rows.corrupt)
+    return [to_ray(rows, numbered.number)]
+
+
+def to_ray(rows: "BlockRows", number: int) -> RayBlock:
+    """Return rows as a block of Ray Data."""
+    num_rows = len(rows.columns["index"])
+    notes = np.full(num_rows, "", dtype=object)
+    if num_rows:
+        notes[0] = json.dumps([[str(image), image.row, image.other] for image in rows.corrupt])
+    return BlockAccessor.batch_to_block(rows.columns | {NUMBER: np.full(num_rows, number), NOTE: notes})
+
+
+def from_ray(block: dict[str, np.ndarray]) -> "tuple[int, BlockRows]":
+    """Return the number and the rows of a block of Ray Data."""
+    from raysl.data.stream.rows import BlockRows
+
+    columns = dict(block)
+    number, notes = columns.pop(NUMBER), columns.pop(NOTE)
+    corrupt = tuple(Replaced(text, row, other) for text, row, other in json.loads(notes[0]))
+    return int(number[0]), BlockRows(columns, corrupt)
+
+
+@dataclass
+class _LoaderHere:
+    """A loader in a process of data tasks, with the corrupt images that its tasks have met."""
+
+    loader: "Loader"
+    met: dict[int, Replaced] = field(default_factory=dict)
+
+    def known_in(self, numbered: NumberedBlock) -> Known:
+        """Return the corrupt images of a block that are known."""
+        if isinstance(numbered.block, PlainRows) and numbered.block.is_held_out:
+            return {}
+        return self.met | numbered.known
+
+    def learn(self, block: Block, images: Sequence[str]) -> None:
+        """Note corrupt images of a block."""
+        if not (isinstance(block, PlainRows) and block.is_held_out):
+            self.met |= {image.row: image for image in images if isinstance(image, Replaced)}
+
+
+def _loader_here(reference: Any) -> _LoaderHere:
+    """Return a loader, which a process reads from the object store once."""
+    key = reference.hex()
+    if key not in _loaders:
+        while len(_loaders) > 1:  # concurrent trials share processes
+            _loaders.pop(next(iter(_loaders)))
+        _loaders[key] = _LoaderHere(ray.get(reference))
+    return _loaders[key]
+
+
+_loaders: dict[str, _LoaderHere] = {}
+
+
+class Rest:
+    """Lets Ray Data's scheduler sleep between two steps.
+
+    Ray 2.60 waits only for running tasks. When none is running, because their output waits for the consumer, its loop
+    keeps a whole CPU busy, which training could use.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = 0.0
+
+    def before_execution_starts(self, executor: Any) -> None:
+        """Nothing to do."""
+
+    def on_execution_step(self, executor: Any) -> None:
+        """Sleep if the last step was short; Ray Data calls it after each step of its loop."""
+        if time.perf_counter() - self.last_step < REST_S:
+            time.sleep(REST_S)
+        self.last_step = time.perf_counter()
+
+    def after_execution_succeeds(self, executor: Any) -> None:
+        """Nothing to do."""
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None:
+        """Nothing to do."""
