@@ -1,20 +1,18 @@
 """`python -m perf scale`: what the data of a large run costs, counted and measured with the parts that a run uses.
 
 Runs on 8 to 1,024 GPUs are counted through with the real order of samples and the real blocks, without a GPU and
-without images: bytes read, blocks, and samples that wait in memory. Then the real executor of one node hands out
-blocks to eight ranks, made by tasks that count bytes in place of decoding images. That gives the CPU time of each
-block, which with the counts says what a node needs.
+without images: bytes read, blocks, and samples that wait in memory. Then Ray Data hands out blocks to a rank, made by
+tasks that do not decode images. That gives the CPU time of each block, which with the counts says what a node needs.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from statistics import mean
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import psutil
 import torch
 
 from perf.numbers import verdict
@@ -22,7 +20,8 @@ from raysl.data.decode.corrupt import Known
 from raysl.data.order import Order, default_lanes
 from raysl.data.split import runs
 from raysl.data.stream.blocks import StepRows, rank_blocks
-from raysl.data.stream.rows import Loaded
+from raysl.data.stream.loader import Loader
+from raysl.data.stream.rows import BlockRows, Loaded, load_block
 from raysl.hashing import Int64s
 
 GOAL_READ = 1.05
@@ -42,7 +41,7 @@ class ScaleTask:
         unit_rows: images in a read unit, such as a row group.
         gpus: of a node, a rank each.
         images_s: images that a GPU takes in a second.
-        blocks: that the executor hands out when it is measured.
+        blocks: that a rank takes when its stream is measured.
     """
 
     rows: int = 1_281_167
@@ -62,20 +61,20 @@ class ScaleTask:
 
 
 def measure_scale(task: ScaleTask | None = None, worlds: Sequence[int] = WORLDS) -> dict[str, Any]:
-    """Count runs, and measure an executor.
+    """Count runs, and measure the stream of a rank.
 
     Args:
         task: the run.
         worlds: numbers of GPUs.
 
     Returns:
-        `runs` (for each number of GPUs the numbers of `count_run`), `executor` (of `measure_executor`), `node` (what a
+        `runs` (for each number of GPUs the numbers of `count_run`), `stream` (of `measure_stream`), `node` (what a
         node needs at `images_s` images/s a GPU) and `task`.
     """
     task = task or ScaleTask()
     counted = {str(world): count_run(task, world) for world in worlds}
-    executor = measure_executor(task)
-    return {"runs": counted, "executor": executor, "node": _node(task, counted, executor), "task": asdict(task)}
+    stream = measure_stream(task)
+    return {"runs": counted, "stream": stream, "node": _node(task, counted, stream), "task": asdict(task)}
 
 
 def count_run(task: ScaleTask, world: int) -> dict[str, float]:
@@ -128,63 +127,59 @@ class CountingLoader:
     def __init__(self, order: Order) -> None:
         self.order = order
 
-    def load_samples(self, index: Int64s, epoch: int, known: Known | None = None) -> Loaded:
+    def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:
         """Return the samples without views."""
-        return Loaded({}, {}, torch.from_numpy(index), torch.from_numpy(np.zeros_like(index)))
+        return [
+            Loaded({}, {}, torch.from_numpy(index), torch.from_numpy(np.zeros_like(index)))
+            for _, index in block.samples(self.order)
+        ]
 
 
-def measure_executor(task: ScaleTask) -> dict[str, float]:
-    """Let the executor of this node hand out blocks to the ranks of a node, which this process plays.
+def measure_stream(task: ScaleTask) -> dict[str, float]:
+    """Let Ray Data hand out blocks to a rank, which this process plays.
 
     Returns:
-        `blocks_s` (with tasks that do nothing, on this machine), `executor_ms` and `rank_ms` (CPU milliseconds of a
-        block in the executor and in a rank), `first_s` (from the start of the executor to the first block).
+        `blocks_s` (with tasks that do nothing, on this machine), `rank_ms` (CPU milliseconds of a block in the rank,
+        with Ray Data's scheduler, which runs in it), `first_s` (from the first call to the first block).
     """
     import ray
 
     from raysl.cluster.connection import connect, disconnect
     from raysl.cluster.resources import TASK_CPUS
-    from raysl.data.stream.execution import Ahead, Feed, start_executor
+    from raysl.data.stream.blocks import NumberedBlock
+    from raysl.data.stream.dataset import stream_dataset
+    from raysl.data.stream.feed import Feed
 
     connect()
     try:
         order = task.order(task.gpus)
-        loader = ray.put(CountingLoader(order))
+        loader = CountingLoader(order)
+        reference = ray.put(loader)
         start = time.perf_counter()
-        executor = start_executor(TASK_CPUS)
-        process = psutil.Process(ray.get(executor.__ray_call__.remote(lambda _: os.getpid())))
-        ahead = Ahead(num_blocks=8, num_bytes=1 << 40)
-        feeds = [
-            iter(Feed(executor, loader, _endless(order, rank, task.gpus), task.row_bytes, ahead))
-            for rank in range(task.gpus)
-        ]
-        for feed in feeds:
-            next(feed)[1]()
+        dataset = stream_dataset("perf", reference, "perf", "Nothing", TASK_CPUS, None)
+
+        def blocks() -> Iterator[NumberedBlock]:
+            endless = rank_blocks(order, 0, task.gpus, 0, 1000 * order.epoch_len, TARGET_ROWS)
+            return (NumberedBlock(number, block) for number, block in enumerate(endless))
+
+        def make(block: NumberedBlock) -> BlockRows:
+            return load_block(cast(Loader, loader), block.block)
+
+        feed = Feed("perf", dataset.iterator(), blocks, order, TASK_CPUS, make, lambda: None)
+        arriving = iter(feed)
+        next(arriving)[1]()
         first_s = time.perf_counter() - start
-        cpu, own, start = _cpu_s(process), time.process_time(), time.perf_counter()
-        for number in range(task.blocks):
-            next(feeds[number % task.gpus])[1]()
-        seconds = time.perf_counter() - start
-        return {
-            "blocks_s": task.blocks / seconds,
-            "executor_ms": 1000 * (_cpu_s(process) - cpu) / task.blocks,
-            "rank_ms": 1000 * (time.process_time() - own) / task.blocks,
-            "first_s": first_s,
-        }
+        cpu, start = time.process_time(), time.perf_counter()
+        for _, wait in islice(arriving, task.blocks):
+            wait()
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        feed.end()
+        return {"blocks_s": task.blocks / seconds, "rank_ms": 1000 * cpu / task.blocks, "first_s": first_s}
     finally:
         disconnect()
 
 
-def _endless(order: Order, rank: int, world: int) -> Iterator[StepRows]:
-    return rank_blocks(order, rank, world, 0, 1000 * order.epoch_len, TARGET_ROWS)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _node(task: ScaleTask, counted: dict[str, dict[str, float]], executor: dict[str, float]) -> dict[str, Any]:
+def _node(task: ScaleTask, counted: dict[str, dict[str, float]], stream: dict[str, float]) -> dict[str, Any]:
     """Return for each number of GPUs what a node needs, calculated from counts and measured CPU times."""
     images_s = task.gpus * task.images_s
     needs = {}
@@ -192,7 +187,7 @@ def _node(task: ScaleTask, counted: dict[str, dict[str, float]], executor: dict[
         blocks_s = images_s / numbers["block_rows"]
         needs[world] = {
             "blocks_s": blocks_s,
-            "executor_cpus": blocks_s * executor["executor_ms"] / 1000,
+            "stream_cpus": blocks_s * stream["rank_ms"] / 1000,
             "read_gb_s": images_s * numbers["read"] * task.image_bytes / 1e9,
             "live_gb": task.gpus * numbers["live_rows"] * task.row_bytes / 1e9,
         }
@@ -201,12 +196,12 @@ def _node(task: ScaleTask, counted: dict[str, dict[str, float]], executor: dict[
 
 def scale_table(numbers: dict[str, Any]) -> str:
     """Format the result of `measure_scale` as text."""
-    task, executor = numbers["task"], numbers["executor"]
+    task, stream = numbers["task"], numbers["stream"]
     images_s = task["gpus"] * task["images_s"]
     lines = [
         f"{task['rows']:,} images of {task['image_bytes'] / 1000:.0f} kB in units of {task['unit_rows']}, "
         f"{task['gpus']} GPUs a node, {images_s:,.0f} images/s a node",
-        " GPUs  read/used  steps of  rows of   blocks a  images that  blocks/s   executor    storage    images that",
+        " GPUs  read/used  steps of  rows of   blocks a  images that  blocks/s   Ray Data    storage    images that",
         "                   an epoch  a block   step and  wait for a   of a node  of a node   of a node  wait on a",
         "                                       GPU       GPU                                           node",
     ]
@@ -215,14 +210,14 @@ def scale_table(numbers: dict[str, Any]) -> str:
         lines.append(
             f"{int(world):>5,}  {run['read']:<9.4f}  {run['steps']:<8,}  {run['block_rows']:<8,.0f}  "
             f"{run['blocks_step']:<8.2f}  {run['live_rows']:<11,}  {node['blocks_s']:<9,.0f}  "
-            f"{node['executor_cpus']:<4.2f} CPUs  {node['read_gb_s']:>4.2f} GB/s  {node['live_gb']:>4.1f} GB"
+            f"{node['stream_cpus']:<4.2f} CPUs  {node['read_gb_s']:>4.2f} GB/s  {node['live_gb']:>4.1f} GB"
         )
     worst = max(run["read"] for run in numbers["runs"].values())
     return "\n".join(
         [
             *lines,
             f"bytes read / bytes used {worst:.4f} at most, goal {GOAL_READ}: {verdict(worst <= GOAL_READ)}",
-            f"measured with empty tasks: {executor['blocks_s']:,.0f} blocks/s here; CPU of a block "
-            f"{executor['executor_ms']:.2f} ms in the executor, {executor['rank_ms']:.2f} ms in the ranks",
+            f"measured with empty tasks: {stream['blocks_s']:,.0f} blocks/s of a rank here; CPU of a block in the rank "
+            f"{stream['rank_ms']:.2f} ms",
         ]
     )

@@ -172,21 +172,24 @@ def raysl_ray(settings: dict[str, Any]) -> None:
     import ray
 
     from raysl.cluster.resources import TASK_CPUS
-    from raysl.data.stream.execution import Ahead, start_executor
+    from raysl.data.stream.dataset import stream_dataset, stream_key
     from raysl.data.stream.pipeline import RayBatches
 
     task: StreamTask = settings["task"]
     _prepare_process(task)
     loader = _loader(task)
+    reference = ray.put(loader)
+    key = stream_key(reference, 0)
+    dataset = stream_dataset(key, reference, "perf", "DecodeCropAugment", TASK_CPUS, BUFFER_BYTES)
     stream = RayBatches(
         loader=loader,
         total_steps=FOREVER,
         rank=0,
         world=1,
         device=torch.device("cpu"),
-        reference=ray.put(loader),
-        executor=start_executor(TASK_CPUS),
-        ahead=Ahead.of(TASK_CPUS, 1, 1, prefetch=2, buffer_bytes=BUFFER_BYTES),
+        reference=reference,
+        shard=dataset.iterator(),
+        task_cpus=TASK_CPUS,
     )
     task.serve(stream.from_step(0))
 

@@ -17,7 +17,6 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.train import FailureConfig, ScalingConfig
 from ray.train import UserCallback as UserCallback
 from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.train.v2._internal.execution.callback import RayTrainCallback
@@ -116,7 +115,7 @@ def _run_workers(
         trainer = Trainer(
             train_worker,
             train_loop_config=settings,
-            datasets={TRAIN: no_dataset} if job.uses_data_tasks else {},
+            datasets={TRAIN: no_dataset},
             dataset_config=streams,
             torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
@@ -172,12 +171,12 @@ class Trainer(TorchTrainer):
     def _create_default_callbacks(self) -> list[RayTrainCallback]:
         """Leave out those of Ray's that start a process and do nothing here.
 
-        Only images with targets are not handed to Ray Train. The cleaner frees the places of a controller that has
-        died: outside a sweep the end of the driver's job does, or `free_places`; the job of a sweep outlives its trials.
+        The cleaner frees the places of a controller that has died: outside a sweep the end of the driver's job does, or
+        `free_places`; the job of a sweep outlives its trials.
         """
         is_trial = ray.get_runtime_context().get_actor_id() is not None
-        unused = (() if is_trial else (PlacementGroupCleanerCallback,)) + (() if self.datasets else (DatasetsCallback,))
-        return [each for each in super()._create_default_callbacks() if not isinstance(each, unused)]
+        callbacks: list[RayTrainCallback] = super()._create_default_callbacks()
+        return [each for each in callbacks if is_trial or not isinstance(each, PlacementGroupCleanerCallback)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         for name, policy in {"failure_policy": self.failure_policy, "scaling_policy": self.scaling_policy}.items():

@@ -22,9 +22,8 @@ from raysl.cluster.board import Board
 from raysl.cluster.sent_files import receive_files
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.decode.corrupt import CorruptLog
-from raysl.data.stream.loader import Loader, LocalBatches
+from raysl.data.stream.loader import Loader
 from raysl.data.stream.pipeline import RayBatches
-from raysl.data.stream.targets import BATCHES_AHEAD, TargetLoader
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.place import prepare_device
 from raysl.plan.plan import TrainPlan
@@ -53,6 +52,7 @@ from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
+from raysl.train.files import DATA_STATS_FILE
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
@@ -93,11 +93,6 @@ class Job:
     def board(self) -> str:
         """The key of this start's notes between its processes."""
         return self.probe
-
-    @property
-    def uses_data_tasks(self) -> bool:
-        """Whether data tasks make the batches; else each worker makes its own."""
-        return not isinstance(self.run.loader, TargetLoader)
 
     @property
     def data_steps(self) -> str:
@@ -209,6 +204,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
+        _end_stream(batches, logs, disk)
         reporter.finish()
     except RunFailed as error:
         if isinstance(error, RayError):  # of this rank's data tasks: the other ranks wait for it
@@ -222,7 +218,18 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         if dist.world() > 1:  # the other ranks wait for this one until Ray Train ends them
             raise
         return Outcome(state.step, str(error), is_input_wrong=True)
+    finally:
+        batches.end()
     return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
+
+
+def _end_stream(batches: RayBatches, logs: Path, disk: Disk) -> None:
+    """End this rank's stream, and note on rank 0 what its images took."""
+    costs, stats = batches.end()
+    if dist.is_main() and stats:
+        with disk.writing(logs):
+            (logs / DATA_STATS_FILE).write_text(stats)
+        disk.note(logs, f"images of worker 0: {costs}")
 
 
 def import_compiler_meanwhile(train: TrainConfig, world: int) -> threading.Thread | None:
@@ -278,11 +285,9 @@ def _batches(
     corrupt: CorruptLog,
     step: int,
     on_starved: Callable[[], object] | None,
-) -> LocalBatches | RayBatches:
+) -> RayBatches:
     """Return this rank's batches; data tasks begin with those of `step` at once, while the network is built."""
     loader = job.run.loader
-    if not job.uses_data_tasks:
-        return LocalBatches(loader, dist.rank(), dist.world(), device, BATCHES_AHEAD, corrupt)
     batches = RayBatches(
         loader=loader,
         total_steps=plan.total_steps,
@@ -300,7 +305,7 @@ def _batches(
     return batches
 
 
-def _callbacks(run: Prepared, folder: RunFolder, disk: Disk, batches: LocalBatches | RayBatches) -> list[Callback]:
+def _callbacks(run: Prepared, folder: RunFolder, disk: Disk, batches: RayBatches) -> list[Callback]:
     stop = StopRequest(
         lambda: STOP_FILE in folder.versions(),
         every=1,

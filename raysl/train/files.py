@@ -20,6 +20,7 @@ PROJECTOR_FILE = "projector_config.pbtxt"  # where TensorBoard's projector finds
 CORRUPT_FILE = "corrupt.jsonl"  # broken images
 TRACKERS_FILE = "trackers.json"  # ids under which trackers of experiments know the run
 TRACKING_DATABASE = "mlflow.db"
+DATA_STATS_FILE = "data_stats.txt"  # Ray Data's statistics of the images of worker 0
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 
 

@@ -1,5 +1,6 @@
 """Reading and decoding the images of a split; corrupt ones are replaced and recorded."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -63,12 +64,14 @@ class Cut:
         views: [B, ...] by name.
         labels, corrupt: fields of `Read`.
         names: the origin of each image, before replacements; of a known corrupt image, that of its replacement.
+        read_s: seconds of reading encoded images.
     """
 
     views: dict[str, Tensor]
     labels: Int64s
     corrupt: tuple[Replaced, ...]
     names: tuple[str, ...] = ()
+    read_s: float = 0.0
 
 
 class NoValidImage(DamagedData):
@@ -149,7 +152,7 @@ def cut_images(
     if waiting or not parts:
         parts.append(cut(samples.pictures(waiting), index[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names))
+    return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names), samples.read_s)
 
 
 class _Samples:
@@ -161,7 +164,9 @@ class _Samples:
         if self.known:
             to_read = index.copy()
             to_read[list(self.known)] = [image.other for image in self.known.values()]
+        start = time.perf_counter()
         rows = split.read(to_read)
+        self.read_s = time.perf_counter() - start
         self.split, self.index, self.labels = split, index, rows.labels
         self.sources = (rows, *rows.partners)
         self.allowed = [

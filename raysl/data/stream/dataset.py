@@ -125,29 +125,31 @@ def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
 
     torch.set_num_threads(1)
     keep_freed_memory()
-    here = _loader_here(loader[0])
+    here, start = _loader_here(loader[0]), time.perf_counter()
     rows = load_block(here.loader, numbered.block, here.known_in(numbered))
     here.learn(numbered.block, rows.corrupt)
-    return [to_ray(rows, numbered.number)]
+    return [to_ray(rows, numbered.number, time.perf_counter() - start)]
 
 
-def to_ray(rows: "BlockRows", number: int) -> RayBlock:
-    """Return rows as a block of Ray Data."""
+def to_ray(rows: "BlockRows", number: int, task_s: float) -> RayBlock:
+    """Return the rows of block `number`, made in `task_s` seconds, as a block of Ray Data."""
     num_rows = len(rows.columns["index"])
     notes = np.full(num_rows, "", dtype=object)
     if num_rows:
-        notes[0] = json.dumps([[str(image), image.row, image.other] for image in rows.corrupt])
+        corrupt = [[str(image), image.row, image.other] for image in rows.corrupt if isinstance(image, Replaced)]
+        notes[0] = json.dumps({"corrupt": corrupt, "read_s": rows.read_s, "task_s": task_s})
     return BlockAccessor.batch_to_block(rows.columns | {NUMBER: np.full(num_rows, number), NOTE: notes})
 
 
-def from_ray(block: dict[str, np.ndarray]) -> "tuple[int, BlockRows]":
-    """Return the number and the rows of a block of Ray Data."""
+def from_ray(block: dict[str, np.ndarray]) -> "tuple[int, BlockRows, float]":
+    """Return what `to_ray` took."""
     from raysl.data.stream.rows import BlockRows
 
     columns = dict(block)
     number, notes = columns.pop(NUMBER), columns.pop(NOTE)
-    corrupt = tuple(Replaced(text, row, other) for text, row, other in json.loads(notes[0]))
-    return int(number[0]), BlockRows(columns, corrupt)
+    note = json.loads(notes[0])
+    corrupt = tuple(Replaced(text, row, other) for text, row, other in note["corrupt"])
+    return int(number[0]), BlockRows(columns, corrupt, note["read_s"]), note["task_s"]
 
 
 @dataclass
@@ -161,7 +163,7 @@ class _LoaderHere:
         """Return the corrupt images of a block that are known."""
         if isinstance(numbered.block, PlainRows) and numbered.block.is_held_out:
             return {}
-        return self.met | numbered.known
+        return {**self.met, **numbered.known}
 
     def learn(self, block: Block, images: Sequence[str]) -> None:
         """Note corrupt images of a block."""

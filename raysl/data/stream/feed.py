@@ -1,7 +1,11 @@
 """The blocks of a rank as they arrive: checked by their numbers, and made here where Ray Data is starved of CPUs."""
 
+import re
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -22,8 +26,52 @@ STARVED_S = 30.0
 STILL_STARVED_S = 0.5
 """How long it waits the next time, once none was."""
 POLL_S = 0.2
+END = 1 << 62
+"""Number behind that of every block."""
+END_S = 10.0
+"""Seconds in which an execution ends."""
 
-Arrived = tuple[int, BlockRows]
+Arrived = tuple[int, BlockRows, float]
+"""Number of a block, its rows, and the seconds of its task."""
+
+
+@dataclass
+class StreamCosts:
+    """What a stream took so far.
+
+    Args:
+        rows: images that arrived.
+        seconds: time since the stream began.
+        wait_s: seconds of these in which the rank waited.
+        read_s, task_s: seconds of data tasks, for reading alone and for everything.
+        made_here: blocks that the rank made itself, because no CPU was free for data tasks.
+        spilled_mb: megabytes that the cluster's object stores wrote to disks.
+    """
+
+    rows: int = 0
+    seconds: float = 0.0
+    wait_s: float = 0.0
+    read_s: float = 0.0
+    task_s: float = 0.0
+    made_here: int = 0
+    spilled_mb: int = 0
+
+    def __str__(self) -> str:
+        """Describe the costs in a line.
+
+        >>> print(StreamCosts(rows=5120, seconds=20.0, wait_s=1.0, read_s=2.0, task_s=10.0))
+        256 images/s; data tasks: reading 20 %, the rest 80 %; training waited 5 %; 0 MB spilled to disk
+        """
+        read = self.read_s / max(self.task_s, 1e-9)
+        texts = [
+            f"{self.rows / max(self.seconds, 1e-9):,.0f} images/s",
+            f"data tasks: reading {read:.0%}, the rest {1 - read:.0%}",
+            f"training waited {self.wait_s / max(self.seconds, 1e-9):.0%}",
+            f"{self.spilled_mb} MB spilled to disk",
+        ]
+        if self.made_here:
+            texts.append(f"{self.made_here} blocks made by the worker itself")
+        return "; ".join(texts).replace("%", " %")
 
 
 class Feed:
@@ -31,7 +79,7 @@ class Feed:
 
     Args:
         stream: key of the stream, see `raysl.data.stream.dataset.offer`.
-        rows: of the stream's dataset.
+        dataset: of the stream.
         blocks: returns the blocks of the stream, with the corrupt images that are known when they are asked for.
         order: of the run's samples.
         task_cpus: CPUs of each data task.
@@ -42,7 +90,7 @@ class Feed:
     def __init__(
         self,
         stream: str,
-        rows: DataIterator,
+        dataset: DataIterator,
         blocks: Callable[[], Iterator[NumberedBlock]],
         order: Order,
         task_cpus: float,
@@ -56,45 +104,62 @@ class Feed:
         self.on_starved = on_starved
         self.patience_s = STARVED_S
         self.arrived: Arrived | None = None
-        self.thread = _Executions(stream, rows, blocks())
+        self.costs = StreamCosts()
+        self.start = time.perf_counter()
+        self.executions = _Executions(stream, dataset, blocks())
 
     def __iter__(self) -> Generator[tuple[Block, Callable[[], BlockRows]], None, None]:
         """Yield each block with what waits for its rows."""
-        try:
-            for each in self.blocks():
-                yield each.block, lambda each=each: self._wait(each)
-        finally:
-            self.thread.end()
+        for each in self.blocks():
+            yield each.block, partial(self._wait, each)
+
+    def end(self) -> str:
+        """Let Ray Data end; return its statistics."""
+        self.costs.seconds = time.perf_counter() - self.start
+        stats = self.executions.end()
+        if found := re.search(r"Spilled to disk: (\d+)", stats):
+            self.costs.spilled_mb = int(found[1])
+        return stats
 
     def _wait(self, block: NumberedBlock) -> BlockRows:
         """Return the rows of a block once they are there, or made here."""
+        start = time.perf_counter()
+        rows = self._take(block)
+        self.costs.wait_s += time.perf_counter() - start
+        self.costs.rows += len(rows.columns["index"])
+        return rows
+
+    def _take(self, block: NumberedBlock) -> BlockRows:
         while True:
             if self.arrived is None:
                 try:
-                    self.arrived = self.thread.take(self.patience_s)
+                    self.arrived = self.executions.take(self.patience_s)
                 except Empty:
                     if ray.available_resources().get("CPU", 0.0) >= self.task_cpus:
                         continue
                     self.patience_s = STILL_STARVED_S
+                    self.costs.made_here += 1
                     self.on_starved()
                     return self.make(block)
-            number, rows = self.arrived
-            if number <= block.number:
-                self.arrived = None
-            if number == block.number:
-                return rows
+            number, rows, task_s = self.arrived
             if number > block.number:  # Ray Data leaves out blocks without rows
                 assert not any(len(index) for _, index in block.block.samples(self.order)), f"lost block {block}"
                 return self.make(block)
+            self.arrived = None
+            self.costs.read_s += rows.read_s
+            self.costs.task_s += task_s
+            if number == block.number:
+                return rows
 
 
 class _Executions:
     """Executes the dataset of a stream part by part in a thread, which hands over what arrives."""
 
-    def __init__(self, stream: str, rows: DataIterator, blocks: Iterator[NumberedBlock]) -> None:
+    def __init__(self, stream: str, dataset: DataIterator, blocks: Iterator[NumberedBlock]) -> None:
         self.stream = stream
-        self.rows = rows
+        self.dataset = dataset
         self.blocks = blocks
+        self.stats = ""
         self.ready: Queue[Arrived | BaseException] = Queue(maxsize=1)
         self.is_over = Event()
         self.thread = Thread(target=self._work, name="raysl-blocks", daemon=True)
@@ -107,23 +172,29 @@ class _Executions:
             raise item
         return item
 
-    def end(self) -> None:
-        """Let the thread end as soon as Ray Data hands it the next block."""
+    def end(self) -> str:
+        """End with the next block that Ray Data hands over; return its statistics."""
         self.is_over.set()
+        self.thread.join(END_S)
+        return self.stats
 
     def _work(self) -> None:
         try:
             size = FIRST_BLOCKS
-            while part := list(islice(self.blocks, size)):
+            while not self.is_over.is_set() and (part := list(islice(self.blocks, size))):
                 offer(self.stream, part)
-                with closing(iter(self.rows.iter_batches(batch_size=None, prefetch_batches=0))) as arriving:
-                    for block in arriving:
-                        if not self._hand_over(from_ray(block)):
-                            return
+                self._execute()
+                self.stats = self.dataset.stats()
                 size = min(MOST_BLOCKS, 2 * size)
-            self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)})))
+            self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)}), 0.0))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the rank gets it
             self._hand_over(error)
+
+    def _execute(self) -> None:
+        with closing(iter(self.dataset.iter_batches(batch_size=None, prefetch_batches=0))) as arriving:
+            for block in arriving:
+                if not self._hand_over(from_ray(block)):
+                    return
 
     def _hand_over(self, item: Arrived | BaseException) -> bool:
         """Wait for room; return whether the stream goes on."""
@@ -134,7 +205,3 @@ class _Executions:
                 continue
             return True
         return False
-
-
-END = 1 << 62
-"""Number behind that of every block."""

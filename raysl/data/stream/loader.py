@@ -20,7 +20,7 @@ from raysl.data.decode.decode import can_reduce, image_size
 from raysl.data.decode.images import Cut, Pictures, cut_images
 from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
-from raysl.data.stream.blocks import PlainRows, rank_blocks
+from raysl.data.stream.blocks import PlainRows, StepRows, rank_blocks
 from raysl.data.stream.prefetch import batches_for
 from raysl.data.stream.rows import Loaded, join_batches, load_block, to_loaded
 from raysl.hashing import Int64s, hash_words
@@ -89,7 +89,16 @@ class Loader:
         seed = self.order.seed
         cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode, known)
         done = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
-        return Loaded(done.views, done.extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
+        labels = torch.from_numpy(cut.labels)
+        return Loaded(done.views, done.extras, torch.from_numpy(index), labels, cut.corrupt, cut.read_s)
+
+    def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:
+        """Load the rows of a block, those of each epoch together; `known` as in `cut_images`."""
+        return [self.load_samples(index, epoch, known) for epoch, index in block.samples(self.order)]
+
+    def blocks(self, rank: int, world: int, first: int, end: int, target: int) -> Iterator[StepRows]:
+        """Yield the blocks of a rank, see `rank_blocks`."""
+        return rank_blocks(self.order, rank, world, first, end, target)
 
     def finish(self, loaded: Loaded, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Batch:
         """Move a rank's loaded rows to the device, augment them there unless `load` did, and normalise.
@@ -165,7 +174,7 @@ class Loader:
         """
         recipe = self.plain_recipe if interpolation is None else self.plain_recipe.resized(interpolation)
         cut = self._cut(split, recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
-        return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
+        return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt, cut.read_s)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
         """Move plain images to the device, as `finish` does, and normalise them."""
@@ -293,7 +302,7 @@ class LocalBatches:
         loader, rank, world = self.loader, self.rank, self.world
         with ThreadPoolExecutor(max(1, self.threads)) as pool:
             if loader.has_windows:
-                blocks = rank_blocks(loader.order, rank, world, step, FOREVER, target=1)
+                blocks = loader.blocks(rank, world, step, FOREVER, target=1)
                 made = self._ahead(partial(load_block, loader, known=self.corrupt.known), blocks, pool)
                 yield from join_batches(loader, rank, world, step, FOREVER, made)
             else:

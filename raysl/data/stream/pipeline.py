@@ -17,9 +17,9 @@ from ray.data import DataIterator
 
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog
-from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows, known_rows, plain_blocks, rank_blocks
+from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows, known_rows, plain_blocks
 from raysl.data.stream.dataset import stream_dataset, stream_key
-from raysl.data.stream.feed import Feed
+from raysl.data.stream.feed import Feed, StreamCosts
 from raysl.data.stream.loader import PLAIN_ROWS, Loader
 from raysl.data.stream.prefetch import batches_for
 from raysl.data.stream.rows import BlockRows, join_batches, load_block, to_loaded
@@ -58,6 +58,7 @@ class RayBatches:
     corrupt: CorruptLog = field(default_factory=CorruptLog)
     on_starved: Callable[[], object] = lambda: None
     _begun: tuple[int, Feed] | None = None
+    _training: Feed | None = None
 
     def begin(self, step: int) -> None:
         """Have the first blocks of `from_step(step)` made, before anybody iterates."""
@@ -79,8 +80,19 @@ class RayBatches:
         listed, key = list(blocks), uuid4().hex
         name = f"{self.name}, plain images of rank {self.rank}"
         images = stream_dataset(key, self.reference, name, "Decode", self.task_cpus, None)
-        for _, wait in self._feed(key, images.iterator(), lambda: iter(listed)):
-            yield self.loader.finish_plain(to_loaded(wait()), self.device)
+        feed = self._feed(key, images.iterator(), lambda: iter(listed))
+        try:
+            for _, wait in feed:
+                yield self.loader.finish_plain(to_loaded(wait()), self.device)
+        finally:
+            feed.end()
+
+    def end(self) -> tuple[StreamCosts, str]:
+        """End the stream of training batches; return what it took, and the statistics of Ray Data."""
+        if self._training is None:
+            return StreamCosts(), ""
+        stats = self._training.end()
+        return self._training.costs, stats
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Yield batches on the device, with the images that were replaced."""
@@ -93,9 +105,10 @@ class RayBatches:
     def _feed_from(self, step: int) -> Feed:
         rows = max(BLOCK_BYTES // self.loader.row_bytes, min(LEAST_ROWS, LARGEST_BYTES // self.loader.row_bytes))
         target = max(1, min(MOST_ROWS, rows))
-        order = self.loader.order
-        blocks = partial(rank_blocks, order, self.rank, self.world, step, self.total_steps, target)
-        return self._feed(stream_key(self.reference, self.rank), self.shard, blocks)
+        blocks = partial(self.loader.blocks, self.rank, self.world, step, self.total_steps, target)
+        self.end()
+        self._training = self._feed(stream_key(self.reference, self.rank), self.shard, blocks)
+        return self._training
 
     def _feed(self, key: str, rows: DataIterator, blocks: Callable[[], Iterator[Block]]) -> Feed:
         def numbered() -> Iterator[NumberedBlock]:

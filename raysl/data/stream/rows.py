@@ -35,6 +35,7 @@ class Loaded:
         index: int64 [B].
         label: int64 [B], or [B, K].
         corrupt: images that were replaced because they cannot be decoded, "name: reason".
+        read_s: seconds of reading encoded images.
     """
 
     views: dict[str, Tensor]
@@ -42,6 +43,7 @@ class Loaded:
     index: Tensor
     label: Tensor
     corrupt: tuple[str, ...] = ()
+    read_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,16 @@ class BlockRows:
 
     Args:
         corrupt: images that were replaced, "name: reason".
+        read_s: seconds of reading encoded images.
     """
 
     columns: Columns
     corrupt: tuple[str, ...] = ()
+    read_s: float = 0.0
 
 
 def load_block(loader: "Loader", block: Block, known: Known | None = None) -> BlockRows:
-    """Load the rows of a block; those of an epoch together, to set up the transforms once.
+    """Load the rows of a block.
 
     Args:
         known: corrupt images that need not be read again, see `cut_images`.
@@ -66,8 +70,9 @@ def load_block(loader: "Loader", block: Block, known: Known | None = None) -> Bl
         split = loader.held_out if block.is_held_out else loader.split
         assert split is not None
         return to_rows(loader.load_plain(split, np.asarray(block.rows), known, block.interpolation))
-    parts = [to_rows(loader.load_samples(index, epoch, known)) for epoch, index in block.samples(loader.order)]
-    return BlockRows(_join([part.columns for part in parts]), tuple(name for part in parts for name in part.corrupt))
+    parts = [to_rows(loaded) for loaded in loader.load_rows(block, known)]
+    corrupt = tuple(name for part in parts for name in part.corrupt)
+    return BlockRows(_join([part.columns for part in parts]), corrupt, sum(part.read_s for part in parts))
 
 
 def to_rows(loaded: Loaded) -> BlockRows:
@@ -75,7 +80,7 @@ def to_rows(loaded: Loaded) -> BlockRows:
     columns = {"index": loaded.index.numpy(), "label": loaded.label.numpy()}
     columns |= {_VIEW + name: view.numpy() for name, view in loaded.views.items()}
     columns |= {_EXTRA + name: extra.numpy() for name, extra in loaded.extras.items()}
-    return BlockRows(columns, loaded.corrupt)
+    return BlockRows(columns, loaded.corrupt, loaded.read_s)
 
 
 def to_loaded(rows: BlockRows) -> Loaded:
@@ -131,7 +136,7 @@ def join_batches(
             corrupt += rows.corrupt
             following = next(arriving, None)
         expected = order.batch(step, rank, world)
-        counts = [(ALL_LANES, len(expected))] if order.is_exact else _counts(order, step, rank, world)
+        counts = _counts(order, step, rank, world) if loader.has_windows else [(ALL_LANES, len(expected))]
         parts = [part for lane, count in counts for part in lanes[lane].take(count)]
         columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
         if not np.array_equal(columns["index"], expected):

@@ -1,13 +1,10 @@
-"""Batches of images with targets (boxes, masks), which each training worker reads and decodes itself.
+"""Batches of images with targets (boxes, masks).
 
-An image has any number of boxes and masks, and batches are of any size: they are not cut into the equal blocks that Ray
-Data hands out.
+An image has any number of boxes and masks, and batches are of any size, so a block is what a rank needs of one step.
 """
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +14,11 @@ from typing_extensions import override
 
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import Known
+from raysl.data.stream.blocks import RankRows, StepRows
 from raysl.data.stream.loader import Loader
 from raysl.data.stream.rows import Loaded
 from raysl.transforms.device import to_device
 from raysl.transforms.random import SampleRandom
-
-BATCHES_AHEAD = 2
-"""Batches that a worker makes while it trains on one."""
 
 
 class TargetRecipe(ABC):
@@ -67,10 +62,18 @@ class TargetLoader(Loader):
             random = SampleRandom(self.order.seed, epoch, index[row : row + 1], 0)
             return self.targets.example(self.split, int(index[row]), random)
 
-        with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // world)) as pool:
-            examples = list(pool.map(example, range(len(index))))
-        batch = self.targets.collate(examples, torch.from_numpy(index))
+        batch = self.targets.collate([example(row) for row in range(len(index))], torch.from_numpy(index))
         return Loaded(batch.views, batch.extras, batch.index, batch.label)
+
+    @override
+    def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:
+        assert isinstance(block, RankRows)
+        return [self.load(block.step, block.rank, block.world, known)]
+
+    @override
+    def blocks(self, rank: int, world: int, first: int, end: int, target: int) -> Iterator[StepRows]:
+        num_rows = self.order.num_rows(rank, world)
+        return (RankRows(step, step + 1, rank, world, 0, num_rows) for step in range(first, end))
 
     @override
     def finish(self, loaded: Loaded, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Batch:

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -28,7 +27,7 @@ from raysl.data.order import Order
 from raysl.data.source import Rows, Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
-from raysl.data.stream import pipeline, prefetch
+from raysl.data.stream import feed, pipeline, prefetch
 from raysl.data.stream.blocks import PlainRows, known_rows, rank_blocks
 from raysl.data.stream.dataset import stream_dataset, stream_key
 from raysl.data.stream.loader import Loader, LocalBatches
@@ -115,13 +114,6 @@ class _Counting(_Wrapped):
         return super().read(index)
 
 
-class _Pids(_Wrapped):
-    """The label of an image is the process that reads it."""
-
-    def read(self, index: Int64s) -> Rows:
-        return replace(super().read(index), labels=np.full(len(index), os.getpid()))
-
-
 class _ManyFiles(_Wrapped):
     """As large as a folder of a million files."""
 
@@ -141,11 +133,16 @@ def _streams(loader: Loader, world: int, end: int) -> list[RayBatches]:
     return [stream(rank) for rank in range(world)]
 
 
-def _consume(loader: Loader, world: int, start: int, end: int, **settings: Any) -> list[list[Batch]]:
+def _consume(loader: Loader, world: int, start: int, end: int) -> list[list[Batch]]:
     """The batches of steps [start, end), by rank."""
-    streams = _streams(loader, world, end, **settings)
+
+    def consume(stream: RayBatches) -> list[Batch]:
+        batches = list(stream.from_step(start))
+        stream.end()
+        return batches
+
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(lambda stream: list(stream.from_step(start)), streams))
+        return list(pool.map(consume, _streams(loader, world, end)))
 
 
 def _assert_same(loader: Loader, ranks: list[list[Batch]], start: int, end: int) -> None:
@@ -203,34 +200,8 @@ def test_each_byte_of_a_windowed_set_is_read_once(tmp_path: Path) -> None:
     assert sum(units.values()) <= len(loader.split.unit_sizes) + lanes - 1
 
 
-def test_steps_go_on_when_an_executor_dies() -> None:
-    loader = _loader(kind="windows")
-    executor = start_executor(task_cpus=1.0)
-    (stream,) = _streams(loader, 1, 17, executor=executor)
-    batches = stream.from_step(3)
-    first = list(islice(batches, 2))
-    ray.kill(executor, no_restart=False)
-    _assert_same(loader, [first + list(batches)], 3, 17)
-
-
-def test_a_new_rank_finds_the_processes_of_the_data_tasks_that_the_last_one_left() -> None:
-    loader = _loader()
-    loader = replace(loader, split=_Pids(loader.split))
-    executor = start_executor(task_cpus=1.0)
-
-    def rank() -> tuple[int, float, set[int]]:
-        (stream,) = _streams(loader, 1, 40, executor=executor)
-        started = time.time()
-        return os.getpid(), started, {int(pid) for batch in stream.from_step(0) for pid in batch.label.tolist()}
-
-    train = ray.remote(num_cpus=0, max_calls=1)(rank)
-    (one, _, _), (other, started, pids) = (ray.get(train.remote()) for _ in range(2))
-    assert one != other
-    assert all(psutil.Process(pid).create_time() < started for pid in pids)
-
-
 def test_a_rank_gets_its_blocks_while_other_work_holds_all_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "STARVED_S", 0.5)
+    monkeypatch.setattr(feed, "STARVED_S", 0.5)
 
     @ray.remote(num_cpus=1)
     class Other:
@@ -282,21 +253,6 @@ def test_a_block_takes_along_only_its_own_known_images() -> None:
     assert sum(map(len, parts)) == 2
     assert {row: text for part in parts for row, text in part.items()} == {7: "seven", 90: "ninety"}
     assert known_rows(PlainRows(range(5, 8)), order, {7: "seven", 90: "ninety"}) == {7: "seven"}
-
-
-def test_what_a_task_is_sent_does_not_grow_with_the_dataset() -> None:
-    loader = _loader()
-    reference = ray.put(replace(loader, split=_ManyFiles(loader.split)))
-    executor = Executor(task_cpus=1.0)
-    sent: list[int] = []
-
-    class Task:
-        def remote(self, *arguments: Any) -> None:
-            sent.append(len(ray.cloudpickle.dumps(arguments)))
-
-    executor.task = Task()
-    executor.make([reference], [(block, {}) for block in rank_blocks(loader.order, 0, 1, 0, 40, 16)])
-    assert 0 < max(sent) < 10_000
 
 
 def test_what_the_controller_and_the_workers_are_sent_does_not_grow_with_the_dataset() -> None:
