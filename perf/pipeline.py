@@ -1,33 +1,30 @@
 """`python -m perf pipeline`: from encoded images to SimCLR's two views, compared with other libraries.
 
-Several programs read the same JPEG files and make normalised float batches of them. All are alive at once and take
-turns on the same CPUs, in an order that changes from repeat to repeat, so that slow spells of the machine meet all of
-them alike; CPU time, which other processes disturb less, is shown beside the speed. A turn first takes what a program
-has made ahead while it waited. Another version of raysl, in a checkout of its own, can take part: its contenders have
-the same letters in capitals.
+Several programs read the same JPEG files and make normalised float batches of them. Each turn starts one program,
+warms it up, measures it and ends it: nothing else runs on the CPUs meanwhile, and no program has batches that it made
+before its turn. The order changes from repeat to repeat, so that slow spells of the machine affect all programs alike;
+CPU time, which other processes disturb less, is shown beside the speed. Another version of raysl, in another checkout,
+can take part: its contenders have the same letters in capitals.
 """
 
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from perf import dali, stable
+from perf.checkouts import package_of
 from perf.numbers import machine, medians, ratios, rotated, verdict
-from perf.older import package_of
 from perf.pictures import STORED, write_pictures
-from perf.processes import Child, Lineup, Older, RayRun, Running, cpu_seconds
-from perf.streams import StreamTask, parts_of_local, raysl_ray
-from perf.turns import Starter
-from raysl.cluster.connection import connect
+from perf.processes import CheckoutChild, Lineup, Running, cpu_seconds
+from perf.streams import StreamTask, parts_of_local
+from perf.turns import Line, Starter
 from raysl.errors import ConfigError, RunFailed
 
 log = logging.getLogger("raysl")
@@ -44,9 +41,14 @@ OTHERS = "abchi"
 """Contenders of which the fastest is `best`."""
 PEERS = {"g": ("DALI", dali.is_installed), "i": ("stable-pretraining", stable.is_installed)}
 """Contenders of the extra `peers`: their libraries, and whether they can be imported."""
-ON_RAY = "e"
 DETAILS = ("ratios", "repeats", "parts", "longest_s", "memory_gb", "cpu_us", "cpu_ratios")
-WARMUP_S = 2.0  # for what was made ahead between turns
+CHECKOUT = Path(__file__).parents[1]
+WARMUP_S = 3.0  # behind the first batch, while further processes start
+FLUSH_S = 0.5  # for the batches that were made while CPU time was read
+NICENESS = 15  # of Ray's workers; all contenders take it over
+
+Turn = Mapping[str, float]
+"""Numbers of a turn: `images_per_s`, `longest_s`, `memory_gb` and, on Linux, `cpu_us`."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,16 @@ def measure_pipeline(
     Args:
         names: keys of `CONTENDERS` in small letters.
         sizes: sides of the views in pixels, keys of `perf.pictures.STORED`.
-        repeats: turns of each.
-        seconds: that a turn measures.
-        threads: of each contender; default: one a CPU.
+        repeats: turns of each contender.
+        seconds: duration of the measurement in a turn.
+        threads: threads or processes of each contender; default: one a CPU.
         beside: a checkout of another version, whose contenders D, E and F are measured with d, e and f.
 
     Returns:
         `{"32": {"a": images/s, ...}, "224": {...}}`, and under the same sizes `ratios`, `repeats`, `parts` (of d, in
-        microseconds an image), `longest_s` (longest wait for a batch), `memory_gb` (at the first and the last turn),
-        `cpu_us` (microseconds of CPU time an image, of all processes; Linux only), `cpu_ratios` (to the other
-        version); and `environment`.
+        microseconds an image), `longest_s` (longest wait for a batch), `memory_gb` (largest of all turns), `cpu_us`
+        (microseconds of CPU time an image, of all processes; Linux only), `cpu_ratios` (to the other version); and
+        `environment`.
 
     Raises:
         ConfigError: if `beside` is not a checkout of raysl.
@@ -122,28 +124,20 @@ def measure_pipeline(
         beside = _checked(beside)
         names += "".join(name.upper() for name in names if name.upper() in CONTENDERS)
     threads = threads or os.cpu_count() or 1
-    found: dict[str, Any] = {"environment": machine() | {"threads": threads, "seconds": seconds, "batch": BATCH}}
-    found["environment"]["beside"] = None if beside is None else str(beside)
-    details: dict[str, dict[str, Any]] = {key: {} for key in DETAILS}
+    numbers: dict[str, Any] = {"environment": machine() | {"threads": threads, "seconds": seconds, "batch": BATCH}}
+    numbers["environment"]["beside"] = None if beside is None else str(beside)
+    numbers |= {key: {} for key in DETAILS}
     for size in sizes:
-        with _ready(names, size, threads, beside) as (lineup, task):
-            turns = [_repeat(lineup, names, repeat, seconds, repeat == repeats - 1) for repeat in range(repeats)]
+        with tempfile.TemporaryDirectory(prefix="raysl_speed_") as folder:
+            task = _task(Path(folder), size, threads)
+            turns = [_repeat(task, names, repeat, seconds, beside) for repeat in range(repeats)]
             if "d" in names:
-                details["parts"][str(size)] = parts_of_local(task, num_batches=8)
-        speeds = [{name: turn[name]["images_per_s"] for name in names} for turn in turns]
-        found[str(size)] = medians(speeds)
-        best = [max((turn[name] for name in OTHERS if name in turn), default=0.0) for turn in speeds]
-        with_best = [turn | ({"best": value} if value else {}) for turn, value in zip(speeds, best, strict=True)]
-        details["ratios"][str(size)] = ratios(with_best, GOALS[size] | BESIDE_GOALS)
-        details["repeats"][str(size)] = speeds
-        cpu_us = [{name: turn[name]["cpu_us"] for name in names if "cpu_us" in turn[name]} for turn in turns]
-        details["cpu_us"][str(size)] = medians(cpu_us)
-        details["cpu_ratios"][str(size)] = ratios(cpu_us, BESIDE_GOALS)
-        details["longest_s"][str(size)] = {name: max(turn[name]["longest_s"] for turn in turns) for name in names}
-        details["memory_gb"][str(size)] = {
-            name: [turns[0][name]["memory_gb"], turns[-1][name]["memory_gb"]] for name in names
-        }
-    return found | details
+                numbers["parts"][str(size)] = parts_of_local(task, num_batches=8)
+        speeds, details = _summary(names, size, turns)
+        numbers[str(size)] = speeds
+        for key, value in details.items():
+            numbers[key][str(size)] = value
+    return numbers
 
 
 def pipeline_table(numbers: dict[str, Any]) -> str:
@@ -155,13 +149,13 @@ def pipeline_table(numbers: dict[str, Any]) -> str:
             continue
         stored = "x".join(map(str, reversed(STORED[size])))
         head = f"{size} px from {stored} JPEG"
-        lines.append(f"{head:<41}{'images/s':>10}{'CPU us':>8}{'longest wait':>14}{'memory, first to last':>24}")
+        lines.append(f"{head:<41}{'images/s':>10}{'CPU us':>8}{'longest wait':>14}{'memory':>10}")
         for name, speed in numbers[key].items():
-            memory = " to ".join(f"{value:.2f}" for value in numbers["memory_gb"][key][name])
+            memory = f"{numbers['memory_gb'][key][name]:.2f} GB"
             cpu = f"{numbers['cpu_us'][key][name]:.0f}" if name in numbers["cpu_us"][key] else "-"
             wait = f"{1000 * numbers['longest_s'][key][name]:.0f} ms"
             title = CONTENDERS[name].title if name.islower() else f"{name.lower()} of the other version"
-            lines.append(f"{name}  {title:<38}{speed:>10,.0f}{cpu:>8}{wait:>14}{memory + ' GB':>24}")
+            lines.append(f"{name}  {title:<38}{speed:>10,.0f}{cpu:>8}{wait:>14}{memory:>10}")
         for ratio, goal in (parts | BESIDE_GOALS).items():
             if ratio in numbers["ratios"][key]:
                 value = numbers["ratios"][key][ratio]
@@ -176,66 +170,87 @@ def pipeline_table(numbers: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip()
 
 
-class _Lineup(Lineup[StreamTask]):
-    """The started contenders, each waiting for its turn."""
-
-    def run(self, name: str, seconds: float, is_last: bool) -> dict[str, float]:
-        """Have a contender run a turn, and return its report."""
-        line = self.starter.lines[name][0]
-        cpu_s, start = cpu_seconds(), time.perf_counter()
-        try:
-            line.send({"warmup_s": WARMUP_S, "seconds": seconds, "is_last": is_last})
-            report = line.receive()
-        except (EOFError, OSError) as error:
-            self.running[name].end()
-            self.running[name].check()  # says more of what went wrong
-            raise RunFailed(f"contender {name} ended before its time") from error
-        # All others wait, so what this process and its children use is the contender's.
-        seconds, end_cpu_s = time.perf_counter() - start, cpu_seconds()
-        if cpu_s is None or end_cpu_s is None:
-            return report
-        return report | {"cpu_us": 1e6 * (end_cpu_s - cpu_s) / seconds / report["images_per_s"]}
+def _summary(names: str, size: int, turns: Sequence[Mapping[str, Turn]]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the images a second of each contender, and what else the turns at one size say."""
+    speeds = [{name: turn[name]["images_per_s"] for name in names} for turn in turns]
+    best = [max((speed[name] for name in OTHERS if name in speed), default=0.0) for speed in speeds]
+    with_best = [speed | ({"best": value} if value else {}) for speed, value in zip(speeds, best, strict=True)]
+    cpu_us = [{name: turn[name]["cpu_us"] for name in names if "cpu_us" in turn[name]} for turn in turns]
+    return medians(speeds), {
+        "ratios": ratios(with_best, GOALS[size] | BESIDE_GOALS),
+        "repeats": speeds,
+        "cpu_us": medians(cpu_us),
+        "cpu_ratios": ratios(cpu_us, BESIDE_GOALS),
+        **{key: {name: max(turn[name][key] for turn in turns) for name in names} for key in ("longest_s", "memory_gb")},
+    }
 
 
-@contextmanager
-def _ready(names: str, size: int, threads: int, beside: Path | None) -> Iterator[tuple[_Lineup, StreamTask]]:
-    """Start the contenders one by one; the one on Ray first, whose niceness the others take over."""
+def _task(folder: Path, size: int, threads: int) -> StreamTask:
+    """Write the images to a folder, and return the settings of all contenders."""
+    file = folder / "pictures.parquet"
+    write_pictures(file, size, PICTURES[size])
+    return StreamTask(
+        name="",
+        socket="",
+        folder=str(folder),
+        file=str(file),
+        size=size,
+        batch_size=BATCH[size],
+        threads=threads,
+        niceness=NICENESS,
+    )
+
+
+def _repeat(task: StreamTask, names: str, repeat: int, seconds: float, beside: Path | None) -> dict[str, Turn]:
+    """Run a turn of each contender."""
+    turns = {}
+    for name in rotated(names, repeat):
+        contender = CONTENDERS[name]
+        log.info("repeat %d, %s: %s, %d px", repeat + 1, name, contender.title, task.size)
+        checkout = beside if beside is not None and name.isupper() else CHECKOUT
+        start = partial(CheckoutChild, contender.program, checkout=checkout)
+        turns[name] = _turn(start, replace(task, name=f"{name}{repeat + 1}"), seconds)
+    shown = "  ".join(f"{name} {turns[name]['images_per_s']:,.0f}" for name in names)
+    log.info("repeat %d, images/s: %s", repeat + 1, shown)
+    return turns
+
+
+def _turn(start: Callable[[StreamTask], Running], task: StreamTask, seconds: float) -> Turn:
+    """Start a contender, measure it once its processes are warm, and end it.
+
+    Raises:
+        RunFailed: if it fails.
+    """
+    folder = Path(task.folder) / task.name
+    folder.mkdir()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raysl_speed_")))
-        file = folder / "pictures.parquet"
-        write_pictures(file, size, PICTURES[size])
-        if ON_RAY in names and not ray.is_initialized():
-            connect()
-            stack.callback(ray.shutdown)
         starter = Starter(folder)
-        lineup = _Lineup(starter)
+        lineup = Lineup[StreamTask](starter)
         stack.callback(lineup.end)
         stack.enter_context(starter)
-        task = StreamTask(
-            name="",
-            socket=starter.path,
-            folder=str(folder),
-            file=str(file),
-            size=size,
-            batch_size=BATCH[size],
-            threads=threads,
-        )
-        for name in sorted(names, key=lambda name: name.lower() != ON_RAY):
-            contender = CONTENDERS[name]
-            log.info("starting %s: %s, %d px", name, contender.title, size)
-            start = _start(name, beside)
-            task = replace(task, name=name, niceness=max(task.niceness, lineup.add(start, replace(task, name=name))))
-            lineup.run(name, 0.0, is_last=False)
-        yield lineup, task
+        lineup.add(start, replace(task, socket=starter.path, folder=str(folder)))
+        line = starter.lines[task.name][0]
+        try:
+            _take(line, warmup_s=0.0, seconds=WARMUP_S)
+            cpu_s, begun = cpu_seconds(), time.perf_counter()
+            report = _take(line, warmup_s=FLUSH_S, seconds=seconds)
+            # No other contender runs, so what this process and its children use is the contender's.
+            elapsed, end_cpu_s = time.perf_counter() - begun, cpu_seconds()
+            # A process that ends takes its CPU time out of the sum, so it ends only now.
+            _take(line, warmup_s=0.0, seconds=0.0, is_last=True)
+        except (EOFError, OSError) as error:
+            lineup.end()
+            lineup.running[task.name].check()  # says more of what went wrong
+            raise RunFailed(f"contender {task.name} ended before its time") from error
+        if cpu_s is None or end_cpu_s is None:
+            return report
+        return report | {"cpu_us": 1e6 * (end_cpu_s - cpu_s) / elapsed / report["images_per_s"]}
 
 
-def _start(name: str, beside: Path | None) -> Callable[[StreamTask], Running]:
-    """Return the function that starts a contender."""
-    program = CONTENDERS[name].program
-    if name.isupper():
-        assert beside is not None
-        return partial(Older, program, checkout=beside)
-    return partial(RayRun, program=raysl_ray) if name == ON_RAY else partial(Child, program, module="perf.streams")
+def _take(line: Line, *, warmup_s: float, seconds: float, is_last: bool = False) -> Turn:
+    """Have a contender take batches: some seconds untimed, then some seconds timed."""
+    line.send({"warmup_s": warmup_s, "seconds": seconds, "is_last": is_last})
+    return line.receive()
 
 
 def _checked(checkout: Path) -> Path:
@@ -250,10 +265,3 @@ def _checked(checkout: Path) -> Path:
             "which `git worktree add FOLDER COMMIT` makes"
         )
     return checkout.resolve()
-
-
-def _repeat(lineup: _Lineup, names: str, repeat: int, seconds: float, is_last: bool) -> dict[str, dict[str, float]]:
-    turns = {name: lineup.run(name, seconds, is_last) for name in rotated(names, repeat)}
-    shown = "  ".join(f"{name} {turns[name]['images_per_s']:,.0f}" for name in names)
-    log.info("repeat %d, images/s: %s", repeat + 1, shown)
-    return turns

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from perf import older
+from perf import checkouts
 from perf.contenders import fit_on_ray
 from perf.turns import Starter
 from raysl.errors import RunFailed
@@ -52,8 +52,8 @@ class Running(Protocol):
 class Child:
     """One process, or several under torchrun."""
 
-    def __init__(self, program: str, task: Task, module: str = "perf.contenders") -> None:
-        command = [sys.executable, "-m", module, program, task.to_json()]
+    def __init__(self, program: str, task: Task) -> None:
+        command = [sys.executable, "-m", "perf.contenders", program, task.to_json()]
         if task.world > 1:
             torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={task.world}", "-m"]
             command = [sys.executable, "-m", *torchrun, *command[2:]]
@@ -69,7 +69,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=checkout,
-                env=None if checkout is None else older.environment(checkout),
+                env=None if checkout is None else checkouts.environment(checkout),
             )
 
     def check(self) -> None:
@@ -85,11 +85,11 @@ class Child:
             self.process.wait()
 
 
-class Older(Child):
-    """A process of another version of raysl, in `checkout`."""
+class CheckoutChild(Child):
+    """One process that runs the code of a checkout of raysl."""
 
     def __init__(self, program: str, task: Task, checkout: Path) -> None:
-        self._start(task, older.command(checkout, program, task.to_json()), checkout)
+        self._start(task, checkouts.command(checkout, program, task.to_json()), checkout)
 
 
 class RayRun:

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
+from perf.checkouts import environment
 from perf.numbers import verdict
-from perf.older import environment
 from raysl.errors import ConfigError
 
 NOW, BEFORE = "raysl", "before"

@@ -1,6 +1,6 @@
-"""An older version of raysl as a contender of `python -m perf pipeline`: its own measuring code, from its own checkout.
+"""A checkout of raysl as a contender of `python -m perf pipeline`: its own measuring code on its own code.
 
-This file is a program too, which runs in the older version's process and imports nothing of the present one.
+This file is a program too, which runs in the contender's process and imports `perf` and `raysl` of that checkout alone.
 """
 
 import json
@@ -24,25 +24,25 @@ def package_of(checkout: Path) -> str | None:
 
 
 def command(checkout: Path, program: str, text: str) -> list[str]:
-    """Return the command line of a contender of another version.
+    """Return the command line of a contender.
 
     Args:
-        checkout: folder of that version, to be the working directory.
-        program: a contender of its `streams` module.
-        text: its settings, as `StreamTask.to_json` writes them.
+        checkout: working directory of the process.
+        program: name of the contender in the `streams` module of the checkout.
+        text: settings, as `StreamTask.to_json` writes them.
     """
     # -P keeps the folder of this file, where `numbers.py` lies, out of the way of Python's own modules.
     return [sys.executable, "-P", __file__, str(package_of(checkout)), program, text]
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    """Return the environment for `command`: Python finds that version first, and Ray starts a cluster of its own."""
+    """Return the environment for `command`: Python searches the checkout first, and Ray starts a new cluster."""
     variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return variables | {"PYTHONPATH": str(checkout)}
 
 
 def run_on_ray(package: str, streams: Any, text: str) -> None:
-    """Run the version's contender on Ray, on a cluster of its own, until its last turn."""
+    """Run the contender on Ray, on a new cluster, until its last turn."""
     try:
         connection = import_module("raysl.cluster.connection")
     except ModuleNotFoundError:  # before it had a file of its own
@@ -55,7 +55,7 @@ def run_on_ray(package: str, streams: Any, text: str) -> None:
 
 
 def main() -> None:
-    """`python -P perf/older.py PACKAGE PROGRAM TASK`."""
+    """`python -P perf/checkouts.py PACKAGE PROGRAM TASK`."""
     package, program, text = sys.argv[1:]
     streams = import_module(f"{package}.streams")
     if program == ON_RAY:

@@ -4,22 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from perf import older
-from perf.pipeline import contender_names, measure_pipeline
+from perf import checkouts
+from perf.pipeline import CHECKOUT, PICTURES, contender_names, measure_pipeline
 from raysl.errors import ConfigError
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("file", "package"), [("perf/streams.py", "perf"), ("raysl/speed/streams.py", "raysl.speed")])
 def test_the_contenders_of_a_checkout_are_found_where_its_version_has_them(
     file: str, package: str, tmp_path: Path
 ) -> None:
-    assert older.package_of(tmp_path) is None
+    assert checkouts.package_of(tmp_path) is None
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).touch()
-    assert older.package_of(tmp_path) == package
-    assert package in older.command(tmp_path, "decode", "{}")
+    assert checkouts.package_of(tmp_path) == package
+    assert package in checkouts.command(tmp_path, "decode", "{}")
 
 
 def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
@@ -27,7 +25,7 @@ def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    variables = older.environment(tmp_path)
+    variables = checkouts.environment(tmp_path)
     assert variables["PYTHONPATH"] == str(tmp_path)
     assert "RAY_ADDRESS" not in variables
 
@@ -52,6 +50,46 @@ def test_peers_take_part_where_they_are_installed(name: str, library: str, monke
     assert contender_names() == "abcdefghi".replace(name, "")
     with pytest.raises(ConfigError, match=f"{library} is not installed; run `pip install"):
         contender_names("d" + name)
+
+
+PROGRAM = """
+import json, os, socket, sys
+from pathlib import Path
+
+import psutil
+
+def main():
+    task = json.loads(sys.argv[2])
+    others = len(psutil.Process(os.getppid()).children()) - 1
+    with Path("turns").open("a") as log:
+        print(os.getpid(), others, file=log)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(task["socket"])
+    line = connection.makefile("rw")
+    hello = {"name": task["name"], "rank": 0, "niceness": 0}
+    report = {"images_per_s": 5.0, "longest_s": 0.1, "memory_gb": 1.0}
+    while True:
+        print(json.dumps(hello), file=line, flush=True)
+        if json.loads(line.readline())["is_last"]:
+            break
+        hello = report
+        sum(range(5_000_000))  # CPU time that is more than a tick of the clock
+    print(json.dumps(report), file=line, flush=True)
+"""
+
+
+@pytest.mark.cluster
+def test_a_contender_is_alone_in_its_turn_and_new_in_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf" / "__init__.py").touch()
+    (tmp_path / "perf" / "streams.py").write_text(PROGRAM)
+    monkeypatch.setattr("perf.pipeline.CHECKOUT", tmp_path)
+    monkeypatch.setitem(PICTURES, 32, 2)
+    numbers = measure_pipeline("af", sizes=(32,), repeats=2, beside=tmp_path)
+    turns = [line.split() for line in (tmp_path / "turns").read_text().splitlines()]
+    assert len({pid for pid, _ in turns}) == 2 * len("afF")
+    assert {others for _, others in turns} == {"0"}
+    assert numbers["32"] == dict.fromkeys("afF", 5.0)
 
 
 @pytest.mark.slow
