@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 NUMBER, NOTE = "number", "note"
 """Columns of a block beside those of its rows: its number, and what is known of it, JSON in its first row."""
 
-REST_S = 0.02
-"""Seconds between two looks of Ray Data's scheduler at what it runs."""
+SHORT_S = 0.005
+"""Seconds of a step of Ray Data's scheduler in which it cannot have waited."""
+LEAST_REST_S, MOST_REST_S = 0.001, 0.05
+"""Seconds for which it then rests: twice as long after each further short step."""
 
 _offered: dict[str, Sequence[NumberedBlock]] = {}
 
@@ -185,7 +187,7 @@ _loaders: dict[str, _LoaderHere] = {}
 
 
 class Rest:
-    """Lets Ray Data's scheduler sleep between two steps.
+    """Lets Ray Data's scheduler sleep between steps in which it did not wait.
 
     Ray 2.60 waits only for running tasks. When none is running, because their output waits for the consumer, its loop
     keeps a whole CPU busy, which training could use.
@@ -193,14 +195,18 @@ class Rest:
 
     def __init__(self) -> None:
         self.last_step = 0.0
+        self.rest_s = LEAST_REST_S
 
     def before_execution_starts(self, executor: Any) -> None:
         """Nothing to do."""
 
     def on_execution_step(self, executor: Any) -> None:
         """Sleep if the last step was short; Ray Data calls it after each step of its loop."""
-        if time.perf_counter() - self.last_step < REST_S:
-            time.sleep(REST_S)
+        if time.perf_counter() - self.last_step < SHORT_S:
+            time.sleep(self.rest_s)
+            self.rest_s = min(MOST_REST_S, 2 * self.rest_s)
+        else:
+            self.rest_s = LEAST_REST_S
         self.last_step = time.perf_counter()
 
     def after_execution_succeeds(self, executor: Any) -> None:
