@@ -28,7 +28,7 @@ from tests.runs.runs import SMALL
 
 ROWS = "RAYSL_CHAOS_ROWS"  # folder that takes the rows; unset, they are not kept
 MARK = "RAYSL_CHAOS"  # in the environment of all that a disturbed run starts
-OF_A_RUN = ("ray::RayTrainWorker", "ray::TrainController", "ray::Executor")
+OF_A_RUN = ("ray::RayTrainWorker", "ray::TrainController", "ray::DatasetManager")
 RAYSL = (sys.executable, "-m", "raysl")
 NOTES = "{notes}"
 GATED = (

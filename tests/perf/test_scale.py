@@ -21,11 +21,11 @@ def test_what_waits_in_memory_does_not_grow_with_the_epoch() -> None:
 
 def test_the_table_has_a_line_for_each_number_of_gpus() -> None:
     run = {"read": 1.01, "steps": 312, "block_rows": 500, "blocks_step": 1, "first_rows": 1, "live_rows": 9000}
-    node = {"blocks_s": 32, "executor_cpus": 0.1, "read_gb_s": 1.8, "live_gb": 2.7}
+    node = {"blocks_s": 32, "stream_cpus": 0.1, "read_gb_s": 1.8, "live_gb": 2.7}
     numbers = {
         "runs": {"8": run | {"live_mean": 8000}},
         "node": {"8": node},
-        "executor": {"blocks_s": 400, "executor_ms": 1.5, "rank_ms": 1.0},
+        "stream": {"blocks_s": 400, "rank_ms": 1.5},
         "task": {"rows": 1000, "image_bytes": 1000, "unit_rows": 10, "gpus": 8, "images_s": 2000},
     }
     table = scale_table(numbers)

@@ -19,10 +19,10 @@ late = {"torch._dynamo", "torchvision", "matplotlib", "sklearn", "sympy"}
 print(sorted(late & set(sys.modules)))
 """
 
-EXECUTOR = """
+DATASETS = """
 import sys
-import raysl.data.stream.execution
-print(sorted({"torch", "numba", "pandas", "ray.data"} & set(sys.modules)))
+import raysl.data.stream.dataset
+print(sorted({"torch", "numba"} & set(sys.modules)))
 """
 
 CONTROLLER = """
@@ -31,7 +31,7 @@ import sys
 import ray
 import raysl.runs.controller
 import raysl.runs.elastic
-import raysl.runs.executors
+import raysl.runs.rank_streams
 import raysl.runs.watch
 from ray.train.backend import Backend
 from raysl.runs.process_group import ProcessGroup
@@ -72,8 +72,8 @@ def test_a_driver_imports_no_compiler_no_plots_and_no_scikit_learn_before_traini
 
 
 @pytest.mark.cluster
-def test_an_executor_of_data_tasks_imports_neither_torch_nor_numba() -> None:
-    assert said(EXECUTOR) == ["[]"]
+def test_the_process_that_hands_out_datasets_imports_neither_torch_nor_numba() -> None:
+    assert said(DATASETS) == ["[]"]
 
 
 @pytest.mark.cluster
