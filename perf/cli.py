@@ -203,10 +203,10 @@ def run_scale(
         list[int] | None, typer.Option(min=1, help="GPUs of a run; may be given several times. Default: 8 to 1,024.")
     ] = None,
     images_s: Annotated[float, typer.Option(min=1, help="Images that a GPU takes in a second.")] = 2000.0,
-    blocks: Annotated[int, typer.Option(min=1, help="Blocks that the executor hands out.")] = 2000,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks that the rank takes.")] = 2000,
     verbose: Verbose = False,
 ) -> None:
-    """Count the data of large runs through, and measure the executor that feeds the GPUs of a node."""
+    """Count the data of large runs through, and measure the stream of a rank."""
     set_up(verbose)
     from perf.scale import WORLDS, ScaleTask, measure_scale, scale_table
 

@@ -30,8 +30,7 @@ KINDS = {
     "driver": ("-m raysl pretrain",),
     "worker": ("RayTrainWorker",),
     "controller": ("TrainController",),
-    "executor": ("ray::Executor",),
-    "data tasks": ("ray::data_task", "ray::IDLE"),
+    "data tasks": ("ray::Read", "ray::IDLE"),
 }
 """What the command lines of the kinds of processes hold."""
 

@@ -244,7 +244,7 @@ def _turn(start: Callable[[StreamTask], Running], task: StreamTask, seconds: flo
             raise RunFailed(f"contender {task.name} ended before its time") from error
         if cpu_s is None or end_cpu_s is None:
             return report
-        return report | {"cpu_us": 1e6 * (end_cpu_s - cpu_s) / elapsed / report["images_per_s"]}
+        return {**report, "cpu_us": 1e6 * (end_cpu_s - cpu_s) / elapsed / report["images_per_s"]}
 
 
 def _take(line: Line, *, warmup_s: float, seconds: float, is_last: bool = False) -> Turn:

@@ -42,6 +42,7 @@ _ATTACHED_SETTINGS = {
 _PRIVATE_SETTINGS = {
     "RAY_prestart_worker_first_driver": "1",  # so many as `starting_less` says
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
+    "RAY_DATA_USAGE_DISABLED": "1",  # one process less; without a dashboard nobody sends what it collects
 }
 
 

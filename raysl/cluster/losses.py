@@ -130,7 +130,7 @@ def reason(error: BaseException) -> str:
 _WORDS: dict[tuple[type[BaseException], ...], str] = {
     (PreemptionError,): "its node is taken back by the cloud",
     (WorkerGroupStartupTimeoutError,): "no room for all workers was free in time",
-    (ObjectStoreFullError,): "Ray's object store is full; lower data.prefetch, or give the nodes a larger one",
+    (ObjectStoreFullError,): "Ray's object store is full; lower data.buffer_gb, or give the nodes a larger one",
     (OutOfDiskError,): "the disk that Ray's object store spills to is full",
     (ObjectLostError,): "a batch of images was lost with the process or the node that held it",
     (ActorPlacementGroupRemoved, TaskPlacementGroupRemoved): "its resources were given to others",
@@ -187,17 +187,15 @@ def _process(task: str) -> str:
 _PROCESSES = {
     "RayTrainWorker": "training worker",
     "TrainController": "controller of the run",
-    "Executor": "process that starts the data tasks",
-    "data_task": "data task",
 }
 
 
 def _to_lower(process: str) -> str:
     if process == "data task":
-        return "data.prefetch or data.buffer_gb"
+        return "data.buffer_gb"
     if process == "training worker":
-        return "train.batch_size or data.prefetch"
-    return "train.batch_size, data.prefetch or data.buffer_gb"
+        return "train.batch_size"
+    return "train.batch_size or data.buffer_gb"
 
 
 def describe_message(text: str, known: Iterable[int] = ()) -> str | None:

@@ -17,8 +17,8 @@ from raysl.redact import HIDDEN, redact_variables
 
 LOOK_EVERY_S = 0.02
 AT_ONCE = 4
-"""Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its executor,
-its workers and what keeps them in step."""
+"""Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its workers,
+what hands them their datasets and what keeps them in step."""
 _PRESTART = "--num_prestart_python_workers="
 
 

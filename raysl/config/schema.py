@@ -176,8 +176,6 @@ class DataConfig(ComponentConfig):
     at the beginning of its epoch if the length of epochs has changed."""
     buffer_gb: Annotated[float, Within(0.001, 1e6)] | None = field(default=None, metadata=MAY_CHANGE)
     """Memory of each node's object store that blocks of images ahead of training may fill; default: a quarter of it."""
-    prefetch: Annotated[int, Within(1, 1000)] = field(default=2, metadata=MAY_CHANGE)
-    """Blocks that each worker holds ready ahead of training, beside those that are being made."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

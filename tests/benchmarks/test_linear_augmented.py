@@ -184,7 +184,7 @@ def run_of(context: Context, **fields: Any) -> RunConfig:
 def test_a_run_is_the_same_one_for_what_its_result_depends_on(digits: str, tmp_path: Path) -> None:
     context = context_of(digits, tmp_path)
     name = run_of(context).name
-    assert run_of(context, workers=4, settings=("train.max_failures=7", "data.prefetch=3")).name == name
+    assert run_of(context, workers=4, settings=("train.max_failures=7", "data.buffer_gb=3")).name == name
     cut = replace(context, images=dict(context.images, test=context.images["train"]))
     meta = {**context.checkpoint.meta, "files": {"backbone.safetensors": {"sha256": "another"}}}
     others = [

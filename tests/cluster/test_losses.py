@@ -43,7 +43,7 @@ LOST_PEER, TIMEOUT = RuntimeError(_said("peer_killed")), RuntimeError(_said("col
         (
             {1: OUT_OF_MEMORY, 2: OUT_OF_MEMORY, 0: LOST_PEER},
             "lost workers 1, 2 on 10.0.0.2: out of memory on 192.0.2.2, where 5.78 of 23.54 GB were in use: Ray ended "
-            "the training worker of 0.87 GB; lower train.batch_size or data.prefetch, or take nodes with more memory",
+            "the training worker of 0.87 GB; lower train.batch_size, or take nodes with more memory",
         ),
         ({0: LOST_PEER, 2: SilentWorker("its node is gone")}, "lost worker 2 on 10.0.0.2: its node is gone"),
         (
@@ -96,7 +96,7 @@ def test_a_process_beside_the_workers_is_told_of_once() -> None:
 def test_a_task_that_is_ended_for_lack_of_memory_and_tried_again_is_one_line() -> None:
     assert describe_message(_said("task_out_of_memory")) == (
         "lost a data task or another process of Ray: out of memory on 192.0.2.2, where 21.62 of 23.54 GB were in use: "
-        "Ray ended the data task of 0.37 GB; lower data.prefetch or data.buffer_gb, or take nodes with more memory; "
+        "Ray ended the data task of 0.37 GB; lower data.buffer_gb, or take nodes with more memory; "
         "its work is done again"
     )
 

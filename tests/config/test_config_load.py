@@ -136,12 +136,12 @@ def test_all_that_is_wrong_is_told_at_once(tiny: str) -> None:
 
 def test_values_out_of_range_are_told_with_their_bounds(tiny: str) -> None:
     text = error_of(
-        tiny, "train.epochs=0", "train.workers=-1", "data.prefetch=0", "optim.final_lr=1.1", "optim.lr=.nan",
+        tiny, "train.epochs=0", "train.workers=-1", "data.buffer_gb=0", "optim.final_lr=1.1", "optim.lr=.nan",
         "data.std=[0, 1, 1]", "train.log_every=0st", "train.expect={a: [2, 1]}",
     )  # fmt: skip
     keys = {line.split(":")[0] for line in text.splitlines()}
     assert keys == {
-        "train.epochs", "train.workers", "data.prefetch", "optim.final_lr", "optim.lr", "data.std[0]",
+        "train.epochs", "train.workers", "data.buffer_gb", "optim.final_lr", "optim.lr", "data.std[0]",
         "train.log_every", "train.expect.a",
     }  # fmt: skip
     assert "train.epochs: 0 is out of range; give a finite number of at least 1" in text

@@ -161,7 +161,6 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     ),
     "data.changed": (["data.changed=accept"], lambda run: run.found.step, STEP),
     "data.buffer_gb": (["data.buffer_gb=0.5"], lambda run: run.config.data.buffer_gb, 0.5),
-    "data.prefetch": (["data.prefetch=5"], lambda run: run.config.data.prefetch, 5),
 }
 
 
@@ -316,7 +315,7 @@ def test_a_run_goes_on_as_its_second_start_says(tmp_path: Path) -> None:
     folder = first_start(tmp_path)
     changes = ["train.workers=2", "train.cpus_per_worker=0.3", "train.threads=2", "train.log_every=2st"]
     changes += ["train.checkpoint_every=3st", "train.keep_checkpoints=4", "train.online_knn_every=1ep"]
-    changes += ["data.augment_on=device", "data.prefetch=1", "data.buffer_gb=0.2", "benchmarks={knn: {}}"]
+    changes += ["data.augment_on=device", "data.buffer_gb=0.2", "benchmarks={knn: {}}"]
     output = finish(start(tmp_path, "one", *changes, "train.expect={loss: [0, 100]}"))
     assert f"resumed at step {STEP} on 2 workers" in output
     assert "2 threads" in output

@@ -331,7 +331,7 @@ def test_a_finished_one_says_so_and_changes_nothing(images: DataConfig, tmp_path
     out = tmp_path / "out"
     first = ingest(images, str(out), SMALL)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    again = ingest(replace(images, prefetch=5, image_size=32), str(out), SMALL)
+    again = ingest(replace(images, buffer_gb=5.0, image_size=32), str(out), SMALL)
     assert again == replace(first, was_done=True)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     (out / "train-00001-of-00002.parquet").unlink()

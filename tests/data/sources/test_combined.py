@@ -247,7 +247,6 @@ CHANGED = {
     "max_file_bytes": 5,
     "changed": "accept",
     "buffer_gb": 1.0,
-    "prefetch": 3,
 }
 
 
