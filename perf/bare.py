@@ -1,4 +1,4 @@
-"""A bare run of Ray Train, a contender of `python -m perf start`: one worker, one step of torch on a small tensor.
+"""A bare run of Ray Train, a contender of `python -m perf start`: one worker, one step of torch on a batch of a dataset.
 
 It imports nothing of raysl, so that it starts as the script of somebody who uses Ray Train alone.
 """
@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 import ray
+import ray.data
+import ray.train
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -17,11 +19,17 @@ def train(settings: dict[str, Any]) -> None:
 
     import torch
 
-    weight = torch.nn.Parameter(torch.ones(2, 2))
+    batch = next(iter(ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=32)))["data"]
+    weight = torch.nn.Parameter(torch.ones(8, 8))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    (weight**2).sum().backward()  # type: ignore[no-untyped-call]
+    (batch @ weight).sum().backward()
     optimizer.step()
     Path(settings["file"]).touch()
+
+
+def scale(batch: dict[str, Any]) -> dict[str, Any]:
+    """Stand for what turns stored images into batches."""
+    return {"data": (batch["data"] / 255).astype("float32")}
 
 
 def main() -> None:
@@ -31,6 +39,7 @@ def main() -> None:
     TorchTrainer(
         train,
         train_loop_config={"file": file},
+        datasets={"train": ray.data.range_tensor(256, shape=(8, 8)).map_batches(scale)},
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(storage_path=folder),
     ).fit()

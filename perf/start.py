@@ -1,6 +1,6 @@
 """`python -m perf start`: seconds from the command to the first training step, and where they go.
 
-A bare run of Ray Train (`perf.bare`), and another version of raysl where one is given, start in turns with it. All are
+A bare run of Ray Train with a dataset (`perf.bare`), and another version of raysl where one is given, start in turns with it. All are
 measured from their command to a file that appears after their first step.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger("raysl")
 
 GOAL_S = 15.0
 BARE = "bare"
-GOALS = {f"{NOW}/{BARE}": 1.25, f"{NOW}/{BEFORE}": 0.75}
+GOALS = {f"{NOW}/{BARE}": 1.0, f"{NOW}/{BEFORE}": 0.75}
 """Most of a start, as a share of that of a bare run of Ray Train, and of that of the other version."""
 TITLES = {NOW: "raysl", BARE: "bare Ray Train", BEFORE: "raysl before"}
 SETTINGS = ("train.epochs=1", "benchmarks=[]")
