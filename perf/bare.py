@@ -1,4 +1,4 @@
-"""A bare run of Ray Train, a contender of `python -m perf start`: one worker, one step of torch on a batch of a dataset.
+"""A bare run of Ray Train, a contender of `python -m perf start`: one worker, one step of torch on a dataset.
 
 It imports nothing of raysl, so that it starts as the script of somebody who uses Ray Train alone.
 """

@@ -1,7 +1,7 @@
 """`python -m perf start`: seconds from the command to the first training step, and where they go.
 
-A bare run of Ray Train with a dataset (`perf.bare`), and another version of raysl where one is given, start in turns with it. All are
-measured from their command to a file that appears after their first step.
+A bare run of Ray Train with a dataset (`perf.bare`), and another version of raysl where one is given, start in turns
+with it. All are measured from their command to a file that appears after their first step.
 """
 
 import json

@@ -24,15 +24,42 @@ class RankStreams(DataConfig):
         steps: work of a data task, see `raysl.data.stream.dataset.stream_dataset`.
         task_cpus: CPUs of each data task.
         buffer_bytes: bytes of a node's object store that blocks may fill. Default: `STORE_SHARE` of it.
+        variables: environment of the workers, which data tasks get too.
     """
 
-    def __init__(self, loader: list[Any], name: str, steps: str, task_cpus: float, buffer_bytes: int | None) -> None:
+    def __init__(
+        self,
+        loader: list[Any],
+        name: str,
+        steps: str,
+        task_cpus: float,
+        buffer_bytes: int | None,
+        variables: dict[str, str],
+    ) -> None:
         super().__init__(datasets_to_split=[])
         self.loader = loader
         self.name = name
         self.steps = steps
         self.task_cpus = task_cpus
         self.buffer_bytes = buffer_bytes
+        self.variables = variables
+        self.has_begun = False
+
+    def prepare(self) -> None:
+        """Start a process for data tasks, which Ray Data's tasks then find idle."""
+        from raysl.data.stream.dataset import prepare_process
+
+        options: dict[str, Any] = {"runtime_env": {"env_vars": self.variables}} if self.variables else {}
+        ray.remote(num_cpus=self.task_cpus, **options)(prepare_process).remote(self.loader)
+
+    def begin(self) -> Any:
+        """Return what Ray Train hands to `configure`; Ray Train calls it in its controller for every group of workers."""
+        import ray.data
+
+        if self.has_begun:  # the processes of a lost worker's tasks may have ended with it
+            self.prepare()
+        self.has_begun = True
+        return ray.data.range(1)
 
     @override
     def configure(
@@ -56,10 +83,3 @@ class RankStreams(DataConfig):
             dataset = stream_dataset(key, self.loader[0], name, self.steps, self.task_cpus, share)
             shards.append({TRAIN: dataset.iterator()})
         return shards
-
-
-def no_dataset() -> Any:
-    """Return what Ray Train has to hand over to `RankStreams.configure`, which makes the datasets itself."""
-    import ray.data
-
-    return ray.data.range(1)

@@ -39,7 +39,7 @@ from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
 from raysl.runs.process_group import ProcessGroup
-from raysl.runs.rank_streams import TRAIN, RankStreams, no_dataset
+from raysl.runs.rank_streams import TRAIN, RankStreams
 from raysl.runs.retries import Failures, Restarts, Retries, final_cause, free_places, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, pack, train_worker
@@ -111,11 +111,13 @@ def _run_workers(
         settings = pack(job)
         # Empty but on a cluster that the program of the user has started or attached to.
         spin = spin_variables(os.environ)
-        streams = RankStreams([settings["loader"]], job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes)
+        loader = [settings["loader"]]
+        streams = RankStreams(loader, job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes, spin)
+        streams.prepare()  # while the controller and the workers start
         trainer = Trainer(
             train_worker,
             train_loop_config=settings,
-            datasets={TRAIN: no_dataset},
+            datasets={TRAIN: streams.begin},
             dataset_config=streams,
             torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,

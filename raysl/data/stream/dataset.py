@@ -120,17 +120,32 @@ def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
     Args:
         loader: reference to the loader, in a list.
     """
+    here, start = _prepared(loader[0]), time.perf_counter()
+    from raysl.data.stream.rows import load_block
+
+    rows = load_block(here.loader, numbered.block, here.known_in(numbered))
+    here.learn(numbered.block, rows.corrupt)
+    return [to_ray(rows, numbered.number, time.perf_counter() - start)]
+
+
+def prepare_process(loader: list[Any]) -> None:
+    """Import and load in this process what its first block needs.
+
+    Args:
+        loader: reference to the loader, in a list.
+    """
+    _prepared(loader[0]).loader.prepare()
+
+
+def _prepared(reference: Any) -> "_LoaderHere":
+    """Set up this process for data tasks, and return the loader."""
     import torch
 
-    from raysl.data.stream.rows import load_block
     from raysl.process.memory import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()
-    here, start = _loader_here(loader[0]), time.perf_counter()
-    rows = load_block(here.loader, numbered.block, here.known_in(numbered))
-    here.learn(numbered.block, rows.corrupt)
-    return [to_ray(rows, numbered.number, time.perf_counter() - start)]
+    return _loader_here(reference)
 
 
 def to_ray(rows: "BlockRows", number: int, task_s: float) -> RayBlock:
