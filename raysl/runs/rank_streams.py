@@ -7,7 +7,7 @@ process of its own, ends with the worker, and grows with nothing.
 from typing import Any
 
 import ray
-from ray.train import DataConfig
+from ray.train import DataConfig, UserCallback
 from typing_extensions import override
 
 TRAIN = "train"
@@ -43,7 +43,6 @@ class RankStreams(DataConfig):
         self.task_cpus = task_cpus
         self.buffer_bytes = buffer_bytes
         self.variables = variables
-        self.has_begun = False
 
     def prepare(self) -> None:
         """Start a process for data tasks, which Ray Data's tasks then find idle."""
@@ -51,15 +50,6 @@ class RankStreams(DataConfig):
 
         options: dict[str, Any] = {"runtime_env": {"env_vars": self.variables}} if self.variables else {}
         ray.remote(num_cpus=self.task_cpus, **options)(prepare_process).remote(self.loader)
-
-    def begin(self) -> Any:
-        """Return what Ray Train hands to `configure`; Ray Train calls it in its controller for every group of workers."""
-        import ray.data
-
-        if self.has_begun:  # the processes of a lost worker's tasks may have ended with it
-            self.prepare()
-        self.has_begun = True
-        return ray.data.range(1)
 
     @override
     def configure(
@@ -83,3 +73,21 @@ class RankStreams(DataConfig):
             dataset = stream_dataset(key, self.loader[0], name, self.steps, self.task_cpus, share)
             shards.append({TRAIN: dataset.iterator()})
         return shards
+
+
+class PrepareAgain(UserCallback):
+    """Starts a process for data tasks when workers were lost: those of their tasks may have ended with them."""
+
+    def __init__(self, streams: RankStreams) -> None:
+        self.streams = streams
+
+    @override
+    def after_exception(self, run_context: Any, worker_exceptions: Any) -> None:
+        self.streams.prepare()
+
+
+def no_dataset() -> Any:
+    """Return what Ray Train has to hand to `RankStreams.configure`, which makes the datasets itself."""
+    import ray.data
+
+    return ray.data.range(1)

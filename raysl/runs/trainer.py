@@ -39,7 +39,7 @@ from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
 from raysl.runs.process_group import ProcessGroup
-from raysl.runs.rank_streams import TRAIN, RankStreams
+from raysl.runs.rank_streams import TRAIN, PrepareAgain, RankStreams, no_dataset
 from raysl.runs.retries import Failures, Restarts, Retries, final_cause, free_places, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, pack, train_worker
@@ -117,7 +117,7 @@ def _run_workers(
         trainer = Trainer(
             train_worker,
             train_loop_config=settings,
-            datasets={TRAIN: streams.begin},
+            datasets={TRAIN: no_dataset},
             dataset_config=streams,
             torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
@@ -130,6 +130,7 @@ def _run_workers(
                     SaveOnNotice(),
                     Watch(Board(job.board), train.hang_timeout),
                     Restarts(job.tags),
+                    PrepareAgain(streams),
                     *callbacks,
                 ],
             ),
