@@ -52,8 +52,8 @@ class Running(Protocol):
 class Child:
     """One process, or several under torchrun."""
 
-    def __init__(self, program: str, task: Task) -> None:
-        command = [sys.executable, "-m", "perf.contenders", program, task.to_json()]
+    def __init__(self, program: str, task: Task, module: str = "perf.contenders") -> None:
+        command = [sys.executable, "-m", module, program, task.to_json()]
         if task.world > 1:
             torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={task.world}", "-m"]
             command = [sys.executable, "-m", *torchrun, *command[2:]]
