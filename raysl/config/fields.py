@@ -173,7 +173,7 @@ _WORDS: dict[str, str] = {
     "output_dim": "embedding_dim proj_dim projection_dim out_dim dim z_dim",
     "path": "dir folder data_dir data_path root location",
     "precision": "amp mixed_precision fp16 bf16 fp32 half dtype",
-    "prefetch": "prefetch_factor prefetch_batches",
+    "buffer_gb": "prefetch prefetch_factor prefetch_batches",
     "schedule": "scheduler lr_schedule lr_scheduler sched",
     "seed": "random_seed random_state rng",
     "std": "stds sigma normalize_std",

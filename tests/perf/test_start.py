@@ -19,7 +19,7 @@ def test_the_table_adds_the_goal_to_the_total() -> None:
     assert [line.split()[:2] for line in lines[:3]] == [["imports", "4.00"], ["ray", "11.00"], ["total", "15.00"]]
     assert lines[2].endswith("(9.0 to 21.0)  goal under 15 s: short")
     assert [line.split()[-7] for line in lines[3:6]] == ["16.00", "20.00", "14.00"]
-    assert lines[6].endswith("1.18 (1.10 to 1.25)  goal at most 1.25: ok")
+    assert lines[6].endswith("1.18 (1.10 to 1.25)  goal at most 1.0: short")
     assert lines[7].endswith("0.80 (0.50 to 1.10)  goal at most 0.75: short")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysl.data.order import Order
-from raysl.data.stream.blocks import Block, WindowRows, plain_blocks, rank_blocks
+from raysl.data.stream.blocks import Block, StepRows, WindowRows, plain_blocks, rank_blocks
 from raysl.data.stream.rows import BlockRows, Loaded, join_batches, load_block
 from raysl.hashing import Int64s
 
@@ -26,6 +26,9 @@ class Numbered:
         rows = torch.from_numpy(index)
         views = {"global": (rows % 251).to(torch.uint8)[:, None].expand(-1, 2)}
         return Loaded(views, {"epoch": torch.full((len(index), 1), epoch)}, rows, rows * 2, (f"broken {epoch}",))
+
+    def load_rows(self, block: StepRows, known: object = None) -> list[Loaded]:
+        return [self.load_samples(index, epoch, known) for epoch, index in block.samples(self.order)]
 
 
 def read_only(loader: Any, block: Block) -> BlockRows:
