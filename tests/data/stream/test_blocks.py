@@ -21,6 +21,7 @@ class Numbered:
 
     def __init__(self, order: Order) -> None:
         self.order = order
+        self.has_windows = not order.is_exact
 
     def load_samples(self, index: Int64s, epoch: int, known: object = None) -> Loaded:
         rows = torch.from_numpy(index)
