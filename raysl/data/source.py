@@ -1,4 +1,4 @@
-"""The base class of datasets: settings, and the splits that they describe."""
+"""The base class of datasets: settings, and the splits that they describe; with the names that a source needs."""
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, Field, fields
@@ -8,7 +8,7 @@ import numpy as np
 
 from raysl.components import resolve
 from raysl.config.background import parse_color
-from raysl.config.schema import DataConfig
+from raysl.config.schema import DataConfig as DataConfig
 from raysl.data.decode.bands import WrongBands, bands_of
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.limits import Limits, limiting
@@ -20,7 +20,8 @@ from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
 from raysl.data.split import with_background, with_bands, with_labels, with_limits
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError as ConfigError
+from raysl.hashing import Int64s as Int64s
 from raysl.redact import redact
 
 SPLITS = ("train", "test")

@@ -10,18 +10,13 @@ from typing import Annotated, Literal
 from torch import nn
 
 from raysl.config.ranges import Amount, Positive, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.losses import barlow_twins
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import cross_correlation
 from raysl.nn.views import ViewNorm, features_of_views
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -11,17 +11,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from raysl.config.ranges import Momentum, Share, Width
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import byol
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
-from raysl.plan.setup import Setup
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

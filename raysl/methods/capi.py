@@ -15,10 +15,8 @@ from torch.nn import functional as F
 
 from raysl.config.ranges import Amount, Count, Factors, Length, Share, Temperature, Within
 from raysl.config.schema import MethodConfig, OptimConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, soft_cross_entropy
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, Setup, StepOutput
 from raysl.methods.patches import grid_side, patch_side, token_backbone
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -30,7 +28,6 @@ from raysl.nn.drop_path import drop_places
 from raysl.nn.ema import Teacher
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
-from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over, progress_after
 from raysl.transforms.inverse_block import InverseBlockMask
 from raysl.transforms.recipes import Crops

@@ -3,11 +3,9 @@
 import logging
 
 from raysl.components import resolve
-from raysl.errors import ConfigError
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, ConfigError, Setup
 from raysl.nn.backbones.maps import last_map
 from raysl.nn.classifiers import vector_widths
-from raysl.plan.setup import Setup
 from raysl.transforms.recipes import MultiCrop
 
 log = logging.getLogger("raysl")

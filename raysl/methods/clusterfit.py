@@ -16,20 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from raysl.config.ranges import Location, NumClusters, Width, Within
-from raysl.config.schema import MethodConfig
 from raysl.data.assignments import read_assignments
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.teachers import read_teacher
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.pooling import RawPixels
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 log = logging.getLogger("raysl")

@@ -7,9 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import distributed as dist
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
+from raysl.methods.method import Batch, ConfigError
 from raysl.nn.kmeans import kmeans
 from raysl.nn.moments import whitened
 

@@ -14,18 +14,14 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Share, Side, Temperature, Width, Within
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, batch_info_nce
 from raysl.methods.checks import check_batch
 from raysl.methods.mae import MAE, Decoder
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Backbone, Batch, ConfigError, Setup, StepOutput
 from raysl.methods.patches import check_mask_size, grid_side, patch_side
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
-from raysl.plan.setup import Setup
 from raysl.schedule import Step, cosine
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import ShiftedCrops

@@ -15,16 +15,11 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Positive, Share, Within
-from raysl.config.schema import MethodConfig
 from raysl.config.sizes import find_size_setting
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.functional_color import to_lab
 from raysl.transforms.recipes import Crops
 

@@ -3,10 +3,7 @@
 import torch
 
 from raysl.config.schema import TrainConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
-from raysl.methods.method import Method, StepOutput
-from raysl.schedule import Step
+from raysl.methods.method import Batch, ConfigError, Method, Step, StepOutput
 
 BLOCKS = "set train.compile=true, which compiles the blocks of the backbone"
 

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from raysl.config.ranges import Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import masked_patch_mse, patchify
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -24,8 +21,6 @@ from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.masking import PartMask
 from raysl.transforms.recipes import Crops
 

@@ -15,22 +15,16 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Adapts, Count, NotEmpty, Place, Temperature, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.data.order import rank_share
-from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, at_least_fp32, cluster_cross_entropy
 from raysl.methods.clusters import Batches, check_clusters, embed_all
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.kmeans import kmeans
 from raysl.nn.memory_bank import MemoryBank
 from raysl.nn.views import multi_crop
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
 
 

@@ -16,19 +16,15 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Width
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, info_nce
 from raysl.methods.checks import check_map_stage
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.moco import MoCo
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.batch_norm import in_shuffled_order
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.queue import Queue
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 
 
 class DenseCL(MoCo):

@@ -15,17 +15,13 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.ranges import Temperature, Within
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, detcon
 from raysl.methods.byol import BYOL
 from raysl.methods.checks import check_map_stage
-from raysl.methods.method import StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.places import draw_present, grid_cells
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.device import to_device
 from raysl.transforms.view_recipe import ViewRecipe
 

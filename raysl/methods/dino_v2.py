@@ -13,12 +13,9 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import dino, koleo, masked_prediction
 from raysl.methods.checks import check_some_views
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
@@ -26,7 +23,6 @@ from raysl.nn.dino_head import DINOHead, HeadConfig, NestedHead
 from raysl.nn.ema import Teacher
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
-from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import AsymmetricMultiCrop

@@ -17,18 +17,16 @@ from raysl.checkpoint.backbone import Checkpoint
 from raysl.checkpoint.files import STATE_FILE, local_copy, newest
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.ranges import Amount, Every, Length, Location, Share, Side, Within
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import dino, gram
 from raysl.methods.dino_v2 import DINOv2
 from raysl.methods.franca import Franca
+from raysl.methods.method import Batch, ConfigError, Setup
 from raysl.methods.patches import patch_side
 from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE
 from raysl.nn.dino_head import DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
-from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
 from raysl.transforms.recipes import AsymmetricMultiCrop

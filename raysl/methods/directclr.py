@@ -12,16 +12,10 @@ import torch
 from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.ranges import Temperature, Width
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, batch_info_nce
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 

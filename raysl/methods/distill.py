@@ -14,19 +14,13 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.ranges import Location, Share, Side, Temperature, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
 from raysl.methods.lessons import Lesson, make_lesson, token_distance
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.recalled import Recalled, check_cache
 from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_several, check_teacher, is_path
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import ViewRecipe
 

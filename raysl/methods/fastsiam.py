@@ -10,15 +10,11 @@ from typing import ClassVar
 
 import torch
 
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_batch
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Batch, ConfigError, Setup, Step, StepOutput
 from raysl.methods.simsiam import SimSiam
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 

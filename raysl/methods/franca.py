@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from raysl.config.ranges import Rising, Share, Within
-from raysl.errors import ConfigError
 from raysl.losses import dino, masked_prediction
 from raysl.methods.dino_v2 import DINOv2
+from raysl.methods.method import ConfigError, Setup
 from raysl.methods.patches import block_mask
 from raysl.nn.dino_head import HeadConfig, NestedHead
 from raysl.nn.sinkhorn import sinkhorn
-from raysl.plan.setup import Setup
 from raysl.transforms.inverse_block import CyclicMask
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import AsymmetricMultiCrop

@@ -9,19 +9,13 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from raysl.config.ranges import Amount, Width
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import frossl
 from raysl.methods.checks import check_batch
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import products, unit_columns
 from raysl.nn.views import ViewNorm, features_of_views
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -15,19 +15,13 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import need_mask_token
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.palette import LEVELS, PaletteEmbed
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import Crops
 

@@ -14,17 +14,12 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Area, Areas, LocalSide, Share, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, characteristic_sums, epps_pulley
 from raysl.methods.checks import check_batch, check_some_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.views import multi_crop
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
 
 

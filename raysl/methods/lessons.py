@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.losses import at_least_fp32
+from raysl.methods.method import Backbone, Setup
 from raysl.methods.teachers import (
     UNTRAINED,
     ImagesOf,
@@ -21,10 +22,8 @@ from raysl.methods.teachers import (
     read_published,
     read_teacher,
 )
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.heads import mlp
-from raysl.plan.setup import Setup
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,12 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, hog_patches
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.recipes import Crops
 

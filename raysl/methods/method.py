@@ -1,4 +1,4 @@
-"""The base class of self-supervised methods."""
+"""The base class of self-supervised methods, and the names that the file of a method needs beside it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -8,15 +8,16 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from raysl.components import resolve
-from raysl.config.schema import MethodConfig, OptimConfig
-from raysl.data.batch import Batch
+from raysl.config.schema import MethodConfig as MethodConfig
+from raysl.config.schema import OptimConfig
+from raysl.data.batch import Batch as Batch
 from raysl.data.stream.targets import TargetRecipe
-from raysl.errors import ConfigError
-from raysl.nn.backbones.backbone import Backbone
+from raysl.errors import ConfigError as ConfigError
+from raysl.nn.backbones.backbone import Backbone as Backbone
 from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.optim.groups import split_groups
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
+from raysl.plan.setup import Setup as Setup
+from raysl.schedule import Step as Step
 from raysl.transforms.masking import Mask
 from raysl.transforms.transform import Transform
 from raysl.transforms.view_recipe import ViewRecipe

@@ -16,12 +16,9 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import QueueSize, Temperature, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import check_small_views, grid_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
@@ -29,8 +26,6 @@ from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
 from raysl.nn.views import multi_crop
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
 

@@ -13,19 +13,13 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Share, Width
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, mmcr
 from raysl.methods.checks import check_batch
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.views import features_of_views
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -12,17 +12,13 @@ from torch import Tensor
 
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Temperature, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, batch_info_nce
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
-from raysl.plan.setup import Setup
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

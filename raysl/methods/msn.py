@@ -16,10 +16,8 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, Setup, StepOutput
 from raysl.methods.patches import check_small_views, grid_side, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -28,7 +26,6 @@ from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
-from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import MultiCrop

@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.losses import negative_cosine
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import grid_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 

@@ -13,16 +13,12 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import QueueSize
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_queue
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.simsiam import SimSiam
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.queue import Queue
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 
 
 class NNSiam(SimSiam):

@@ -13,16 +13,10 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, Momentum, Temperature, Width
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm, self_normalised_nce
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.memory_bank import MemoryBank
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 

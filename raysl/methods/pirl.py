@@ -10,14 +10,10 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 
 from raysl.config.ranges import Area, Count, Share, Within, WithViews
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, nce_log_norm
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.npid import NPID
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.color import RandomPhotometric
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.masking import Mask

@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from raysl.config.ranges import Within
-from raysl.errors import ConfigError
 from raysl.methods.mae import MAE, Decoder
+from raysl.methods.method import ConfigError, Setup
 from raysl.methods.patches import grid_side, patch_side
 from raysl.nn.backbones.backbone import TokenBackbone
-from raysl.plan.setup import Setup
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import Crops
 

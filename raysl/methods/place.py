@@ -10,10 +10,8 @@ from torch import nn
 
 from raysl import distributed as dist
 from raysl.config.schema import TrainConfig
-from raysl.errors import ConfigError
 from raysl.methods.compiled import check_compiled, compile_step
-from raysl.methods.method import Method
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, ConfigError, Method
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.recompute import recompute
 

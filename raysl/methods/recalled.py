@@ -7,12 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from raysl.config.dump import plain
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.methods.lessons import Lesson, ask
+from raysl.methods.method import Batch, ConfigError, Setup
 from raysl.methods.teacher_cache import TeacherCache
-from raysl.plan.setup import Setup
 from raysl.plan.shapes import is_shape
 from raysl.transforms.device import to_device
 

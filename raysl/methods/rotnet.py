@@ -11,15 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.config.ranges import Share
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.geometric import RandomRotation90
 from raysl.transforms.recipes import Crops, NumViews
 from raysl.transforms.transform import Transform

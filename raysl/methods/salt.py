@@ -12,18 +12,13 @@ import torch
 from torch import Tensor
 
 from raysl.config.ranges import Areas, Count, Factors, Location, Place, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import masked_patch_l1, masked_patch_mse, patchify
 from raysl.methods.ijepa import Predictor
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import check_context, check_width, multi_block_mask, token_backbone
 from raysl.methods.teachers import UNTRAINED, read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.recipes import Crops
 

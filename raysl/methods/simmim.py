@@ -10,16 +10,11 @@ from typing import Annotated
 from torch import nn
 
 from raysl.config.ranges import Side, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import masked_patch_l1, patchify
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import check_mask_size, grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import Crops
 

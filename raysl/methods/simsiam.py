@@ -10,16 +10,12 @@ from typing import Annotated, Any, ClassVar
 
 from raysl.config.ranges import NotEmpty, Width
 from raysl.config.schema import MethodConfig, OptimConfig
-from raysl.data.batch import Batch
 from raysl.losses import negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Method, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.optim.groups import split_groups
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 

@@ -15,21 +15,16 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Momentum, NumClusters, QueueSize, Temperature, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.data.order import rank_share
-from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32, cluster_cross_entropy
 from raysl.methods.checks import check_batch, check_queue, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.kmeans import kmeans
 from raysl.nn.queue import Queue
-from raysl.plan.setup import Setup
 from raysl.process.screen import counted
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import Crops

@@ -11,18 +11,13 @@ from typing import Annotated
 from torch import nn
 
 from raysl.config.ranges import Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, ssl_ey
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import covariances, total_cross_covariance
 from raysl.nn.views import ViewNorm, features_of_views
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -10,12 +10,10 @@ from typing import Literal
 from torch import Tensor
 
 from raysl import distributed as dist
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import sup_con
+from raysl.methods.method import Batch, ConfigError, Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.heads import OutputNorm
-from raysl.plan.setup import Setup
 from raysl.transforms.auto_augment import AutoAugment
 from raysl.transforms.recipes import MultiCrop
 from raysl.transforms.transform import Transform

@@ -13,17 +13,12 @@ from torch import Tensor
 
 from raysl.config.ranges import Amount, Share, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
 from raysl.methods.checks import check_heads
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, Setup, Step, StepOutput
 from raysl.nn.classifiers import ClassifierKind, StageHead, StageHeads, classifier
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.optim.groups import split_groups, with_lr_scales
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.recipes import Crops
 

@@ -14,19 +14,14 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Adapts, Count, Length, NotEmpty, Place, Temperature, Width, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, swapped_prediction
 from raysl.methods.checks import check_some_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import Prototypes, mlp
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import multi_crop
-from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import MultiCrop
 

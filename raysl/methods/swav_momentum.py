@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.config.ranges import Length, Momentum
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
+from raysl.methods.method import Backbone, Batch, Setup
 from raysl.methods.swav import SwAV
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import Prototypes
 from raysl.nn.views import multi_crop
-from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 
 

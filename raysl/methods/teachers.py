@@ -17,8 +17,7 @@ from raysl.config.component import make_absolute
 from raysl.config.ranges import Amount, Location, Side
 from raysl.config.sizes import find_size_setting
 from raysl.errors import ConfigError, StorageError
-from raysl.nn.backbones.backbone import Backbone
-from raysl.plan.setup import Setup
+from raysl.methods.method import Backbone, Setup
 from raysl.trained import is_trained
 
 LIBRARIES = ("timm:", "torchvision:")

@@ -13,17 +13,13 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Momentum, Width
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.moments import products
-from raysl.plan.setup import Setup
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

@@ -11,13 +11,11 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from raysl.config.ranges import Amount, Count, Within
-from raysl.errors import ConfigError
 from raysl.losses import VICRegLoss, vibcreg
+from raysl.methods.method import Backbone, ConfigError, Setup
 from raysl.methods.vicreg import VICReg
-from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.heads import mlp
 from raysl.nn.iter_norm import IterNorm
-from raysl.plan.setup import Setup
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -11,18 +11,13 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from raysl.config.ranges import Amount, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
 from raysl.losses import VICRegLoss, at_least_fp32, vicreg
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import covariances
 from raysl.nn.views import ViewNorm, features_of_views
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 

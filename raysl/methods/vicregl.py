@@ -14,21 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.config.ranges import Amount, Area, Areas, Count, NotEmpty, Share, Within
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, best_matches, spread
 from raysl.methods.checks import check_batch, check_map_stage, check_two_views
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
 from raysl.nn.places import place_centres
 from raysl.nn.views import GROUPS
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import AsymmetricCrops, MultiCrop, NumLocal
 from raysl.transforms.view_recipe import ViewRecipe

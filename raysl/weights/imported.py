@@ -14,11 +14,7 @@ from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, checkpoint_name
 from raysl.config.dump import dump
 from raysl.config.schema import MethodConfig, RunConfig
 from raysl.data.batch import Batch, DataInfo
-from raysl.errors import ConfigError
-from raysl.methods.method import Method, StepOutput
-from raysl.nn.backbones.backbone import Backbone
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
+from raysl.methods.method import Backbone, ConfigError, Method, Setup, Step, StepOutput
 from raysl.storage.folder import Folder
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 

@@ -15,14 +15,11 @@ from raysl.benchmarks.dense.depths import DepthSplit
 from raysl.benchmarks.dense.maps import as_map, chosen_stages
 from raysl.benchmarks.dense.method import TargetMethod
 from raysl.config.schema import DataConfig, MethodConfig
-from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.losses import at_least_fp32
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Batch, Setup, Step, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.freezing import ALL, freeze
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.channels import network_input
 from raysl.transforms.random import SampleRandom
 

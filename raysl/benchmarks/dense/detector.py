@@ -23,13 +23,8 @@ from raysl.benchmarks.dense.coco_scores import run_lengths
 from raysl.benchmarks.dense.method import TargetMethod
 from raysl.benchmarks.dense.pictures import BOXES, IMAGES, LABELS, MASKS, SIZES, DetectorInput
 from raysl.benchmarks.dense.pyramid import WIDTH, Pyramid
-from raysl.config.schema import MethodConfig
-from raysl.data.batch import Batch
-from raysl.methods.method import StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.backbones.freezing import freeze
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 
 STRIDE = 32
 """Sides of batches are multiples of it, as in torchvision."""

@@ -16,9 +16,7 @@ from raysl.components import resolve
 from raysl.config.schema import CallbackConfig, DataConfig
 from raysl.data.order import rank_share
 from raysl.data.stream.targets import TargetRecipe
-from raysl.methods.method import Method, StepOutput
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
+from raysl.methods.method import Method, Setup, Step, StepOutput
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 

@@ -14,14 +14,10 @@ from raysl.benchmarks.dense.masks import IGNORE, MaskSplit
 from raysl.benchmarks.dense.method import TargetMethod
 from raysl.benchmarks.dense.overlap import pixel_counts
 from raysl.config.schema import DataConfig, MethodConfig
-from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.losses import at_least_fp32
-from raysl.methods.method import StepOutput
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.nn.backbones.freezing import ALL, freeze
-from raysl.plan.setup import Setup
-from raysl.schedule import Step
 from raysl.transforms.channels import network_input
 from raysl.transforms.functional import resize
 from raysl.transforms.random import SampleRandom

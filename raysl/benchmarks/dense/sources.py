@@ -11,8 +11,7 @@ from raysl.benchmarks.dense.files import TargetSplit
 from raysl.benchmarks.dense.masks import Layout, MaskSplit, mask_split
 from raysl.benchmarks.dense.schedules import SCHEDULES
 from raysl.config.ranges import Location
-from raysl.config.schema import DataConfig
-from raysl.data.source import Source
+from raysl.data.source import DataConfig, Source
 from raysl.storage.folder import Folder
 
 

@@ -18,9 +18,8 @@ from raysl.config.ranges import Every
 from raysl.config.schema import CallbackConfig, DataConfig
 from raysl.data.order import rank_share
 from raysl.hashing import Int64s
-from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, StepOutput
 from raysl.train.files import count_broken
 
 NAME = "raysl.benchmarks.training_runs.held_out_scores:HeldOutScores"

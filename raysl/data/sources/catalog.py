@@ -15,9 +15,7 @@ from raysl.config.dump import show
 from raysl.config.fields import component_class, list_settings
 from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
 from raysl.config.load import node_from_dict
-from raysl.config.schema import DataConfig
-from raysl.data.source import Source, Split, check_inner, make_source
-from raysl.errors import ConfigError
+from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
 
 OWN_CATALOG = "RAYSL_CATALOG"
 ROOT = "RAYSL_DATA"

@@ -8,12 +8,9 @@ from functools import cached_property
 import numpy as np
 from typing_extensions import override
 
-from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, check_inner, make_source
+from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, check_inner, make_source
 from raysl.data.sources.listing import composed
 from raysl.data.split import Encoded
-from raysl.errors import ConfigError
-from raysl.hashing import Int64s
 
 
 class Concat(Source):

@@ -8,10 +8,8 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.ranges import Count, Place, Seed, Within
-from raysl.config.schema import DataConfig
-from raysl.data.source import Source, Split, check_inner, make_source
+from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
 from raysl.data.sources.subset import Subset
-from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 _DRAW = 1101  # part of random keys

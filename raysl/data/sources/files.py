@@ -9,12 +9,10 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.limits import max_file_bytes
-from raysl.data.source import Missing, Rows, Split, runs
+from raysl.data.source import ConfigError, Int64s, Missing, Rows, Split, runs
 from raysl.data.sources.listing import File, composed, list_folder_files, printable, spellings
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded
-from raysl.errors import ConfigError
-from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri, stat_uri, storage_errors
 from raysl.storage.reads import REMOTE_READS, NotRegularFile, TooLarge, read_file
 

@@ -12,8 +12,7 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, runs
+from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, runs
 from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels, renumber
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.label_column import parse_labels
@@ -23,8 +22,6 @@ from raysl.data.sources.parquet_labels import integers
 from raysl.data.sources.part_names import HELD_OUT, parse_part_name
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded
-from raysl.errors import ConfigError
-from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri
 from raysl.storage.foreign import check_listed
 

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from raysl.config.places import ARRAYS, EXTENSIONS
 from raysl.config.ranges import Location
-from raysl.config.schema import DataConfig
-from raysl.data.source import LABELS, Source, Split
+from raysl.data.source import LABELS, ConfigError, DataConfig, Source, Split
 from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import (
     UNREADABLE,
@@ -27,7 +26,6 @@ from raysl.data.sources.listing import (
     printable,
 )
 from raysl.data.sources.part_names import HELD_OUT, group_by_part, held_out_notes, parse_part_name
-from raysl.errors import ConfigError
 from raysl.storage.addresses import join, stat_uri
 
 

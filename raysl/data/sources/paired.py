@@ -6,10 +6,7 @@ from functools import cached_property
 
 from typing_extensions import override
 
-from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, check_inner, make_source
-from raysl.errors import ConfigError
-from raysl.hashing import Int64s
+from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, check_inner, make_source
 
 
 class Paired(Source):

@@ -8,9 +8,8 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import MANIFEST_FILE, Json, check_finished, files_of
-from raysl.data.source import Source, Split
+from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen
 from raysl.data.sources.ingested import IMAGES, IngestedSplit, ingested_splits
 from raysl.data.sources.listing import File, join_some, list_files
@@ -18,7 +17,6 @@ from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
 from raysl.data.sources.part_names import PartFiles, choose_files, held_out_notes
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
-from raysl.errors import ConfigError
 from raysl.storage.addresses import stat_uri
 
 ENDINGS = (".parquet", ".pq")

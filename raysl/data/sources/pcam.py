@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from raysl.data.source import Rows, Split, runs
-from raysl.hashing import Int64s
+from raysl.data.source import Int64s, Rows, Split, runs
 
 CLASSES = ("no tumour", "tumour")
 

@@ -8,9 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.ranges import Images, Within
-from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, runs
-from raysl.errors import ConfigError
+from raysl.data.source import ConfigError, DataConfig, Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 WIDTH, HEIGHT = 640, 427

@@ -7,9 +7,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.ranges import Count, Images, Side, Within
-from raysl.config.schema import DataConfig
-from raysl.data.source import OF_THE_IMAGES, Rows, Source, Split, runs
-from raysl.errors import ConfigError
+from raysl.data.source import OF_THE_IMAGES, ConfigError, DataConfig, Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 

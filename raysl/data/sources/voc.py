@@ -8,10 +8,8 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.config.schema import DataConfig
-from raysl.data.source import Source, Split
+from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.files import FilesSplit, Paths, check_present, file_sizes
-from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.whole import read_whole
 

@@ -13,8 +13,7 @@ from typing_extensions import override
 from raysl.config.component import ASKS_TRUST
 from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
-from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split
+from raysl.data.source import DataConfig, Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels
 from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.part_names import choose_files, held_out_notes

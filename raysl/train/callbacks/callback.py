@@ -1,4 +1,4 @@
-"""Callbacks, which observe a run."""
+"""Callbacks, which observe a run, and the names that the file of a callback needs beside them."""
 
 import inspect
 import logging
@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 from raysl import distributed as dist
 from raysl.components import resolve
-from raysl.config.schema import CallbackConfig, RunConfig
+from raysl.config.schema import CallbackConfig as CallbackConfig
+from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
-from raysl.methods.method import StepOutput
+from raysl.errors import ConfigError as ConfigError
+from raysl.methods.method import StepOutput as StepOutput
 from raysl.plan.plan import TrainPlan
-from raysl.schedule import Step
+from raysl.schedule import Step as Step
 from raysl.train.batches import BatchStream, some_images
 from raysl.train.files import note_event
 from raysl.train.late import Agreement

@@ -10,10 +10,8 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.checkpoint.files import Kept, checkpoint_name
 from raysl.config.ranges import Every
-from raysl.config.schema import CallbackConfig
-from raysl.schedule import Step
 from raysl.storage.folder import Folder
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, Step
 
 
 class CheckpointKeeper(Callback):

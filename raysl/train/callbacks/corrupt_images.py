@@ -9,9 +9,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.decode.corrupt import CorruptLog, Replaced
-from raysl.methods.method import StepOutput
-from raysl.schedule import Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
 from raysl.train.files import CORRUPT_FILE, append, count_broken
 from raysl.train.late import Answer, is_late

@@ -8,10 +8,9 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Every
-from raysl.config.schema import CallbackConfig
 from raysl.errors import RunFailed
 from raysl.schedule import Duration, Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run
 
 
 class EarlyStop(Callback):

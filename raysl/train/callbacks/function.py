@@ -11,11 +11,9 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.components import resolve_function
 from raysl.config.ranges import Every
-from raysl.config.schema import CallbackConfig
 from raysl.errors import RunFailed
-from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
 
 log = logging.getLogger("raysl")
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.methods.method import StepOutput
-from raysl.schedule import Step
 from raysl.storage.records import Damaged, check_types, read_record
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
 from raysl.train.files import METRICS_FILE, STARTUP_FILE, append, note_event
 

@@ -11,9 +11,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
-from raysl.methods.method import StepOutput
-from raysl.schedule import Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 
 FILE = "non_finite.json"
 STEPS = 2  # a GPU's loss is read one step late

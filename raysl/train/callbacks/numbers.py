@@ -13,12 +13,9 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, NotEmpty, Place
-from raysl.config.schema import CallbackConfig
-from raysl.methods.method import StepOutput
 from raysl.process.memory import most_resident, resident
 from raysl.process.screen import duration
-from raysl.schedule import Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, Step, StepOutput
 
 log = logging.getLogger("raysl")
 

@@ -11,12 +11,10 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.data.source import Split
 from raysl.data.stream.loader import ReadBlocks
-from raysl.errors import ConfigError
-from raysl.methods.method import StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
 from raysl.train.batches import plain_blocks
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, ConfigError, Run, StepOutput
 from raysl.train.gradients import AUTOCAST
 from raysl.transforms.view_recipe import ViewRecipe
 

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count
-from raysl.config.schema import CallbackConfig
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run
 
 
 class PreciseBN(Callback):

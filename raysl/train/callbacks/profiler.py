@@ -8,10 +8,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, Place
-from raysl.config.schema import CallbackConfig
-from raysl.methods.method import StepOutput
-from raysl.schedule import Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, Step, StepOutput
 
 ROWS = 30
 

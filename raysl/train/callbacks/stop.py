@@ -9,9 +9,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.errors import StorageError
-from raysl.methods.method import StepOutput
-from raysl.schedule import Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.late import Answer, is_late
 
 log = logging.getLogger("raysl")

@@ -13,9 +13,8 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.process.temporary import temporary_folder
 from raysl.redact import bare_tree
-from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, Step
 
 
 class EventFile:

@@ -15,12 +15,9 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.dump import leaves, to_dict
-from raysl.config.schema import CallbackConfig
-from raysl.errors import ConfigError
 from raysl.redact import bare_tree, redact
-from raysl.schedule import Step
 from raysl.storage.records import Damaged, read_record
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, ConfigError, Run, Step
 from raysl.train.files import TRACKERS_FILE
 
 log = logging.getLogger("raysl")

@@ -9,10 +9,8 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
-from raysl.config.schema import CallbackConfig
-from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
 from raysl.train.callbacks.tensorboard import EventFile
 from raysl.transforms.channels import to_shown
 

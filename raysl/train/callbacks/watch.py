@@ -8,8 +8,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.nn.collapse import COLLAPSE
-from raysl.schedule import Step
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, Step
 from raysl.train.disk import Disk
 
 MUCH = 0.2  # share of the time
