@@ -1,15 +1,14 @@
 """LARC: layer-wise adaptive rate control, the LARS of NVIDIA's apex (apex.parallel.LARC)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from raysl.config.ranges import Momentum, Positive, Within
-from raysl.config.schema import OptimConfig
+from raysl.config.ranges import Positive, Within
 from raysl.optim.layerwise import LayerwiseSGD, norms
+from raysl.optim.sgd import SGD
 
 
 class LARC(LayerwiseSGD):
@@ -26,40 +25,21 @@ class LARC(LayerwiseSGD):
     tensor([3.0000, 3.5000])
     """
 
+    own = ("nesterov", "trust_coefficient", "clip", "eps")
+
     @dataclass(frozen=True, kw_only=True)
-    class Config(OptimConfig):
+    class Config(SGD.Config):
         """Settings of LARC."""
 
         name: str = "larc"
         exclude_norm_and_bias: bool = False
         """Exclude one-dimensional parameters (biases, normalisation) from weight decay and layer-wise scaling."""
-        momentum: Momentum = 0.9
-        """Share of the last update that the next one keeps."""
-        nesterov: bool = False
-        """Use Nesterov's momentum."""
         trust_coefficient: Positive = 0.001
         """Norm of a layer's update as a share of its weights' norm at learning rate 1 (eta in the paper)."""
         clip: bool = False
         """Use the layer's rate only if it is below the learning rate; other layers use the learning rate."""
         eps: Annotated[float, Within(0, 1)] = 1e-8
         """Added to the norms in the denominator of the layer's rate."""
-
-        def __post_init__(self) -> None:
-            if self.nesterov and self.momentum == 0:
-                raise ValueError("nesterov needs a momentum; set optim.momentum=0.9, or optim.nesterov=false")
-
-    def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
-        defaults = {
-            "lr": config.lr,
-            "momentum": config.momentum,
-            "nesterov": config.nesterov,
-            "weight_decay": config.weight_decay,
-            "trust_coefficient": config.trust_coefficient,
-            "clip": config.clip,
-            "eps": config.eps,
-            "layer_scaling": True,
-        }
-        super().__init__(params, defaults)
 
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Return decayed gradients times the rate of their tensor; the rate applies to the decay too."""

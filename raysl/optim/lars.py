@@ -1,6 +1,5 @@
 """LARS: Large Batch Training of Convolutional Networks (You, Gitman and Ginsburg 2017, arXiv 1708.03888)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +26,8 @@ class LARS(LayerwiseSGD):
     tensor([3.0000, 3.5000])
     """
 
+    own = ("trust_coefficient", "separate_norms")
+
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):
         """Settings of LARS."""
@@ -39,18 +40,6 @@ class LARS(LayerwiseSGD):
         separate_norms: bool = False
         """Divide by |g| + weight_decay * |w|, as in the paper, lightly and solo-learn, instead of the norm of the
         sum."""
-
-    def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
-        defaults = {
-            "lr": config.lr,
-            "momentum": config.momentum,
-            "nesterov": False,
-            "weight_decay": config.weight_decay,
-            "trust_coefficient": config.trust_coefficient,
-            "separate_norms": config.separate_norms,
-            "layer_scaling": True,
-        }
-        super().__init__(params, defaults)
 
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Return decayed gradients, scaled to the norm trust_coefficient * |w|, or at most that with separate norms,

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from raysl.config.schema import OptimConfig
 from raysl.optim.plain import Plain, can_fuse
 
 
@@ -20,8 +21,12 @@ class LayerwiseSGD(Plain, ABC):
     found_inf: Tensor | None = None
     """1 if a gradient overflowed, else 0: `torch.amp.GradScaler` sets it for a step."""
 
-    def __init__(self, params: Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
+    own: ClassVar[tuple[str, ...]]
+    """Settings that groups hold beside learning rate, momentum and weight decay."""
+
+    def __init__(self, params: Iterable[dict[str, Any]], config: OptimConfig) -> None:
+        held = {name: getattr(config, name) for name in ("lr", "momentum", "weight_decay", *self.own)}
+        super().__init__(params, {"nesterov": False, "layer_scaling": True} | held)
         every = (parameter for group in self.param_groups for parameter in group["params"])
         self._step_supports_amp_scaling = can_fuse(every)
 
