@@ -15,16 +15,11 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Momentum, QueueSize, Share, Temperature, Width, Within
-from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.losses import at_least_fp32, off_diagonal_squares
 from raysl.methods.checks import check_batch, check_queue, check_two_views
-from raysl.methods.method import Backbone, Batch, ConfigError, Method, Setup, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, OptimConfig, Setup, StepOutput
+from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp, products, unit_columns
 from raysl.nn.encoder import EncoderLayer, position_waves
-from raysl.nn.heads import mlp
-from raysl.nn.moments import products, unit_columns
-from raysl.nn.queue import Queue
 from raysl.optim.groups import split_groups, with_lr_scales
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops

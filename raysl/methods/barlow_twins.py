@@ -13,10 +13,7 @@ from raysl.config.ranges import Amount, Positive, Within
 from raysl.losses import barlow_twins
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.moments import cross_correlation
-from raysl.nn.views import ViewNorm, features_of_views
+from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, cross_correlation, features_of_views, mlp
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -14,9 +14,7 @@ from raysl.config.ranges import Momentum, Share, Width
 from raysl.losses import byol
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

@@ -14,18 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.config.ranges import Amount, Count, Factors, Length, Share, Temperature, Within
-from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.losses import at_least_fp32, soft_cross_entropy
-from raysl.methods.method import Batch, ConfigError, Method, Setup, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, OptimConfig, Setup, StepOutput
 from raysl.methods.patches import grid_side, patch_side, token_backbone
+from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import RotaryPositions, rotation_at
-from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.dino_head import WeightNormed
 from raysl.nn.drop_path import drop_places
-from raysl.nn.ema import Teacher
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
 from raysl.schedule import Duration, Step, cosine, linear_over, progress_after

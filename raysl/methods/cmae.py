@@ -19,9 +19,7 @@ from raysl.methods.checks import check_batch
 from raysl.methods.mae import MAE, Decoder
 from raysl.methods.method import Backbone, Batch, ConfigError, Setup, StepOutput
 from raysl.methods.patches import check_mask_size, grid_side, patch_side
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.schedule import Step, cosine
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import ShiftedCrops

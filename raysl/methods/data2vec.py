@@ -15,12 +15,10 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Length, Momentum, Within
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput, TokenBackbone
 from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.init import init_linear
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
 from raysl.schedule import Duration, Step, linear_over
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.recipes import Crops

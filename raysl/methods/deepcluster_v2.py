@@ -20,11 +20,8 @@ from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, at_least_fp32, cluster_cross_entropy
 from raysl.methods.clusters import Batches, check_clusters, embed_all
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
+from raysl.nn import COLLAPSE, MemoryBank, batch_collapse, mlp, multi_crop
 from raysl.nn.kmeans import kmeans
-from raysl.nn.memory_bank import MemoryBank
-from raysl.nn.views import multi_crop
 from raysl.transforms.recipes import MultiCrop
 
 

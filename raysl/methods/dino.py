@@ -15,10 +15,7 @@ from raysl.config.ranges import Length, Momentum, Share, Temperature
 from raysl.losses import dino
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.dino_head import Centre, DINOHead, HeadConfig
-from raysl.nn.ema import Teacher
-from raysl.nn.views import multi_crop
+from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse, multi_crop
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.recipes import AsymmetricMultiCrop
 

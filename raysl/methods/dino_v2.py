@@ -15,12 +15,9 @@ from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.losses import dino, koleo, masked_prediction
 from raysl.methods.checks import check_some_views
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput, TokenBackbone
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.dino_head import DINOHead, HeadConfig, NestedHead
-from raysl.nn.ema import Teacher
+from raysl.nn import COLLAPSE, DINOHead, HeadConfig, NestedHead, Teacher, batch_collapse
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over

@@ -20,13 +20,10 @@ from raysl.config.ranges import Amount, Every, Length, Location, Share, Side, Wi
 from raysl.losses import dino, gram
 from raysl.methods.dino_v2 import DINOv2
 from raysl.methods.franca import Franca
-from raysl.methods.method import Batch, ConfigError, Setup
+from raysl.methods.method import Backbone, Batch, ConfigError, Setup, TokenBackbone
 from raysl.methods.patches import patch_side
 from raysl.methods.teachers import read_teacher
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE
-from raysl.nn.dino_head import DINOHead, HeadConfig
-from raysl.nn.ema import Teacher
+from raysl.nn import COLLAPSE, DINOHead, HeadConfig, Teacher
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
 from raysl.transforms.recipes import AsymmetricMultiCrop

@@ -16,9 +16,7 @@ from raysl.config.ranges import Amount, Area, Positive, Width, Within
 from raysl.losses import at_least_fp32, coding_rate
 from raysl.methods.checks import check_batch
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.views import features_of_views
+from raysl.nn import COLLAPSE, batch_collapse, features_of_views, mlp
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import Crops

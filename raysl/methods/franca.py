@@ -19,7 +19,7 @@ from raysl.losses import dino, masked_prediction
 from raysl.methods.dino_v2 import DINOv2
 from raysl.methods.method import ConfigError, Setup
 from raysl.methods.patches import block_mask
-from raysl.nn.dino_head import HeadConfig, NestedHead
+from raysl.nn import HeadConfig, NestedHead
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.transforms.inverse_block import CyclicMask
 from raysl.transforms.masking import Mask

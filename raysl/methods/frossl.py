@@ -12,10 +12,7 @@ from raysl.config.ranges import Amount, Width
 from raysl.losses import frossl
 from raysl.methods.checks import check_batch
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.moments import products, unit_columns
-from raysl.nn.views import ViewNorm, features_of_views
+from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, features_of_views, mlp, products, unit_columns
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -13,12 +13,9 @@ from torch import Tensor
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.losses import ibot
 from raysl.methods.checks import check_some_views
-from raysl.methods.method import Batch, Method, MethodConfig, Setup, StepOutput
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput, TokenBackbone
 from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.dino_head import Centre, DINOHead, HeadConfig
-from raysl.nn.ema import Teacher
+from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.masking import BlockMask

@@ -19,14 +19,12 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Areas, Count, Factors, Place, Share, Within
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Batch, Method, MethodConfig, Setup, StepOutput
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput, TokenBackbone, visible_places
 from raysl.methods.patches import check_context, check_width, multi_block_mask, token_backbone
+from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.attention import Block
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
 from raysl.schedule import Step, linear
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.recipes import Crops

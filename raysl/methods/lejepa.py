@@ -17,9 +17,7 @@ from raysl.config.ranges import Amount, Area, Areas, LocalSide, Share, Width, Wi
 from raysl.losses import at_least_fp32, characteristic_sums, epps_pulley
 from raysl.methods.checks import check_batch, check_some_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.views import multi_crop
+from raysl.nn import COLLAPSE, batch_collapse, mlp, multi_crop
 from raysl.transforms.recipes import MultiCrop
 
 

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from raysl.components import resolve
 from raysl.config.schema import MethodConfig as MethodConfig
-from raysl.config.schema import OptimConfig
+from raysl.config.schema import OptimConfig as OptimConfig
 from raysl.data.batch import Batch as Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.errors import ConfigError as ConfigError
 from raysl.nn.backbones.backbone import Backbone as Backbone
+from raysl.nn.backbones.backbone import TokenBackbone as TokenBackbone
+from raysl.nn.backbones.backbone import visible_places as visible_places
 from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup as Setup

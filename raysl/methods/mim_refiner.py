@@ -20,12 +20,9 @@ from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue
 from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import check_small_views, grid_side, token_backbone
+from raysl.nn import COLLAPSE, Queue, batch_collapse, mlp, multi_crop
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.queue import Queue
-from raysl.nn.views import multi_crop
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
 

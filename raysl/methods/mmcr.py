@@ -16,10 +16,7 @@ from raysl.config.ranges import Amount, Share, Width
 from raysl.losses import at_least_fp32, mmcr
 from raysl.methods.checks import check_batch
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
-from raysl.nn.views import features_of_views
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, features_of_views, mlp
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -14,11 +14,8 @@ from raysl import distributed as dist
 from raysl.config.ranges import Share, Temperature, Width, Within
 from raysl.losses import at_least_fp32, batch_info_nce
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
+from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput, TokenBackbone
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

@@ -15,15 +15,12 @@ from torch.nn import functional as F
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
-from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Batch, ConfigError, Method, Setup, StepOutput
+from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, OptimConfig, Setup, StepOutput
 from raysl.methods.patches import check_small_views, grid_side, patch_side, token_backbone
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
 from raysl.schedule import Step, linear

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import torch
 
 from raysl.losses import negative_cosine
-from raysl.methods.method import Batch, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput, TokenBackbone
 from raysl.methods.patches import grid_side, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms.recipes import Crops
 

@@ -17,8 +17,7 @@ from raysl.losses import at_least_fp32, byol
 from raysl.methods.byol import BYOL
 from raysl.methods.checks import check_queue
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.queue import Queue
+from raysl.nn import COLLAPSE, Queue, batch_collapse
 
 
 class NNBYOL(BYOL):

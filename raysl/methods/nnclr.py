@@ -15,9 +15,7 @@ from raysl.config.ranges import QueueSize, Temperature, Width
 from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.queue import Queue
+from raysl.nn import COLLAPSE, Queue, batch_collapse, mlp
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -17,8 +17,7 @@ from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_queue
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.simsiam import SimSiam
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.queue import Queue
+from raysl.nn import COLLAPSE, Queue, batch_collapse
 
 
 class NNSiam(SimSiam):

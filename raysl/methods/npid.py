@@ -15,8 +15,7 @@ from raysl import distributed as dist
 from raysl.config.ranges import Count, Momentum, Temperature, Width
 from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm, self_normalised_nce
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.memory_bank import MemoryBank
+from raysl.nn import COLLAPSE, MemoryBank, batch_collapse
 from raysl.transforms.recipes import Crops
 
 

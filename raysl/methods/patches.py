@@ -1,8 +1,7 @@
 """Patches and their masks, for methods on ViTs, and the checks of these methods before a process starts."""
 
 from raysl.config.sizes import find_size_setting
-from raysl.methods.method import ConfigError, Setup
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.methods.method import Backbone, ConfigError, Setup, TokenBackbone
 from raysl.nn.backbones.vit import ViT
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.multi_block import MultiBlockMask

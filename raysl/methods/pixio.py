@@ -13,9 +13,8 @@ from torch import nn
 
 from raysl.config.ranges import Within
 from raysl.methods.mae import MAE, Decoder
-from raysl.methods.method import ConfigError, Setup
+from raysl.methods.method import ConfigError, Setup, TokenBackbone
 from raysl.methods.patches import grid_side, patch_side
-from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import Crops
 

@@ -16,11 +16,8 @@ from raysl.config.ranges import Momentum, QueueSize, Share, Temperature, Width
 from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_queue
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp
 from raysl.nn.batch_norm import in_shuffled_order
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
-from raysl.nn.queue import Queue
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import Crops, NumViews
 from raysl.transforms.view_recipe import ViewRecipe

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from raysl.config.ranges import NotEmpty, Width
-from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.losses import negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
-from raysl.methods.method import Backbone, Batch, Method, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, OptimConfig, Setup, Step, StepOutput
+from raysl.nn import COLLAPSE, batch_collapse, mlp
 from raysl.optim.groups import split_groups
 from raysl.transforms.recipes import Crops
 

@@ -20,11 +20,8 @@ from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32, cluster_cross_entropy
 from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
+from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp
 from raysl.nn.kmeans import kmeans
-from raysl.nn.queue import Queue
 from raysl.process.screen import counted
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import Crops

@@ -14,10 +14,7 @@ from raysl.config.ranges import Within
 from raysl.losses import at_least_fp32, ssl_ey
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.moments import covariances, total_cross_covariance
-from raysl.nn.views import ViewNorm, features_of_views
+from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, covariances, features_of_views, mlp, total_cross_covariance
 from raysl.transforms.recipes import AsymmetricCrops
 
 

@@ -17,11 +17,8 @@ from raysl.config.ranges import Adapts, Count, Length, NotEmpty, Place, Temperat
 from raysl.losses import at_least_fp32, swapped_prediction
 from raysl.methods.checks import check_some_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import Prototypes, mlp
-from raysl.nn.queue import Queue
+from raysl.nn import COLLAPSE, Prototypes, Queue, batch_collapse, mlp, multi_crop
 from raysl.nn.sinkhorn import sinkhorn
-from raysl.nn.views import multi_crop
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import MultiCrop
 

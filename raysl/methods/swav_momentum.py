@@ -17,9 +17,7 @@ from raysl.config.ranges import Length, Momentum
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, Setup
 from raysl.methods.swav import SwAV
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import Prototypes
-from raysl.nn.views import multi_crop
+from raysl.nn import Prototypes, Teacher, multi_crop
 from raysl.schedule import Duration, Step
 
 

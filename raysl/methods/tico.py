@@ -16,10 +16,7 @@ from raysl.config.ranges import Amount, Momentum, Width
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.ema import Teacher
-from raysl.nn.heads import mlp
-from raysl.nn.moments import products
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp, products
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

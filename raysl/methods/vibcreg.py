@@ -14,8 +14,7 @@ from raysl.config.ranges import Amount, Count, Within
 from raysl.losses import VICRegLoss, vibcreg
 from raysl.methods.method import Backbone, ConfigError, Setup
 from raysl.methods.vicreg import VICReg
-from raysl.nn.heads import mlp
-from raysl.nn.iter_norm import IterNorm
+from raysl.nn import IterNorm, mlp
 from raysl.transforms.recipes import AsymmetricCrops
 
 

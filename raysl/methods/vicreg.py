@@ -14,10 +14,7 @@ from raysl.config.ranges import Amount, Within
 from raysl.losses import VICRegLoss, at_least_fp32, vicreg
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.moments import covariances
-from raysl.nn.views import ViewNorm, features_of_views
+from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, covariances, features_of_views, mlp
 from raysl.transforms.recipes import AsymmetricCrops
 
 

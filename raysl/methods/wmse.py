@@ -15,9 +15,7 @@ from raysl import distributed as dist
 from raysl.config.ranges import Width, Within
 from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.nn.heads import mlp
-from raysl.nn.views import ViewNorm, features_of_views
+from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, features_of_views, mlp
 from raysl.transforms.device import to_device
 from raysl.transforms.recipes import Crops
 
