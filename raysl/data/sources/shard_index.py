@@ -20,7 +20,7 @@ from pyarrow import fs
 from raysl.config.places import ARRAYS, IMAGES, is_hidden
 from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
-from raysl.data.sources.shard_summaries import Summary, from_bytes, read_summaries, to_bytes, write_summaries
+from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -104,7 +104,8 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
     def summarize(given: tuple[Shard, bool]) -> tuple[Summary, bool]:
         index, is_written = _load_or_make(*given, label_key, folder)
         left_out = index.num_left_out, index.left_out, index.num_unread, index.unread
-        return Summary(index.digest, len(index.sizes), *left_out, index.read_units, index.values), is_written
+        units, values = index.read_units.tolist(), list(index.values)
+        return Summary(index.digest, len(index.sizes), *left_out, units, values), is_written
 
     is_local = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in shards)
     pairs = zip(shards, is_stored, strict=True)
@@ -181,7 +182,7 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
             int(stored["num_unread"]),
             str(stored["unread"]),
         )
-        index = ShardIndex(offsets, sizes, labels, keys, *left_out, tuple(from_bytes(stored["values"])))
+        index = ShardIndex(offsets, sizes, labels, keys, *left_out, tuple(json.loads(stored["values"].tobytes())))
         _check(index, shard.num_bytes)
         return index
     except (*_BROKEN, zipfile.BadZipFile, zlib.error) as error:
@@ -212,7 +213,7 @@ def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str |
     content = io.BytesIO()
     np.savez(
         content,
-        **{**vars(index), "values": to_bytes(index.values)},
+        **{**vars(index), "values": np.frombuffer(json.dumps(index.values).encode(), np.uint8)},
         label_key=np.array(label_key or ""),
         image_key=np.array(shard.image_key or ""),
         num_bytes=np.array(shard.num_bytes or -1),

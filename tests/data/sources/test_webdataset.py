@@ -564,7 +564,7 @@ def test_a_start_over_many_shards_reads_one_file_of_summaries(tmp_path: Path, mo
     for number in range(5):
         write(tmp_path / f"train-{number}.tar", samples(range(number, 2 * number + 1)))
     first = source_of(tmp_path).required("train")
-    (stored,) = tmp_path.glob("*.shards.npz")
+    (stored,) = tmp_path.glob("*.shards.json")
     with counted_storage() as storage:
         again = source_of(f"counted://{tmp_path}").required("train")
         assert set(storage.reads) == {str(stored)} or not storage.reads
