@@ -28,7 +28,7 @@ from raysl.data.decode.corrupt import Replaced
 from raysl.data.decode.images import NoValidImage
 from raysl.data.given import describe_unusable, list_images, parse_device, split_images
 from raysl.data.source import Split
-from raysl.data.split import with_background, with_bands
+from raysl.data.split import with_facts
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.redact import redact_uri
@@ -139,7 +139,7 @@ class Predictor:
         for first in range(0, len(given), self.batch_size):
             bands = bands_of(self.data)
             split = split_images(given[first : first + self.batch_size], first, bands)
-            parts.append(self._embed(with_bands(with_background(split, parse_color(self.data.background)), bands)))
+            parts.append(self._embed(with_facts(split, background=parse_color(self.data.background), bands=bands)))
         return torch.cat(parts)
 
     def neighbours(

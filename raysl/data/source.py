@@ -1,7 +1,8 @@
 """The base class of datasets: settings, and the splits that they describe; with the names that a source needs."""
 
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
-from raysl.data.split import with_background, with_bands, with_labels, with_limits
+from raysl.data.split import with_facts, with_labels
 from raysl.errors import ConfigError as ConfigError
 from raysl.hashing import Int64s as Int64s
 from raysl.redact import redact
@@ -54,8 +55,8 @@ class Source(ABC):
             return None
         chosen = with_labels(with_subset(split, self.config, name), self.config.label_type)
         limits = Limits(self.config.max_pixels, self.config.max_file_bytes)
-        ready = with_limits(with_background(chosen, parse_color(self.config.background)), limits)
-        ready = with_bands(ready, bands_of(self.config))
+        background, bands = parse_color(self.config.background), bands_of(self.config)
+        ready = with_facts(chosen, background=background, bands=bands, limits=limits)
         if ready.bands is not None:
             check_bands(ready)
         return ready
@@ -105,14 +106,14 @@ def check_inner(config: DataConfig, where: str) -> None:
     """
     declared = {field.name: field for field in fields(type(config))}
     for common in fields(DataConfig):
-        field = declared[common.name]
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        if not _is_of_the_images(field) and getattr(config, field.name) != default:
-            raise ConfigError(f"{where}: {field.name} has no effect there; set data.{field.name} instead")
+        own = declared[common.name]
+        default = own.default_factory() if own.default_factory is not MISSING else own.default
+        if not _is_of_the_images(own) and getattr(config, own.name) != default:
+            raise ConfigError(f"{where}: {own.name} has no effect there; set data.{own.name} instead")
 
 
-def _is_of_the_images(field: Field[Any]) -> bool:
-    return field.name in _OF_THE_IMAGES or bool(field.metadata.get("of_the_images", False))
+def _is_of_the_images(setting: Field[Any]) -> bool:
+    return setting.name in _OF_THE_IMAGES or bool(setting.metadata.get("of_the_images", False))
 
 
 def make_source(config: DataConfig) -> Source:
@@ -120,3 +121,24 @@ def make_source(config: DataConfig) -> Source:
     source = resolve("source", config.name)(config)
     assert isinstance(source, Source)
     return source
+
+
+class Combined(Source):
+    """Base of sources that take their images from other sources."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """The sources."""
+
+        sources: dict[str, DataConfig] = field(default_factory=dict)
+        """Settings of each source, by a name of your choice: {a: {name: image_folder, path: ...}, b: ...}. For `drawn`
+        it is one source."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            for name, config in self.sources.items():
+                check_inner(config, f"sources.{name}")
+
+    @cached_property
+    def _sources(self) -> dict[str, Source]:
+        return {key: make_source(config) for key, config in self.config.sources.items()}

@@ -157,30 +157,12 @@ def joined_digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] if any(parts) else ""
 
 
-def with_background(split: Split, background: Color | None) -> Split:
-    """Return the split with another background for its transparent images."""
-    if split.background == background:
+def with_facts(split: Split, **facts: Any) -> Split:
+    """Return the split with other `background`, `bands` or `limits`."""
+    if all(getattr(split, name) == value for name, value in facts.items()):
         return split
     split = copy(split)
-    split.background = background
-    return split
-
-
-def with_bands(split: Split, bands: Bands | None) -> Split:
-    """Return the split with images of other channels."""
-    if split.bands == bands:
-        return split
-    split = copy(split)
-    split.bands = bands
-    return split
-
-
-def with_limits(split: Split, limits: Limits) -> Split:
-    """Return the split with other limits on what one image may cost."""
-    if split.limits == limits:
-        return split
-    split = copy(split)
-    split.limits = limits
+    vars(split).update(facts)
     return split
 
 
@@ -212,20 +194,30 @@ def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:
     return np.array([size] * whole + [rest] * (rest > 0), np.int64)
 
 
-class _Relabelled(Split):
+class Over(Split):
+    """A split whose images are some or all of those of another one."""
+
+    split: Split
+
+    def take_over(self, split: Split) -> None:
+        """Take everything but the fingerprint and the units from the other split."""
+        self.split = split
+        self.inner = (split,)
+        for name in ("classes", "is_random_access", "is_multilabel", "num_sources", "num_validation", "notes"):
+            setattr(self, name, getattr(split, name))
+        self.background, self.bands, self.limits = split.background, split.bands, split.limits
+
+
+class _Relabelled(Over):
     """A split whose labels are not classes: the index of each sample, or 0."""
 
     def __init__(self, split: Split, is_index: bool) -> None:
-        self.split = split
+        self.take_over(split)
         self.is_index = is_index
         self.unit_sizes = split.unit_sizes
         self.fingerprint = split.fingerprint
         self.classes = ()
-        self.is_random_access = split.is_random_access
-        self.num_sources = split.num_sources
-        self.num_validation = split.num_validation
-        self.notes = split.notes
-        self.inner = (split,)
+        self.is_multilabel = False
 
     def content(self) -> Mapping[str, str]:
         return {name: digest for name, digest in self.split.content().items() if not name.startswith(LABELS)}

@@ -22,7 +22,7 @@ from raysl.data.batch import Batch
 from raysl.data.decode.bands import Bands, bands_of
 from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
 from raysl.data.source import make_source
-from raysl.data.split import Split, with_background, with_bands
+from raysl.data.split import Split, with_facts
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -97,8 +97,8 @@ def views(
         ConfigError: if an image, a label or a setting is wrong.
     """
     run_config(config)
-    split = with_background(_make_split(config, images, labels), parse_color(config.data.background))
-    split = with_bands(split, bands_of(config.data))
+    background, bands = parse_color(config.data.background), bands_of(config.data)
+    split = with_facts(_make_split(config, images, labels), background=background, bands=bands)
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     if line := describe_adapted(config, setup.as_written, split.num_samples):
         log.info(line)

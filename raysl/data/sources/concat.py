@@ -2,18 +2,18 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from typing_extensions import override
 
-from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, check_inner, make_source
+from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 from raysl.data.sources.listing import composed
 from raysl.data.split import Encoded
 
 
-class Concat(Source):
+class Concat(Combined):
     """The images of several sources, one source after another.
 
     Classes of the same name are one class; they are numbered in the order in which the sources name them. In
@@ -25,17 +25,10 @@ class Concat(Source):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(DataConfig):
+    class Config(Combined.Config):
         """The sources."""
 
         name: str = "concat"
-        sources: dict[str, DataConfig] = field(default_factory=dict)
-        """Settings of each source, by a name of your choice: {a: {name: image_folder, path: ...}, b: ...}."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name, config in self.sources.items():
-                check_inner(config, f"sources.{name}")
 
     @override
     def split(self, name: str) -> Split | None:
@@ -44,18 +37,12 @@ class Concat(Source):
         classes = _union(self._train)
         if name == "train":
             return _ConcatSplit(self._train, classes)
-        splits = [source.optional(name) for source in self._sources]
-        parts = {key: split for key, split in zip(self.config.sources, splits, strict=True) if split is not None}
+        parts = {key: split for key, source in self._sources.items() if (split := source.optional(name)) is not None}
         return _ConcatSplit(parts, classes) if parts else None
 
     @cached_property
-    def _sources(self) -> list[Source]:
-        return [make_source(config) for config in self.config.sources.values()]
-
-    @cached_property
     def _train(self) -> dict[str, Split]:
-        keys = self.config.sources
-        return {key: source.required("train") for key, source in zip(keys, self._sources, strict=True)}
+        return {key: source.required("train") for key, source in self._sources.items()}
 
 
 def _union(parts: dict[str, Split]) -> tuple[str, ...]:

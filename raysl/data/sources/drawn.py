@@ -1,6 +1,6 @@
 """Training images drawn from another dataset, for few of them or for parts that it does not have."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -8,14 +8,14 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.ranges import Count, Place, Seed, Within
-from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
+from raysl.data.source import Combined, ConfigError, Source, Split
 from raysl.data.sources.subset import Subset
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 _DRAW = 1101  # part of random keys
 
 
-class Drawn(Source):
+class Drawn(Combined):
     """Training images drawn from those of another source. Held out are that source's own held-out images, or all images
     that were not drawn where it has none.
 
@@ -24,12 +24,10 @@ class Drawn(Source):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(DataConfig):
+    class Config(Combined.Config):
         """The images, and how many to draw."""
 
         name: str = "drawn"
-        sources: dict[str, DataConfig] = field(default_factory=dict)
-        """Settings of one source, by a name of your choice: {all: {name: image_folder, path: ...}}."""
         per_class: Count | None = None
         """Training images of each class, as Caltech-101 has 30."""
         share: Annotated[float, Within(0, 1, above=True)] | None = None
@@ -40,11 +38,6 @@ class Drawn(Source):
         """How many of `num` are from the published validation images, if the source has some."""
         draw_seed: Seed = 0
         """Another one draws other images."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name, config in self.sources.items():
-                check_inner(config, f"sources.{name}")
 
     @override
     def split(self, name: str) -> Split | None:
@@ -61,8 +54,7 @@ class Drawn(Source):
     def _source(self) -> Source:
         if len(self.config.sources) != 1:
             raise ConfigError("drawn needs data.sources=, one source: {all: {name: image_folder, path: ...}}")
-        (config,) = self.config.sources.values()
-        return make_source(config)
+        return next(iter(self._sources.values()))
 
     @cached_property
     def _whole(self) -> Split:

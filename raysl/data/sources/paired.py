@@ -1,15 +1,14 @@
 """Several datasets side by side: sample i has the i-th image of each."""
 
 import hashlib
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
-from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, check_inner, make_source
+from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 
 
-class Paired(Source):
+class Paired(Combined):
     """Corresponding images of several sources of the same length: colour and depth, photograph and sketch.
 
     Labels are those of the first source, images of the others are its rows' `partners`. There are held-out images if
@@ -20,17 +19,10 @@ class Paired(Source):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(DataConfig):
+    class Config(Combined.Config):
         """The sources."""
 
         name: str = "paired"
-        sources: dict[str, DataConfig] = field(default_factory=dict)
-        """Settings of each source, by a name of your choice: {colour: {name: image_folder, path: ...}, depth: ...}."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name, config in self.sources.items():
-                check_inner(config, f"sources.{name}")
 
     @override
     def split(self, name: str) -> Split | None:
@@ -42,10 +34,6 @@ class Paired(Source):
             return _PairedSplit({key: source.required(name) for key, source in self._sources.items()})
         parts = {key: split for key, source in self._sources.items() if (split := source.optional(name)) is not None}
         return _PairedSplit(parts) if len(parts) == len(self._sources) else None
-
-    @cached_property
-    def _sources(self) -> dict[str, Source]:
-        return {key: make_source(config) for key, config in self.config.sources.items()}
 
 
 class _PairedSplit(Split):

@@ -12,7 +12,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.sources.listing import composed
 from raysl.data.sources.lists import read_list
 from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
-from raysl.data.split import Rows, Split, runs
+from raysl.data.split import Over, Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_text, permutation
 
@@ -78,7 +78,7 @@ def sample_of(split: Split, most: int) -> Split:
     return split if split.num_samples <= most else Subset(split, sample_rows(split, most))
 
 
-class Subset(Split):
+class Subset(Over):
     """Some rows of a split, numbered from 0.
 
     Args:
@@ -88,20 +88,11 @@ class Subset(Split):
     """
 
     def __init__(self, split: Split, rows: Int64s, key: str | None = None, is_in_units: bool = False) -> None:
-        self.split = split
+        self.take_over(split)
         self.rows = rows
         self.unit_sizes = self.read_units if is_in_units else runs(len(rows))
         self.fingerprint = f"{split.fingerprint}:{key or hashlib.sha256(rows.tobytes()).hexdigest()[:16]}"
-        self.classes = split.classes
-        self.is_random_access = split.is_random_access
-        self.is_multilabel = split.is_multilabel
-        self.num_sources = split.num_sources
         self.num_validation = int((rows >= split.num_samples - split.num_validation).sum())
-        self.notes = split.notes
-        self.background = split.background
-        self.bands = split.bands
-        self.limits = split.limits
-        self.inner = (split,)
 
     @property
     @override
