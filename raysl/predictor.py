@@ -1,6 +1,5 @@
 """Use of a trained network: features, neighbours and class probabilities of images (`raysl.Predictor`)."""
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,12 +29,11 @@ from raysl.data.given import describe_unusable, list_images, parse_device, split
 from raysl.data.source import Split
 from raysl.data.split import with_facts
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.methods.method import Method
 from raysl.redact import redact_uri
 from raysl.train.files import count_broken
 from raysl.train.state import TrainState, setup_of
-
-log = logging.getLogger("raysl")
 
 if TYPE_CHECKING:
     from PIL.Image import Image

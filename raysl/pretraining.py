@@ -1,6 +1,5 @@
 """Pre-training from settings to a measured checkpoint."""
 
-import logging
 import shlex
 import sys
 import threading
@@ -16,6 +15,7 @@ from raysl.checkpoint.files import SETTINGS_FILE
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.errors import Stopped as Stopped
+from raysl.log import log
 from raysl.redact import redact, redact_uri
 from raysl.report.contents import Score, online_names
 from raysl.report.summary import readable, score_table
@@ -30,8 +30,6 @@ from raysl.train.files import CORRUPT_FILE, STARTUP_FILE, parse_startup
 
 if TYPE_CHECKING:
     import pandas as pd
-
-log = logging.getLogger("raysl")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

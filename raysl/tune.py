@@ -1,7 +1,6 @@
 """Runs of raysl as trials of a user's Ray Tune: `Tuner(raysl.tune.trainable(config), param_space=...)`."""
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
+from raysl.log import log
 from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
@@ -39,8 +39,6 @@ from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.files import METRICS_FILE
-
-log = logging.getLogger("raysl")
 
 POINTER_FILE = "raysl.json"
 KEPT_CHECKPOINTS = 4

@@ -1,6 +1,5 @@
 """Weighted k-nearest-neighbour classification (Wu et al. 2018, arXiv 1805.01978, section 3.4)."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -19,8 +18,7 @@ from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within
 from raysl.config.schema import MAY_CHANGE, BenchmarkConfig
 from raysl.errors import ConfigError
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 Weights = Literal["exp", "uniform", "inverse"]
 

@@ -1,6 +1,5 @@
 """Linear classification of cached features, with the best of a grid of learning rates (DINOv2, arXiv 2304.07193)."""
 
-import logging
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated
@@ -16,8 +15,7 @@ from raysl.benchmarks.classifiers.scaling import Normalize, Scaling, device_for
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 
 class Linear(Benchmark):

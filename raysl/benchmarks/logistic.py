@@ -1,6 +1,5 @@
 """Multinomial logistic regression on cached features by L-BFGS (DINOv2, arXiv 2304.07193; low-shot of VISSL)."""
 
-import logging
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -27,8 +26,7 @@ from raysl.benchmarks.low_shot import fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 
 class Logistic(Benchmark):

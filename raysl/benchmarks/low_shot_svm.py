@@ -1,6 +1,5 @@
 """Linear support vector machines on a few images a class (Goyal et al. 2019, arXiv 1905.01235, section 5.1)."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -28,8 +27,7 @@ from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_words, permutation
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 _POSITIVES, _NEGATIVES = 103, 104  # part of random keys
 

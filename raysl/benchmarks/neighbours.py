@@ -1,6 +1,5 @@
 """Exact nearest neighbours in chunks, by torch or faiss."""
 
-import logging
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 Backend = Literal["auto", "torch", "faiss"]
 Similarity = Literal["cosine", "dot", "euclidean"]

@@ -1,6 +1,5 @@
 """Image retrieval: images of the same class among labelled images, or of the same object in datasets for that."""
 
-import logging
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -26,8 +25,7 @@ from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, Location, NotEmpty, Side, Width, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 NUM_PICTURED = 8
 """Queries that the page shows."""

@@ -1,6 +1,5 @@
 """Linear support vector machines on frozen features, by average precision (Goyal et al. 2019, arXiv 1905.01235)."""
 
-import logging
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -35,8 +34,7 @@ from raysl.config.component import MAY_CHANGE
 from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 
 class SVM(Benchmark):

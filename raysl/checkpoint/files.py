@@ -6,7 +6,6 @@ lists size and SHA-256 of every other file, which are compared whenever a file i
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -16,13 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.process.temporary import temporary_folder
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged as Damaged
 from raysl.storage.records import check_types, read_record
 from raysl.trained import is_trained, trained_hint, unpacked
-
-log = logging.getLogger("raysl")
 
 FORMAT = 1
 META_FILE = "meta.json"

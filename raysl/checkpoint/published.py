@@ -1,7 +1,6 @@
 """Weights that a new run begins with: those of another run (`method.weights`), or published ones
 (`backbone.pretrained`)."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,10 @@ from torch import nn
 from raysl.checkpoint.weights import Weights, adapted_by, is_counter, misfits, parts_of, read_weights
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.published import Published
-
-log = logging.getLogger("raysl")
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """`raysl plan`."""
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up, show_json
+from raysl.log import log
 from raysl.process.screen import counted
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from raysl.plan.cost import Cost
     from raysl.plan.setup import Setup
     from raysl.runs.prepare import Prepared
-
-log = logging.getLogger("raysl")
 
 Gpu = Annotated[
     str | None,

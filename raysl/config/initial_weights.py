@@ -1,6 +1,5 @@
 """The backbone's settings of the checkpoint that a new run begins with (`method.weights`)."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,10 +9,10 @@ from raysl.config.fields import find
 from raysl.config.files import expand, read
 from raysl.config.stored import check_text
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.redact import redact_tree, redact_uri
 from raysl.trained import FOLDER, is_trained
 
-log = logging.getLogger("raysl")
 _FILE = "run.yaml"
 _LEFT = {
     *("name", "in_channels", "image_size", "freeze", "adapters", "pretrained", "revision", "init"),

@@ -1,7 +1,6 @@
 """Loading a `RunConfig` from a name and `key=value` arguments: base files, overrides and interpolation."""
 
 import dataclasses
-import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,13 +28,13 @@ from raysl.config.sizes import follow_sizes, link_sizes
 from raysl.config.stored import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError, Problems, StorageError
+from raysl.log import log
 from raysl.process.screen import only_errors
 from raysl.redact import each_text
 from raysl.user_files import renamed
 
 NodeT = TypeVar("NodeT")
 ConfigT = TypeVar("ConfigT")
-log = logging.getLogger("raysl")
 
 
 def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

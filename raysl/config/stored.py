@@ -6,7 +6,6 @@ the checkpoint.
 """
 
 import dataclasses
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -15,10 +14,9 @@ import yaml
 
 from raysl.config.component import ASKS_TRUST
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.redact import texts_in
 from raysl.storage.foreign import WITHHELD, problem
-
-log = logging.getLogger("raysl")
 
 MOST_CHARACTERS = 8_000_000
 MOST_LEVELS = 40

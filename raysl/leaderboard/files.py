@@ -1,6 +1,5 @@
 """The files of a leaderboard, written while its sweep runs, and those of a comparison of checkpoints."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +14,9 @@ from raysl.leaderboard.page.axes import Axis
 from raysl.leaderboard.page.comparison import comparison_page
 from raysl.leaderboard.page.importance import Importance, importance
 from raysl.leaderboard.page.page import Extras, neighbours_of, page
+from raysl.log import log
 from raysl.report.contents import RunReport
 from raysl.storage.folder import Folder, outlast
-
-log = logging.getLogger("raysl")
 
 
 @dataclass

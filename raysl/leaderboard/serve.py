@@ -1,6 +1,5 @@
 """`raysl runs --serve`: the page over all runs of a storage, made anew for each look, for this machine alone."""
 
-import logging
 import threading
 import time
 from http import HTTPStatus
@@ -11,8 +10,7 @@ from typing_extensions import override
 
 from raysl.errors import ConfigError
 from raysl.leaderboard.of_runs import RunsPage
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 ADDRESS = "127.0.0.1"
 HOSTS = frozenset({ADDRESS, "localhost"})

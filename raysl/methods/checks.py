@@ -1,14 +1,11 @@
 """Checks that several methods make before a process starts."""
 
-import logging
-
 from raysl.components import resolve
+from raysl.log import log
 from raysl.methods.method import Backbone, ConfigError, Setup
 from raysl.nn.backbones.maps import last_map
 from raysl.nn.classifiers import vector_widths
 from raysl.transforms.recipes import MultiCrop
-
-log = logging.getLogger("raysl")
 
 FEW_IMAGES = 16
 """Batches below this size are worth a warning where a method compares the images of a batch."""

@@ -8,7 +8,6 @@ run. Without either, the pixels of shrunk images are clustered: a mere trial, si
 the pre-trained network.
 """
 
-import logging
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from raysl.config.ranges import Location, NumClusters, Width, Within
 from raysl.data.assignments import read_assignments
 from raysl.hashing import hash_words
+from raysl.log import log
 from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
@@ -25,8 +25,6 @@ from raysl.methods.teachers import read_teacher
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.pooling import RawPixels
 from raysl.transforms.recipes import Crops
-
-log = logging.getLogger("raysl")
 
 
 class ClusterFit(Method):

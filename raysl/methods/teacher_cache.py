@@ -11,7 +11,6 @@ missing. Rows that nobody wrote take no room on file systems with sparse files.
 
 import hashlib
 import json
-import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from raysl.hashing import Int64s
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 DIGEST = 16
 ABOUT_FILE = "about.json"

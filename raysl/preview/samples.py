@@ -1,6 +1,5 @@
 """Some samples of a dataset and all views that a method would get of them, as pictures."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,13 +14,12 @@ from raysl.data.sources.sample import sample_rows
 from raysl.data.stream.loader import pair_name, pair_seed
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
+from raysl.log import log
 from raysl.report.contents import Pixels
 from raysl.transforms.channels import to_shown
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe
-
-log = logging.getLogger("raysl")
 
 CHOICE = 0x76696577  # separates this draw from others with the same indices
 STRIPES = (225, 60)

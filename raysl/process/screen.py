@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
+from raysl.log import log
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-log = logging.getLogger("raysl")
 
 
 class ToStderr(logging.StreamHandler[TextIO]):

@@ -3,20 +3,18 @@
 Commands load this module before torch and Ray, so it imports neither.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from raysl.log import log
 from raysl.process.screen import console, duration, logging_shown
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
-
-log = logging.getLogger("raysl")
 
 STILL_S = 60.0
 

@@ -1,11 +1,11 @@
 """The section of a run's page with the figures of each benchmark."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any
 
+from raysl.log import log
 from raysl.report.benchmark_figures import (
     curves_figures,
     family_figure,
@@ -19,8 +19,6 @@ from raysl.report.families import families, stages_of
 from raysl.report.html import slug
 from raysl.report.images import retrieved_sheet
 from raysl.report.picture_sections import sheet_figure
-
-log = logging.getLogger("raysl")
 
 DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
 """What values give that are not what a drawing is made of."""

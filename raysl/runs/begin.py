@@ -1,6 +1,5 @@
 """The checkpoint that a start of a run goes on from: its newest one, or one with the weights of another run."""
 
-import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from raysl.components import Classes
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.process.temporary import temporary_folder
 from raysl.process.waiting import enter
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
@@ -23,8 +23,6 @@ from raysl.runs.prepare import Prepared
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.train.state import TrainState, check_resumable
-
-log = logging.getLogger("raysl")
 
 
 def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:

@@ -4,7 +4,6 @@ The file is written again while a start goes on, so that one that is killed coun
 """
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -13,10 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_as
-
-log = logging.getLogger("raysl")
 
 COSTS_FILE = "costs.json"
 WRITE_EVERY_S, WRITE_EVERY_REMOTE_S = 10.0, 60.0

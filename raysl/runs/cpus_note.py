@@ -5,14 +5,12 @@ else the machine does by then.
 """
 
 import json
-import logging
 from dataclasses import asdict
 
+from raysl.log import log
 from raysl.process.cpus import Cpus, CpuTime, measure_cpus
 from raysl.runs.folder import RunFolder
 from raysl.storage.records import read_as
-
-log = logging.getLogger("raysl")
 
 CPUS_FILE = "cpus.json"
 

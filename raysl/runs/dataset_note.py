@@ -7,7 +7,6 @@ again, as by a copy, cause a warning. Facts that one of both notes lacks are not
 """
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.plan.plan import TrainPlan
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
@@ -34,8 +34,6 @@ from raysl.storage.folder import Folder
 from raysl.storage.records import read_as
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
-
-log = logging.getLogger("raysl")
 
 DATASET_FILE = "dataset.json"
 

@@ -6,7 +6,6 @@ it and holds its lock.
 """
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -19,6 +18,7 @@ from raysl.config.fields import find
 from raysl.config.load import apply_overrides, stored_settings, stored_tree
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
+from raysl.log import log
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.runs.code_note import claim_code, moved_files, read_code
@@ -28,8 +28,6 @@ from raysl.storage.owner import Owner, is_owned, own_folder
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
 from raysl.user_files import digests
-
-log = logging.getLogger("raysl")
 
 PROBE_FILE = ".probe"  # the driver writes it so that workers can check that they see the same folder
 STOP_FILE = "stop"  # asks the workers to save a checkpoint and stop

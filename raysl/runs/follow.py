@@ -3,7 +3,6 @@
 On a terminal progress is a bar; elsewhere a line each minute, the first and the last one.
 """
 
-import logging
 import math
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from raysl.errors import StorageError
+from raysl.log import log
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import console, duration
 from raysl.process.waiting import Waiting
@@ -24,8 +24,6 @@ from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, Version
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events, parse_startup
-
-log = logging.getLogger("raysl")
 
 RECENT = 20  # logged lines whose step times are averaged
 

@@ -5,7 +5,6 @@ step and the state of callbacks: population based training (Jaderberg et al. 201
 """
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +36,7 @@ from raysl.config.schema import OptimConfig, RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.order import epoch_length
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.optim.build import build_optimizer
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri
@@ -50,8 +50,6 @@ from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 from raysl.train.state import TrainState, check_resumable
-
-log = logging.getLogger("raysl")
 
 MOST_NAMED = 8  # tensors in a message
 SCHEDULED = ("params", "lr", "weight_decay")  # keys of a group that are set before every step

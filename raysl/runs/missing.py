@@ -1,13 +1,11 @@
 """What a run waits for when the cluster has too few nodes for its workers, in a line each minute."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raysl.cluster.resources import WorkerShape
 from raysl.config.schema import TrainConfig
+from raysl.log import log
 from raysl.process.screen import duration
-
-log = logging.getLogger("raysl")
 
 EVERY_S = 60.0
 ROOM_S = 300.0

@@ -5,7 +5,6 @@ import torch. Ray Train's own `TorchConfig` would have the controller, and so ea
 loss, load torch for nothing.
 """
 
-import logging
 import os
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +17,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.util import TrainingFramework
 from typing_extensions import override
 
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 LEAVE_S = 5.0
 """How long workers may take to leave their group; one that hangs does not leave it."""

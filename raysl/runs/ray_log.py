@@ -1,6 +1,5 @@
 """What was lost, told by the driver of a run in a line each; what Ray says about it goes to a file of the run."""
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +9,11 @@ from raysl.cluster.board import Board
 from raysl.cluster.connection import hearing
 from raysl.cluster.losses import describe_message
 from raysl.errors import StorageError
+from raysl.log import log
 from raysl.redact import redact
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
 from raysl.train.files import EVENTS_FILE, event_line, parse_events
-
-log = logging.getLogger("raysl")
 
 RAY_LOG = "ray.log"
 MAX_CHARACTERS = 1_000_000  # of the file

@@ -1,6 +1,5 @@
 """A run from its settings to its last checkpoint, as the driver sees it."""
 
-import logging
 import os
 import signal
 import threading
@@ -21,6 +20,7 @@ from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers
+from raysl.log import log
 from raysl.plan.plan import TrainPlan
 from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.signals import Signals, handling_signals
@@ -49,8 +49,6 @@ from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_co
 
 if TYPE_CHECKING:
     import pandas as pd
-
-log = logging.getLogger("raysl")
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 Where no worker trains (none is there yet, or one is being replaced) there is nothing to save, and the run ends at once.
 """
 
-import logging
 import sys
 import threading
 import time
@@ -13,13 +12,12 @@ from functools import partial
 
 from raysl.cluster.board import Board
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.log import log
 from raysl.process.screen import duration
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.losses import Losses
 from raysl.storage.folder import outlast, without_waiting
-
-log = logging.getLogger("raysl")
 
 PATIENCE_S = 30.0
 """Seconds after which a run that was asked to stop says that it still waits for its workers."""

@@ -1,7 +1,6 @@
 """Views of a user's own images for `fit` in a notebook, made as a run makes them of a dataset."""
 
 import itertools
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from raysl.data.split import Split, with_facts
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.log import log
 from raysl.plan.adapt import describe_adapted
 from raysl.plan.setup import Setup
 from raysl.runs.prepare import check_views, make_loader
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Picture = Tensor | np.ndarray | Image | bytes | str | os.PathLike[str]
     Pictures = Sequence[Picture] | Tensor | np.ndarray | str | os.PathLike[str]
-
-log = logging.getLogger("raysl")
 
 
 @overload

@@ -1,7 +1,6 @@
 """Folders, local or remote, and patience with a storage that fails."""
 
 import hashlib
-import logging
 import os
 import time
 import uuid
@@ -16,11 +15,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import RunFailed, StorageError
+from raysl.log import log
 from raysl.storage import s3
 from raysl.storage.addresses import absolute, join, open_uri, split_query, storage_errors
 from raysl.storage.reads import file_errors, fsspec_client, is_object_store, refusal, retrying
-
-log = logging.getLogger("raysl")
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ nobody. Clocks of other machines are trusted to within `OwnerTimes.clock_error_s
 
 import fcntl
 import json
-import logging
 import math
 import os
 import re
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import TextIO
 
 from raysl.errors import ConfigError, RunFailed, RunInUse
+from raysl.log import log
 from raysl.process.environment import submission_id
 from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once
@@ -39,8 +39,6 @@ from raysl.storage.folder import Folder, Version
 from raysl.storage.notes import Notes, Unconditional
 from raysl.storage.reads import NotRegularFile
 from raysl.storage.records import Damaged, from_record, read_record
-
-log = logging.getLogger("raysl")
 
 OWNER_FILE = re.compile(r"\.lock-(\d{6,})")
 BEAT_PREFIX = ".beat-"

@@ -1,7 +1,6 @@
 """Reads of files that survive short failures of a network."""
 
 import errno
-import logging
 import os
 import stat
 import sys
@@ -18,8 +17,7 @@ from pyarrow import fs
 
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -1,6 +1,5 @@
 """The files of a sweep's leaderboard, written while it runs."""
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +8,8 @@ from raysl.errors import ConfigError
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import LeaderboardFiles
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.log import log
 from raysl.storage.folder import Folder, outlast, without_waiting
-
-log = logging.getLogger("raysl")
 
 WRITE_EVERY_S = 5.0
 """Seconds between two writings at least; of a remote folder, two of its looks."""

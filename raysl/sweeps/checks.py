@@ -1,6 +1,5 @@
 """What can be refused before a sweep starts anything."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Problems, did_you_mean
 from raysl.leaderboard.entry import Objective
+from raysl.log import log
 from raysl.process.screen import only_errors
 from raysl.report.contents import is_beside
 from raysl.runs.prepare import prepare
@@ -23,8 +23,6 @@ from raysl.sweeps.schema import COSTS, SweepConfig
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.sweeps.trial import setting
 from raysl.train.state import TrainState
-
-log = logging.getLogger("raysl")
 
 MOST_COMBINATIONS = 10_000
 """Combinations of values that are looked at to see whether a condition can hold."""

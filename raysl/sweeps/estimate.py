@@ -1,6 +1,5 @@
 """Estimates of the time that a sweep takes, from trials that have ended or else from a few steps."""
 
-import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing_extensions import override
 from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
+from raysl.log import log
 from raysl.methods.method import Method, StepOutput
 from raysl.process.screen import only_errors
 from raysl.runs.prepare import prepare
@@ -20,8 +20,6 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
 from raysl.train.reporter import LocalReporter
 from raysl.train.state import TrainState
-
-log = logging.getLogger("raysl")
 
 TIMED_STEPS = 3
 MOST_S = 30.0

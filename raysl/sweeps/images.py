@@ -4,7 +4,6 @@ A trial that goes on is refused by its own run where its images have changed. On
 and its numbers would stand beside those of new trials that were trained on others.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,13 +11,12 @@ from functools import partial
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError, StorageError
+from raysl.log import log
 from raysl.process.screen import counted
 from raysl.runs.dataset_note import DatasetNote
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.record import Record
 from raysl.sweeps.trial import Trial
-
-log = logging.getLogger("raysl")
 
 
 class TrainedImages:

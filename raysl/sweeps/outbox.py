@@ -1,12 +1,10 @@
 """Small files about trials, written as soon as their storage takes them."""
 
-import logging
 from collections.abc import Callable
 
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.storage.folder import without_waiting
-
-log = logging.getLogger("raysl")
 
 
 class Outbox:

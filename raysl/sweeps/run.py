@@ -5,7 +5,6 @@ any other; trials with equal settings are one run. A second start of the same sw
 that have ended, and continues the others: see `Replay`.
 """
 
-import logging
 import shlex
 import sys
 import time
@@ -22,6 +21,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.log import log
 from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder
@@ -49,8 +49,6 @@ from raysl.sweeps.search import RandomSearch, Search
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
 from raysl.sweeps.trial import ALONE, Trial
-
-log = logging.getLogger("raysl")
 
 EPOCHS = "train.epochs"
 

@@ -1,6 +1,5 @@
 """The process of a trial: its run, resumed where it stopped, and the note of its end."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
 from raysl.config.schema import RunConfig
 from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError
+from raysl.log import log
 from raysl.pretraining import Result, pretrain
 from raysl.process.code_errors import explaining_code
 from raysl.report.contents import Score
@@ -23,8 +23,6 @@ from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.files import METRICS_FILE
-
-log = logging.getLogger("raysl")
 
 
 def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None = None) -> Note:

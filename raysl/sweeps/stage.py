@@ -4,13 +4,13 @@ Nothing here waits for a storage that fails. What cannot be read or written is t
 trial's folder delays no other trial.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
+from raysl.log import log
 from raysl.process.screen import duration
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import read_nodes
@@ -20,8 +20,6 @@ from raysl.sweeps.judging import Verdict
 from raysl.sweeps.outbox import Outbox
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
-
-log = logging.getLogger("raysl")
 
 LOOK_EVERY_S = 2.0
 ENDING_S = 20.0

@@ -1,6 +1,5 @@
 """One start of a sweep: it runs the trials that are left, tells how they go, and keeps the leaderboard up to date."""
 
-import logging
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
+from raysl.log import log
 from raysl.process.screen import counted
 from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting
@@ -24,8 +24,6 @@ from raysl.sweeps.view import STARTING, SweepView
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
-
-log = logging.getLogger("raysl")
 
 QUICK_START_S = 15.0
 """Seconds after which a trial that starts may be waiting for nodes."""

@@ -25,6 +25,7 @@ from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.cluster.sent_files import receive_files
 from raysl.errors import RunFailed
+from raysl.log import log
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact
 from raysl.sweeps.record import Record
@@ -32,8 +33,6 @@ from raysl.sweeps.run_trial import measure_checkpoint, run_trial
 from raysl.sweeps.stage import Stage
 from raysl.sweeps.stage_thread import StageThread
 from raysl.sweeps.trial import ParentTrial, Trial
-
-log = logging.getLogger("raysl")
 
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own

@@ -1,6 +1,5 @@
 """How a sweep shows that it goes on: a live table on a terminal, elsewhere a line a minute."""
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -12,9 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from raysl.log import log
 from raysl.process.screen import console, duration
-
-log = logging.getLogger("raysl")
 
 EVERY_S = 60.0
 STARTING, STOPPING, ENDING = "starting", "stopping", "ending"

@@ -1,6 +1,5 @@
 """The batches that `fit` trains on: a stream, or a list that is checked before the first step."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,11 +19,10 @@ from raysl.data.sources.subset import Subset, sample_of
 from raysl.data.stream.blocks import PlainRows
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.plan.plan import TrainPlan
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import ViewRecipe
-
-log = logging.getLogger("raysl")
 
 MOST_READ = 1024
 """Images of a block of a sample, unless their storage has smaller units."""

@@ -1,7 +1,6 @@
 """Writes of training into a folder that may be full, read-only, or gone for a while."""
 
 import errno
-import logging
 import shutil
 import threading
 import time
@@ -11,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raysl.errors import StorageError
+from raysl.log import log
 from raysl.process.screen import duration
 from raysl.storage.folder import FIRST_PAUSE_S, LONGEST_PAUSE_S, Folder, outlast
 from raysl.storage.reads import LASTING, REFUSALS, refusal
 from raysl.train.files import EVENTS_FILE, append, event_line
-
-log = logging.getLogger("raysl")
 
 Action = Callable[[], object]
 

@@ -4,13 +4,12 @@ import logging
 import sys
 import time
 
+from raysl.log import log
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import duration
 from raysl.report.contents import describe_online
 from raysl.schedule import Step
-
-log = logging.getLogger("raysl")
 
 
 class EpochLines:

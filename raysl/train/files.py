@@ -1,7 +1,6 @@
 """Names of the files that training writes into a run's folder, and notes of its events there."""
 
 import json
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -9,10 +8,9 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from raysl.log import log
 from raysl.redact import redact
 from raysl.storage.records import Damaged, check_types, read_record
-
-log = logging.getLogger("raysl")
 
 METRICS_FILE = "metrics.jsonl"
 EVENTS_FILE = "events.jsonl"  # starts and resumes

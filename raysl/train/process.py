@@ -7,11 +7,10 @@ from typing import Any
 from raysl.config.arguments import instance
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.process.environment import environment, environment_text, problems
 from raysl.process.screen import ToStderr
 from raysl.redact import Redacted
-
-log = logging.getLogger("raysl")
 
 
 class _SetupHandler(ToStderr):

@@ -1,6 +1,5 @@
 """Reporters take the checkpoints and metrics of a training. Every rank calls them at the same steps."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
+from raysl.log import log
 from raysl.storage.folder import Folder
-
-log = logging.getLogger("raysl")
 
 Save = Callable[[Path], None]
 

@@ -1,6 +1,5 @@
 """Linear support vector machines of one class against the rest, by liblinear, in pieces that run anywhere."""
 
-import logging
 import warnings
 from dataclasses import dataclass
 
@@ -17,8 +16,7 @@ from raysl.benchmarks.average_precision import Labels, Numbers
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet, missing_negatives
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 CHUNK_ROWS = 4096
 """Rows that are normalised at once."""

@@ -1,6 +1,5 @@
 """One descriptor for an image of any size, from a stage of a network."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,11 +15,10 @@ from raysl.benchmarks.instance_retrieval.whitening import Moments, Whitening
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.storage.folder import Folder
 from raysl.transforms.channels import network_input
-
-log = logging.getLogger("raysl")
 
 Pooling = Literal["rmac", "gem", "mean", "max", "class", "class_gem"]
 MOST_BROKEN = 0.01

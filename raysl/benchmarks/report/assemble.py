@@ -1,6 +1,5 @@
 """Gathers the contents of a run's report: what the run left behind, and pictures of its images."""
 
-import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from raysl.data.decode.images import read_images
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows
 from raysl.hashing import permutation
+from raysl.log import log
 from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
@@ -37,8 +37,6 @@ from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import setup_of
 from raysl.transforms.channels import to_shown
 from raysl.user_files import short_name
-
-log = logging.getLogger("raysl")
 
 MOST_POINTS = 1000
 NUM_QUERIES, NUM_NEIGHBOURS = 10, 8

@@ -1,6 +1,5 @@
 """Measuring a checkpoint: benchmarks to results to a report."""
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +17,9 @@ from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError, Problems
+from raysl.log import log
 from raysl.storage.addresses import cut
 from raysl.storage.folder import PATIENCE_S, Folder, outlast
-
-log = logging.getLogger("raysl")
 
 
 def benchmark(

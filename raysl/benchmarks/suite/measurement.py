@@ -1,6 +1,5 @@
 """One measurement: benchmarks of a checkpoint, stored one by one and then reported."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -29,6 +28,7 @@ from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.log import log
 from raysl.process.screen import duration
 from raysl.process.waiting import enter, narrow
 from raysl.redact import redact_uri
@@ -39,8 +39,6 @@ from raysl.storage.folder import Folder, outlast
 
 if TYPE_CHECKING:
     import pandas as pd
-
-log = logging.getLogger("raysl")
 
 
 @dataclass(frozen=True, repr=False)

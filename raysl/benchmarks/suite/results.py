@@ -5,7 +5,6 @@ result. Images that are not the run's own have a folder of their own in there.
 """
 
 import json
-import logging
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -20,12 +19,11 @@ from raysl.benchmarks.suite.protocols import digest_of, settings_of_result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
+from raysl.log import log
 from raysl.report.contents import Score
 from raysl.report.stored import parse_score, plain
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, from_record, read_record
-
-log = logging.getLogger("raysl")
 
 FORMAT = 2
 RESULTS_FOLDER = "benchmarks"

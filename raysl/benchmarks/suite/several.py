@@ -1,7 +1,6 @@
 """Several checkpoints measured alike, and a page that compares them; a run's checkpoints as they are saved."""
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
 from raysl.leaderboard.files import write_comparison
+from raysl.log import log
 from raysl.plan.plan import TrainPlan
 from raysl.report.contents import RunReport
 from raysl.report.stored import parse_report_json
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder, outlast
-
-log = logging.getLogger("raysl")
 
 POLL_S = 10.0
 """Seconds between two looks for a new checkpoint."""

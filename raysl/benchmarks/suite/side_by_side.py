@@ -1,7 +1,6 @@
 """Benchmarks on features, side by side on the cluster, with a task for each benchmark and network."""
 
 import io
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +30,6 @@ from raysl.process.node_files import forget_node_folders
 from raysl.redact import redact
 from raysl.runs.costs import counting_costs
 from raysl.storage.folder import Folder, outlast
-
-log = logging.getLogger("raysl")
 
 FORGET_S = 30.0
 """Seconds to wait until all nodes have deleted what their processes shared; a later command deletes the rest."""

@@ -1,7 +1,6 @@
 """Suites: benchmarks on several datasets with one average, each a YAML file of names, images, metrics and settings."""
 
 import difflib
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,7 @@ from raysl.config.files import expand, packaged_folder, read_file
 from raysl.config.schema import DataConfig
 from raysl.data.source import make_source
 from raysl.errors import ConfigError
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 FOLDER = "suite"
 ROOT = "RAYSL_DATA"

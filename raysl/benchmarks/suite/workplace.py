@@ -4,7 +4,6 @@ The first one at a checkpoint has `features/` and `work/` beside the results, an
 was cut off has left. One that comes while it is at work has a folder of its own, which goes when it ends.
 """
 
-import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from raysl.errors import RunFailed, RunInUse
+from raysl.log import log
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import own_folder
-
-log = logging.getLogger("raysl")
 
 FEATURES_FOLDER, WORK_FOLDER = "features", "work"
 OWN = "process-"

@@ -6,7 +6,6 @@ It is a run like any other, in the benchmark's folder: one that was interrupted 
 import dataclasses
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,8 +39,6 @@ from raysl.optim.sgd import SGD
 from raysl.redact import bare_tree
 from raysl.schedule import Duration
 from raysl.transforms.recipes import Crops
-
-log = logging.getLogger("raysl")
 
 MACHINE = (
     "device", "threads", "cpus_per_worker", "gpus_per_worker", "max_failures", "precision", "fp32_products",

@@ -3,7 +3,6 @@
 That is kept in the folder of the run when it is done, and its checkpoints go.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint.files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
+from raysl.log import log
 from raysl.methods.supervised import Supervised
 from raysl.nn.classifiers import StageHead
 from raysl.process.screen import counted
@@ -31,8 +31,6 @@ from raysl.storage.folder import outlast
 
 if TYPE_CHECKING:
     from raysl.runs.run import TrainedRun
-
-log = logging.getLogger("raysl")
 
 
 @dataclass(frozen=True)

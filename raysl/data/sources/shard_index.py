@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import logging
 import re
 import zipfile
 import zlib
@@ -24,12 +23,11 @@ from raysl.data.sources.shard_summaries import Summary, read_summaries, write_su
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.log import log
 from raysl.storage.addresses import join, open_uri, storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
 from raysl.storage.records import fits
-
-log = logging.getLogger("raysl")
 
 ENDING, ENDING_ARRAYS = ".index.npz", ".arrays.index.npz"  # the latter where arrays are images too
 SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # the key of a sample, and the kind of the file

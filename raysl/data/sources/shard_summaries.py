@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raysl.data.sources.shards import Shard
 from raysl.errors import ConfigError
+from raysl.log import log
 from raysl.storage.folder import Folder
-
-log = logging.getLogger("raysl")
 
 MANY = 100  # shards whose summaries are worth a file
 ENDING = ".shards.json"

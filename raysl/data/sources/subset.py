@@ -1,7 +1,6 @@
 """Subsets of a split: listed images, an even share, equal shares of the classes, or a random draw."""
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from functools import cache
 
@@ -15,8 +14,7 @@ from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_row
 from raysl.data.split import Over, Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_text, permutation
-
-log = logging.getLogger("raysl")
+from raysl.log import log
 
 MOST_TIMES = 4.0
 """Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,

@@ -1,7 +1,6 @@
 """Callbacks, which observe a run, and the names that the file of a callback needs beside them."""
 
 import inspect
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from raysl.config.schema import CallbackConfig as CallbackConfig
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError as ConfigError
+from raysl.log import log
 from raysl.methods.method import StepOutput as StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step as Step
@@ -22,8 +22,6 @@ from raysl.train.files import note_event
 from raysl.train.late import Agreement
 from raysl.train.reporter import Reporter
 from raysl.train.state import TrainState
-
-log = logging.getLogger("raysl")
 
 
 class Run:

@@ -1,6 +1,5 @@
 """A user's function on the backbone, every so often."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +11,9 @@ from raysl import distributed as dist
 from raysl.components import resolve_function
 from raysl.config.ranges import Every
 from raysl.errors import RunFailed
+from raysl.log import log
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
-
-log = logging.getLogger("raysl")
 
 
 class Function(Callback):

@@ -1,7 +1,6 @@
 """Files that every run writes into its folder: logged lines, and how long the start took."""
 
 import json
-import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,12 +9,11 @@ from pathlib import Path
 from typing_extensions import override
 
 from raysl import distributed as dist
+from raysl.log import log
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
 from raysl.train.files import METRICS_FILE, STARTUP_FILE, append, note_event
-
-log = logging.getLogger("raysl")
 
 
 class MetricsLog(Callback):

@@ -1,6 +1,5 @@
 """More numbers for the logged line: time, memory, learning rates, and averages over lines."""
 
-import logging
 import statistics
 import time
 from collections import deque
@@ -13,11 +12,10 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, NotEmpty, Place
+from raysl.log import log
 from raysl.process.memory import most_resident, resident
 from raysl.process.screen import duration
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, Step, StepOutput
-
-log = logging.getLogger("raysl")
 
 
 class IterationTimer(Callback):

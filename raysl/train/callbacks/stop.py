@@ -1,6 +1,5 @@
 """Checkpoints on request from outside, and ends of a start that leave one: on request, and at a step known before."""
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -9,10 +8,9 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.errors import StorageError
+from raysl.log import log
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.late import Answer, is_late
-
-log = logging.getLogger("raysl")
 
 _is_save_asked = threading.Event()
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 import queue
 import threading
 import uuid
@@ -15,12 +14,11 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.dump import leaves, to_dict
+from raysl.log import log
 from raysl.redact import bare_tree, redact
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.callback import Callback, CallbackConfig, ConfigError, Run, Step
 from raysl.train.files import TRACKERS_FILE
-
-log = logging.getLogger("raysl")
 
 END_WAIT_S, STOP_WAIT_S = 60.0, 3.0
 """How long the end of a run waits for its tracker, and how long a stop or a failure does."""
