@@ -26,9 +26,8 @@ from raysl.data.decode.images import cut_images
 from raysl.data.source import Split
 from raysl.data.sources.sample import even_index, sample_rows
 from raysl.errors import ConfigError
-from raysl.transforms.channels import network_input
+from raysl.transforms import ViewRecipe, network_input
 from raysl.transforms.recipes import Crops, Strength
-from raysl.transforms.view_recipe import ViewRecipe
 
 BATCH_VIEWS = 256
 """Views that go through the network at once."""

@@ -18,8 +18,7 @@ from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.masking import PrefixMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, PrefixMask
 
 
 class AIM(Method):

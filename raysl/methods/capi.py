@@ -27,8 +27,7 @@ from raysl.nn.drop_path import drop_places
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
 from raysl.schedule import Duration, Step, cosine, linear_over, progress_after
-from raysl.transforms.inverse_block import InverseBlockMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, InverseBlockMask
 
 
 class CAPI(Method):

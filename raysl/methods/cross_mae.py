@@ -21,8 +21,7 @@ from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.masking import PartMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, PartMask
 
 
 class CrossMAE(Method):

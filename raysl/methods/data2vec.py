@@ -20,8 +20,7 @@ from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_
 from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.init import init_linear
 from raysl.schedule import Duration, Step, linear_over
-from raysl.transforms.masking import BlockMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import BlockMask, Crops
 
 
 class Data2Vec(Method):

@@ -21,8 +21,7 @@ from raysl.nn import COLLAPSE, DINOHead, HeadConfig, NestedHead, Teacher, batch_
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
-from raysl.transforms.masking import Mask
-from raysl.transforms.recipes import AsymmetricMultiCrop
+from raysl.transforms import AsymmetricMultiCrop, Mask
 
 
 class DINOv2(Method):

@@ -25,10 +25,7 @@ from raysl.methods.patches import patch_side
 from raysl.methods.teachers import read_teacher
 from raysl.nn import COLLAPSE, DINOHead, HeadConfig, Teacher
 from raysl.schedule import Duration, Step, cosine, linear_over
-from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
-from raysl.transforms.recipes import AsymmetricMultiCrop
-from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import Affine, AsymmetricMultiCrop, HorizontalFlip, VerticalFlip, View, ViewRecipe
 
 UNTRAINED = "untrained"
 """Name of the backbone as the run begins, also where it begins at random."""

@@ -21,8 +21,7 @@ from raysl.methods.recalled import Recalled, check_cache
 from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_several, check_teacher, is_path
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.recipes import Crops
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import Crops, ViewRecipe
 
 
 class Distill(Method):

@@ -17,11 +17,7 @@ from raysl.losses import at_least_fp32, coding_rate
 from raysl.methods.checks import check_batch
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, batch_collapse, features_of_views, mlp
-from raysl.transforms.crop import RandomResizedCrop
-from raysl.transforms.masking import Mask
-from raysl.transforms.recipes import Crops
-from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import Crops, Mask, RandomResizedCrop, View, ViewRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,7 @@ from raysl.methods.method import ConfigError, Setup
 from raysl.methods.patches import block_mask
 from raysl.nn import HeadConfig, NestedHead
 from raysl.nn.sinkhorn import sinkhorn
-from raysl.transforms.inverse_block import CyclicMask
-from raysl.transforms.masking import Mask
-from raysl.transforms.recipes import AsymmetricMultiCrop
+from raysl.transforms import AsymmetricMultiCrop, CyclicMask, Mask
 
 
 class Franca(DINOv2):

@@ -18,8 +18,7 @@ from raysl.methods.patches import block_mask, check_block_masks, most_masked, to
 from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
-from raysl.transforms.masking import BlockMask
-from raysl.transforms.recipes import AsymmetricMultiCrop
+from raysl.transforms import AsymmetricMultiCrop, BlockMask
 
 
 class IBOT(Method):

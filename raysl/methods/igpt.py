@@ -22,8 +22,7 @@ from raysl.methods.patches import need_mask_token
 from raysl.nn.backbones.palette import LEVELS, PaletteEmbed
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.masking import RandomMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, RandomMask
 
 
 class IGPT(Method):

@@ -26,8 +26,7 @@ from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.schedule import Step, linear
-from raysl.transforms.multi_block import MultiBlockMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, MultiBlockMask
 
 
 class IJEPA(Method):

@@ -16,13 +16,8 @@ from raysl.config.ranges import Share, Width, Within, WithViews
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.crop import RandomCrop
-from raysl.transforms.geometric import HorizontalFlip
-from raysl.transforms.photometric import Grayscale
+from raysl.transforms import Grayscale, HorizontalFlip, RandomCrop, Transform, View, ViewRecipe
 from raysl.transforms.tiles import Tiles, permutation_table
-from raysl.transforms.transform import Transform
-from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
 
 SquareSide = Annotated[int, Within(6, 16_384), WithViews(is_seen=False)]
 

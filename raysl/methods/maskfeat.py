@@ -17,8 +17,7 @@ from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.masking import BlockMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import BlockMask, Crops
 
 
 class MaskFeat(Method):

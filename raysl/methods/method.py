@@ -20,9 +20,7 @@ from raysl.nn.drop_path import drop_places, keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup as Setup
 from raysl.schedule import Step as Step
-from raysl.transforms.masking import Mask
-from raysl.transforms.transform import Transform
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import Mask, Transform, ViewRecipe
 
 
 @dataclass

@@ -24,8 +24,7 @@ from raysl.nn.backbones.init import init_linear
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
 from raysl.schedule import Step, linear
-from raysl.transforms.masking import RandomMask
-from raysl.transforms.recipes import MultiCrop
+from raysl.transforms import MultiCrop, RandomMask
 
 
 class MSN(Method):

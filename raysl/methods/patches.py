@@ -3,8 +3,7 @@
 from raysl.config.sizes import find_size_setting
 from raysl.methods.method import Backbone, ConfigError, Setup, TokenBackbone
 from raysl.nn.backbones.vit import ViT
-from raysl.transforms.masking import BlockMask
-from raysl.transforms.multi_block import MultiBlockMask
+from raysl.transforms import BlockMask, MultiBlockMask
 
 
 def patch_side(setup: Setup, title: str) -> int:

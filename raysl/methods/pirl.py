@@ -14,14 +14,7 @@ from raysl.losses import at_least_fp32, nce_log_norm
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.npid import NPID
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.color import RandomPhotometric
-from raysl.transforms.crop import RandomResizedCrop
-from raysl.transforms.masking import Mask
-from raysl.transforms.recipes import Crops
-from raysl.transforms.tiles import Tiles
-from raysl.transforms.transform import Transform
-from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import Crops, Mask, RandomPhotometric, RandomResizedCrop, Tiles, Transform, View, ViewRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,7 @@ from raysl.config.ranges import Within
 from raysl.methods.mae import MAE, Decoder
 from raysl.methods.method import ConfigError, Setup, TokenBackbone
 from raysl.methods.patches import grid_side, patch_side
-from raysl.transforms.masking import UnitMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, UnitMask
 
 
 class Pixio(MAE):

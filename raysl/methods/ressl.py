@@ -18,9 +18,8 @@ from raysl.methods.checks import check_queue
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp
 from raysl.nn.batch_norm import in_shuffled_order
-from raysl.transforms.masking import Mask
+from raysl.transforms import Mask, ViewRecipe
 from raysl.transforms.recipes import Crops, NumViews
-from raysl.transforms.view_recipe import ViewRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,8 @@ from raysl.config.ranges import Share
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.geometric import RandomRotation90
+from raysl.transforms import RandomRotation90, Transform
 from raysl.transforms.recipes import Crops, NumViews
-from raysl.transforms.transform import Transform
 
 NUM_TURNS = 4
 

@@ -19,8 +19,7 @@ from raysl.methods.patches import check_context, check_width, multi_block_mask, 
 from raysl.methods.teachers import UNTRAINED, read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.multi_block import MultiBlockMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, MultiBlockMask
 
 
 class SALT(Method):

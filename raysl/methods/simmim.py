@@ -15,8 +15,7 @@ from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup
 from raysl.methods.patches import check_mask_size, grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.masking import UnitMask
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, UnitMask
 
 
 class SimMIM(Method):

@@ -14,9 +14,7 @@ from raysl.losses import sup_con
 from raysl.methods.method import Batch, ConfigError, Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.heads import OutputNorm
-from raysl.transforms.auto_augment import AutoAugment
-from raysl.transforms.recipes import MultiCrop
-from raysl.transforms.transform import Transform
+from raysl.transforms import AutoAugment, MultiCrop, Transform
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from raysl.methods.method import Backbone, Batch, ConfigError, Method, Setup, St
 from raysl.nn.classifiers import ClassifierKind, StageHead, StageHeads, classifier
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.optim.groups import split_groups, with_lr_scales
-from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
-from raysl.transforms.recipes import Crops
+from raysl.transforms import Crops, CutMix, Mixup, MixupOrCutMix
 
 
 class Supervised(Method):

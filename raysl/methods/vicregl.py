@@ -20,9 +20,8 @@ from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodCon
 from raysl.nn import COLLAPSE, GROUPS, batch_collapse, centred, mlp, products
 from raysl.nn.backbones.maps import features_and_map, last_map
 from raysl.nn.places import place_centres
-from raysl.transforms.masking import Mask
+from raysl.transforms import Mask, ViewRecipe
 from raysl.transforms.recipes import AsymmetricCrops, MultiCrop, NumLocal
-from raysl.transforms.view_recipe import ViewRecipe
 
 Width = Annotated[int, Within(2, 65_536)]
 EACH = "donot_use_mm_for_euclid_dist"

@@ -7,10 +7,7 @@ from itertools import groupby
 import numpy as np
 
 from raysl.report.html import table
-from raysl.transforms.tiles import Tiles
-from raysl.transforms.transform import Transform
-from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import Tiles, Transform, View, ViewRecipe
 
 HEAD = "<th>group</th><th>output</th><th>view</th><th>crop</th><th>transforms, in order</th>"
 ALWAYS_SHOWN = ("p", "brightness", "contrast", "saturation", "hue", "patch_size", "ratio", "ratios")

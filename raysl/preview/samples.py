@@ -16,10 +16,8 @@ from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
 from raysl.log import log
 from raysl.report.contents import Pixels
+from raysl.transforms import Tiles, View, ViewRecipe
 from raysl.transforms.channels import to_shown
-from raysl.transforms.tiles import Tiles
-from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
 
 CHOICE = 0x76696577  # separates this draw from others with the same indices
 STRIPES = (225, 60)

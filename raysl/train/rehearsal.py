@@ -27,8 +27,7 @@ from raysl.plan.shapes import Shapes, gradients_as_part, to_shapes
 from raysl.schedule import Step
 from raysl.train.gradients import backward_in_parts
 from raysl.train.state import TrainState, make_average
-from raysl.transforms.channels import network_input
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms import ViewRecipe, network_input
 
 DRAWN = 8
 """Images whose masks and permutations are drawn; those of other rows are the same."""

@@ -11,12 +11,13 @@ from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip, RandomRotation90, VerticalFlip
 from raysl.transforms.inverse_block import CyclicMask, InverseBlockMask
-from raysl.transforms.masking import BlockMask, PartMask, PrefixMask, RandomMask, UnitMask
+from raysl.transforms.masking import BlockMask, Mask, PartMask, PrefixMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.rand_augment import RandAugment
 from raysl.transforms.random import SampleRandom
+from raysl.transforms.recipes import AsymmetricCrops, AsymmetricMultiCrop, Crops, MultiCrop
 from raysl.transforms.shifted_crop import ShiftedCrop
 from raysl.transforms.tiles import Tiles, permutation_table
 from raysl.transforms.transform import Transform
@@ -25,6 +26,8 @@ from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 __all__ = [
     "Affine",
+    "AsymmetricCrops",
+    "AsymmetricMultiCrop",
     "AutoAugment",
     "Autocontrast",
     "BlockMask",
@@ -32,6 +35,7 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Crop",
+    "Crops",
     "CutMix",
     "CyclicMask",
     "Equalize",
@@ -40,9 +44,11 @@ __all__ = [
     "HorizontalFlip",
     "InverseBlockMask",
     "Invert",
+    "Mask",
     "Mixup",
     "MixupOrCutMix",
     "MultiBlockMask",
+    "MultiCrop",
     "PartMask",
     "Posterize",
     "PrefixMask",

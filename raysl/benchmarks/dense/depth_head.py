@@ -20,8 +20,7 @@ from raysl.losses import at_least_fp32
 from raysl.methods.method import Batch, Setup, Step, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.freezing import ALL, freeze
-from raysl.transforms.channels import network_input
-from raysl.transforms.random import SampleRandom
+from raysl.transforms import SampleRandom, network_input
 
 IMAGES, DEPTH = "image", "image.depth"
 UPSAMPLED = 4

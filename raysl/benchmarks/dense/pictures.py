@@ -16,9 +16,8 @@ from raysl.benchmarks.dense.pyramid import padded_sides
 from raysl.config.schema import DataConfig
 from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
-from raysl.transforms.channels import network_input
+from raysl.transforms import SampleRandom, network_input
 from raysl.transforms.functional import Interpolation, resize
-from raysl.transforms.random import SampleRandom
 
 IMAGES, SIZES, BOXES, LABELS, MASKS = "image", "image.size", "image.boxes", "image.labels", "image.masks"
 """Names in batches of a detector, see `Detector`."""

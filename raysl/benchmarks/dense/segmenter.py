@@ -18,9 +18,8 @@ from raysl.data.stream.targets import TargetRecipe
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.nn.backbones.freezing import ALL, freeze
-from raysl.transforms.channels import network_input
+from raysl.transforms import SampleRandom, network_input
 from raysl.transforms.functional import resize
-from raysl.transforms.random import SampleRandom
 
 IMAGES, MASK = "image", "image.mask"
 
