@@ -1,4 +1,4 @@
-"""The base class of benchmarks, and the inputs that they get."""
+"""The base class of benchmarks, the inputs that they get, and the names that the file of a benchmark needs."""
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from raysl.benchmarks.metric import Findings as Findings
 from raysl.benchmarks.metric import Metric as Metric
 from raysl.benchmarks.metric import by_name as by_name
+from raysl.benchmarks.metric import mean_of as mean_of
 from raysl.benchmarks.metric import metrics_of as metrics_of
-from raysl.config.schema import BenchmarkConfig
-from raysl.errors import ConfigError
+from raysl.config.schema import BenchmarkConfig as BenchmarkConfig
+from raysl.errors import ConfigError as ConfigError
 from raysl.hashing import Int64s
 from raysl.process.screen import counted, duration
 

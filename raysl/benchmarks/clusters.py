@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from raysl.benchmarks.benchmark import FEATURES
+from raysl.benchmarks.benchmark import FEATURES, ConfigError
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.features.stored import Features
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
@@ -17,7 +17,6 @@ from raysl.config.layers import parse_overrides
 from raysl.config.ranges import Count, Seed, Width, Within
 from raysl.data.assignments import Assignments
 from raysl.data.source import make_source
-from raysl.errors import ConfigError
 from raysl.methods.clusters import feature_clusters
 from raysl.redact import redact_uri
 from raysl.storage.addresses import join

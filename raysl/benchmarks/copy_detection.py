@@ -7,12 +7,10 @@ from typing import Annotated
 from torch import nn
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, Findings, Labelled, Needs, mean_of
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
 from raysl.benchmarks.instance_retrieval.search import Search
-from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Side, Width
-from raysl.config.schema import BenchmarkConfig
 from raysl.nn.backbones.backbone import TokenBackbone
 
 

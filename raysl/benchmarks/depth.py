@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings, Labelled
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled
 from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
 from raysl.benchmarks.dense.depth_head import DepthHead, covered
 from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.sources import DepthImages, TargetSource
 from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
-from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration
 

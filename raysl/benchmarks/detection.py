@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings, Labelled, Metric
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, Metric
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, parse_detections, precisions_by_class
 from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
 from raysl.benchmarks.dense.boxes import BoxSplit
@@ -17,7 +17,6 @@ from raysl.benchmarks.dense.detector import Detector
 from raysl.benchmarks.dense.schedules import SCHEDULES, optim_of
 from raysl.benchmarks.dense.sources import BoxImages, TargetSource
 from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
-from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.nn.backbones.freezing import check_freeze
 

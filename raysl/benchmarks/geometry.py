@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import CHUNK_ROWS, Benchmark, Context, Findings, Labelled, Metric, Needs
-from raysl.benchmarks.metric import mean_of
+from raysl.benchmarks.benchmark import CHUNK_ROWS, Benchmark, Context, Findings, Labelled, Metric, Needs, mean_of
 from raysl.benchmarks.spectrum import (
     Lidar,
     Spectrum,

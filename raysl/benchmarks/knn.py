@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
 from raysl.benchmarks.classifiers.few_labels import few_label_metrics
 from raysl.benchmarks.low_shot import fitting_shots
@@ -17,7 +17,6 @@ from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within
 from raysl.config.schema import MAY_CHANGE, BenchmarkConfig
-from raysl.errors import ConfigError
 from raysl.log import log
 
 Weights = Literal["exp", "uniform", "inverse"]

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
 from raysl.benchmarks.classifiers.probes import Length, Probes, Setting, best_of, train_probes
 from raysl.benchmarks.classifiers.scaling import Normalize, Scaling, device_for
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
-from raysl.config.schema import BenchmarkConfig
-from raysl.errors import ConfigError
 from raysl.log import log
 
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
 from raysl.benchmarks.training_runs.trained import findings, metric_names, suffixes, trained
-from raysl.errors import ConfigError
 from raysl.nn.classifiers import StageHead
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.average_precision import Kind
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Needs
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, ConfigError, FeatureSet, Findings, Labelled, Needs
 from raysl.benchmarks.classifiers.classification import (
     Lines,
     check_hold_out,
@@ -25,7 +25,6 @@ from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, mea
 from raysl.benchmarks.low_shot import fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
-from raysl.errors import ConfigError
 from raysl.log import log
 
 

@@ -11,12 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Labelled, Metric, mean_of
 from raysl.benchmarks.classifiers.by_class import unseen, with_note
-from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, NotEmpty, Within
-from raysl.config.schema import BenchmarkConfig
-from raysl.errors import ConfigError
 
 MEMORY = 1 << 26
 """Float values of draws that are worked on at once."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from raysl.benchmarks.average_precision import Kind, Labels, Numbers, average_precisions, mean_average_precision
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.classifiers.classification import curves
 from raysl.benchmarks.classifiers.svm_training import (
     Floats,
@@ -25,7 +25,6 @@ from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
-from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_words, permutation
 from raysl.log import log
 

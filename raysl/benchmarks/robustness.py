@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric
+from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric, mean_of
 from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
 from raysl.benchmarks.classifiers.probes import Probes
 from raysl.benchmarks.classifiers.scaling import Normalize, chunks_of
 from raysl.benchmarks.corruptions import corrupted_folders, mean_corruption_error
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
-from raysl.benchmarks.metric import mean_of
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings, Labelled
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled
 from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.overlap import class_ious, overlap_metrics
 from raysl.benchmarks.dense.segmenter import Segmenter
 from raysl.benchmarks.dense.sources import MaskImages, TargetSource
 from raysl.config.ranges import Count, Every, Length, Location, Side, Within
-from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings, Labelled
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, training_run
@@ -16,7 +16,6 @@ from raysl.benchmarks.training_runs.trained import Trained, class_figures, train
 from raysl.components import resolve
 from raysl.config.ranges import Every, Length, Location, NotEmpty, Within
 from raysl.config.schema import DataConfig
-from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
 TITLE = "Semi-supervised"

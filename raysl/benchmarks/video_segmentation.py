@@ -14,15 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Findings, Labelled, Needs, mean_of
 from raysl.benchmarks.dense.contours import contour_accuracy, region_similarity
 from raysl.benchmarks.dense.maps import MapStage, chosen_stages, maps_of
 from raysl.benchmarks.dense.propagation import followed, objects_of
 from raysl.benchmarks.dense.videos import Video, davis_videos
-from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, Interpolation, Location, Side, Temperature, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
-from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.storage.folder import Folder
 from raysl.transforms.channels import network_input

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Labelled
+from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
 from raysl.benchmarks.meters import top_k_hits
 from raysl.benchmarks.metric import Findings, Metric, mean_of
-from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 _HOLD_OUT = 101  # part of random keys

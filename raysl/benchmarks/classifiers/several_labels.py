@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.average_precision import Kind, average_precisions, map_interval, mean_average_precision
-from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Findings, Metric
+from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Findings, Metric
 from raysl.benchmarks.classifiers.classification import Lines, curves, stages_in, suffix_of
 from raysl.benchmarks.classifiers.probes import Probes
 from raysl.benchmarks.classifiers.svm_training import one_against_rest, warn_of_classes
-from raysl.errors import ConfigError
 from raysl.hashing import hash_words, permutation
 
 _DRAW = 103  # part of random keys

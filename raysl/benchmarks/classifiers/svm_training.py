@@ -13,8 +13,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from raysl.benchmarks.average_precision import Labels, Numbers
-from raysl.benchmarks.benchmark import FEATURES, FeatureSet, missing_negatives
-from raysl.errors import ConfigError
+from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, missing_negatives
 from raysl.hashing import Int64s
 from raysl.log import log
 

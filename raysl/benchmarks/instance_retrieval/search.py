@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.benchmark import Context
+from raysl.benchmarks.benchmark import ConfigError, Context
 from raysl.benchmarks.class_retrieval import SCORES_AT_ONCE
 from raysl.benchmarks.instance_retrieval.datasets import Dataset, load, task_names
 from raysl.benchmarks.instance_retrieval.descriptors import (
@@ -20,7 +20,6 @@ from raysl.benchmarks.instance_retrieval.descriptors import (
 )
 from raysl.benchmarks.instance_retrieval.protocols import Scored, rank_database, score
 from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, InstanceSet
-from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import absolute
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs, missing_negatives
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, Labelled, Needs, missing_negatives
 from raysl.benchmarks.suite.settings import other_data
 from raysl.benchmarks.suite.suites import with_way
 from raysl.components import resolve
 from raysl.config.ranges import Interpolation
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split, make_source
-from raysl.errors import ConfigError
 
 
 @dataclass(frozen=True)

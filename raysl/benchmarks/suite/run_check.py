@@ -2,12 +2,11 @@
 
 from functools import partial
 
-from raysl.benchmarks.benchmark import Needs
+from raysl.benchmarks.benchmark import ConfigError, Needs
 from raysl.benchmarks.online_knn import OnlineKNN, online_vote
 from raysl.benchmarks.suite.fitting import MeasuredImages, group_left_out
 from raysl.config.schema import RunConfig
 from raysl.data.source import Split
-from raysl.errors import ConfigError
 from raysl.report.contents import online_knn
 from raysl.runs.prepare import Measurements
 

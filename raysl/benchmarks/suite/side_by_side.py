@@ -16,7 +16,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor, nn
 
-from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, by_name
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, FeatureSet, Findings, Metric, by_name
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
@@ -24,7 +24,6 @@ from raysl.benchmarks.suite.protocols import digest_of
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.dump import plain
-from raysl.config.schema import BenchmarkConfig
 from raysl.process.code_errors import explaining_code
 from raysl.process.node_files import forget_node_folders
 from raysl.redact import redact

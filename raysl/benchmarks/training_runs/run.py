@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Labelled
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.locations import content_of
 from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
@@ -34,7 +34,6 @@ from raysl.config.schema import (
 )
 from raysl.config.sizes import backbone_size_overrides
 from raysl.data.split import Split
-from raysl.errors import ConfigError
 from raysl.optim.sgd import SGD
 from raysl.redact import bare_tree
 from raysl.schedule import Duration
