@@ -65,11 +65,6 @@ class KNN(Benchmark):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if not config.k or min(config.k) < 1 or config.temperature <= 0 or config.chunk_rows < 1:
-            raise ConfigError(
-                f"knn needs every k and chunk_rows at least 1 and temperature above 0, "
-                f"got k={config.k}, chunk_rows={config.chunk_rows}, temperature={config.temperature}"
-            )
         if config.weights == "inverse" and config.similarity != "euclidean":
             raise ConfigError(
                 f"knn.weights=inverse is of distances, and knn.similarity={config.similarity} gives none; set "

@@ -51,13 +51,6 @@ class LowShot(Benchmark):
         rule of SimpleShot (mileyan/simple_shot, `metric_class_type`), or by the cosine, which takes no account of how
         far the images of a class lie apart."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        if not config.shots or min(config.shots) < 1 or config.draws < 1:
-            raise ConfigError(
-                f"low_shot needs shots and draws at least 1, got shots={config.shots}, draws={config.draws}"
-            )
-
     @classmethod
     @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:

@@ -8,6 +8,7 @@ from raysl.benchmarks import low_shot
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.low_shot import LowShot, draw_shots
 from raysl.benchmarks.metric import bootstrap
+from raysl.config.build import build_node
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
@@ -126,7 +127,7 @@ def test_test_images_of_a_class_without_training_images_are_wrong_and_counted_in
     assert without.note == f"{num} of 30 test images are of a class without a training image and counted as wrong"
 
 
-@pytest.mark.parametrize("fields", [{"shots": ()}, {"shots": (0,)}, {"draws": 0}])
+@pytest.mark.parametrize("fields", [{"shots": []}, {"shots": [0]}, {"draws": 0}])
 def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="low_shot needs"):
-        LowShot(LowShot.Config(**fields))
+    with pytest.raises(ConfigError, match=r"is out of range|is empty"):
+        build_node(LowShot.Config, fields, "low_shot")

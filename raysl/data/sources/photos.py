@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.ranges import Images, Within
-from raysl.data.source import ConfigError, DataConfig, Rows, Source, Split, runs
+from raysl.data.source import DataConfig, Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 WIDTH, HEIGHT = 640, 427
@@ -37,14 +37,8 @@ class Photos(Source):
 
     @override
     def split(self, name: str) -> Split | None:
-        config = self.config
-        if min(config.num_train, config.num_test) < 1:
-            raise ConfigError("data.num_train and data.num_test are at least 1")
-        if not 8 <= config.size <= MAX_SIZE:
-            raise ConfigError(
-                f"data.size={config.size} is out of [8, {MAX_SIZE}], the crops that fit into the photographs"
-            )
-        return _PhotosSplit(name, config.num_train if name == "train" else config.num_test, config.size)
+        num_crops = self.config.num_train if name == "train" else self.config.num_test
+        return _PhotosSplit(name, num_crops, self.config.size)
 
 
 class _PhotosSplit(Split):

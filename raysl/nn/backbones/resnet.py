@@ -81,14 +81,6 @@ class ResNet(Backbone):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.depth not in LAYERS:
-            raise ConfigError(
-                f"backbone.depth {config.depth} is not a ResNet; choose from {', '.join(map(str, LAYERS))}"
-            )
-        if config.width < 1 or not 1 <= config.num_stages <= 4:
-            raise ConfigError(
-                f"backbone.width {config.width} must be at least 1, backbone.num_stages {config.num_stages} in 1 to 4"
-            )
         block, _ = LAYERS[config.depth]
         norm = _norm(config)
         is_imagenet = config.stem == "imagenet"

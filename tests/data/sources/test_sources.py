@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from pyarrow import fs
 
+from raysl.config.build import build_node
 from raysl.config.places import source_at
 from raysl.data.source import Missing, Split
 from raysl.data.sources.concat import Concat
@@ -83,8 +84,8 @@ def test_synthetic_splits_share_no_image() -> None:
     source = Synthetic(Synthetic.Config(num_train=50, num_test=50, image_size=8))
     pixels = [{np.asarray(image).tobytes() for image, _ in everything(source.required(n))} for n in ("train", "test")]
     assert not pixels[0] & pixels[1]
-    with pytest.raises(ConfigError, match="at least 1"):
-        Synthetic(Synthetic.Config(num_classes=0)).required("train")
+    with pytest.raises(ConfigError, match=r"num_classes: 0 is out of range; give a number in \[1, 100000\]"):
+        build_node(Synthetic.Config, {"num_classes": 0}, "data")
 
 
 def test_a_limit_takes_an_even_share_of_a_split() -> None:
