@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from raysl.config.ranges import Width, Within
 from raysl.losses import masked_patch_mse, patchify
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import grid_side, patch_side, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput, TokenBackbone
+from raysl.methods.patches import PatchMethod, grid_side, patch_side
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, PrefixMask
 
 
-class AIM(Method):
+class AIM(PatchMethod):
     """Predicts the pixels of each patch from the patches before it."""
 
     logged = COLLAPSE
@@ -42,10 +41,8 @@ class AIM(Method):
         )
         """One crop, mirrored with probability 1/2, without colours (appendix)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         self.head = Head(self.config, self.backbone)
 
     @classmethod

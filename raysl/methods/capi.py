@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from raysl.config.ranges import Amount, Count, Factors, Length, Share, Temperature, Within
 from raysl.losses import at_least_fp32, soft_cross_entropy
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, OptimConfig, Setup, StepOutput
-from raysl.methods.patches import grid_side, patch_side, token_backbone
+from raysl.methods.method import Batch, ConfigError, MethodConfig, OptimConfig, Setup, StepOutput
+from raysl.methods.patches import PatchMethod, grid_side, patch_side
 from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -30,7 +30,7 @@ from raysl.schedule import Duration, Step, cosine, linear_over, progress_after
 from raysl.transforms import Crops, InverseBlockMask
 
 
-class CAPI(Method):
+class CAPI(PatchMethod):
     """Predicts the clusters of a teacher's patches outside of the block that it sees."""
 
     logged = ("prediction_loss", "clustering_loss", "target_entropy", *COLLAPSE)
@@ -83,10 +83,8 @@ class CAPI(Method):
         )
         """One crop, mirrored with probability 1/2, without colours (the authors' code)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         config, num_patches, mask = self.config, grid_side(setup, "CAPI") ** 2, self.mask(setup)
         self.num_visible = num_patches - mask.num_masked(num_patches)
         self.num_predicted = mask.num_predicted(num_patches)

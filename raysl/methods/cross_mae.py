@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
+from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, check_width, grid_side, patch_side
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -24,7 +24,7 @@ from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, PartMask
 
 
-class CrossMAE(Method):
+class CrossMAE(PatchMethod):
     """Predicts the pixels of a part of the masked patches, each from the visible ones."""
 
     logged = COLLAPSE
@@ -52,10 +52,8 @@ class CrossMAE(Method):
         )
         """One crop, mirrored with probability 1/2, without colours, as in MAE."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         num_patches, mask = (self.config.views.size // self.backbone.patch_size) ** 2, self.mask(setup)
         self.num_visible = num_patches - mask.num_masked(num_patches)
         self.num_predicted = mask.num_predicted(num_patches)

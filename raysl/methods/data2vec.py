@@ -15,15 +15,15 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Length, Momentum, Within
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, StepOutput, TokenBackbone
+from raysl.methods.patches import PatchMethod, grid_side, need_mask_token, patch_side
 from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.init import init_linear
 from raysl.schedule import Duration, Step, linear_over
 from raysl.transforms import BlockMask, Crops
 
 
-class Data2Vec(Method):
+class Data2Vec(PatchMethod):
     """Predicts a teacher's layers at masked patches from the student's tokens."""
 
     logged = ("target_std", *COLLAPSE)
@@ -56,10 +56,8 @@ class Data2Vec(Method):
         """One crop, mirrored with probability 1/2, with colour jitter; student and teacher see the same (section 4.1,
         as BEiT)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         width = self.backbone.token_dim
         self.head = nn.Linear(width, width)
         init_linear(self.head, "beit")

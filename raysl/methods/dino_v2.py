@@ -15,8 +15,8 @@ from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.losses import dino, koleo, masked_prediction
 from raysl.methods.checks import check_some_views
-from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, StepOutput, TokenBackbone
+from raysl.methods.patches import PatchMethod, block_mask, check_block_masks, most_masked
 from raysl.nn import COLLAPSE, DINOHead, HeadConfig, NestedHead, Teacher, batch_collapse
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
@@ -24,7 +24,7 @@ from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms import AsymmetricMultiCrop, Mask
 
 
-class DINOv2(Method):
+class DINOv2(PatchMethod):
     """Predicts a teacher's balanced assignments of class tokens and masked patches."""
 
     logged: ClassVar[tuple[str, ...] | None] = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
@@ -79,12 +79,11 @@ class DINOv2(Method):
 
     title: ClassVar[str] = "DINOv2"
     """Name of the paper, for messages."""
-    backbone: TokenBackbone
     hides_patches = True
     """Whether the student sees the token of masked patches in their place."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         dim = self.backbone.token_dim
         self.num_masked = most_masked(setup, self.title)
         self.head, self.patch_head = self._head(dim, self.config.head), self._head(dim, self.config.patch_head)

@@ -13,15 +13,15 @@ from torch import Tensor
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.losses import ibot
 from raysl.methods.checks import check_some_views
-from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
+from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, StepOutput, TokenBackbone
+from raysl.methods.patches import PatchMethod, block_mask, check_block_masks, most_masked
 from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms import AsymmetricMultiCrop, BlockMask
 
 
-class IBOT(Method):
+class IBOT(PatchMethod):
     """Self-distillation of class tokens and of masked patches."""
 
     logged = ("class_loss", "patch_loss", "teacher_entropy", *COLLAPSE)
@@ -71,10 +71,8 @@ class IBOT(Method):
         )
         """Two large crops, masked for the student, and ten small ones (section 3.2; the authors' command)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         config, dim = self.config, self.backbone.token_dim
         self.num_masked = most_masked(setup, "iBOT")
         self.head = DINOHead(dim, config.head)

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Areas, Count, Factors, Place, Share, Within
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput, TokenBackbone, visible_places
-from raysl.methods.patches import check_context, check_width, multi_block_mask, token_backbone
+from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, StepOutput, TokenBackbone, visible_places
+from raysl.methods.patches import PatchMethod, check_context, check_width, multi_block_mask
 from raysl.nn import COLLAPSE, Teacher, batch_collapse
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.init import init_linear
@@ -29,7 +29,7 @@ from raysl.schedule import Step, linear
 from raysl.transforms import Crops, MultiBlockMask
 
 
-class IJEPA(Method):
+class IJEPA(PatchMethod):
     """Predicts a teacher's patches in blocks of an image from the rest of it."""
 
     logged = ("target_std", *COLLAPSE)
@@ -70,10 +70,8 @@ class IJEPA(Method):
         )
         """One crop and nothing else (the authors' code)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         size = self.config.views.size
         self.num_context, self.num_target = multi_block_mask(setup, "I-JEPA").most((size, size))
         self.predictor = Predictor(self.config, self.backbone)

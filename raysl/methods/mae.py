@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
+from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, check_width, grid_side, patch_side
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -22,7 +22,7 @@ from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, RandomMask, UnitMask
 
 
-class MAE(Method):
+class MAE(PatchMethod):
     """Predicts the pixels of masked patches from the visible ones."""
 
     logged: ClassVar[tuple[str, ...]] = COLLAPSE
@@ -49,10 +49,8 @@ class MAE(Method):
         )
         """One crop, mirrored with probability 1/2, without colours (section 4.1, table 1e; appendix, table 8)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         num_patches = (self.config.views.size // self.backbone.patch_size) ** 2
         self.num_visible = num_patches - self.num_masked(setup)
         self.decoder = self.make_decoder()

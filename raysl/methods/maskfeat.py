@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.config.ranges import Count, Within
 from raysl.losses import at_least_fp32, hog_patches
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, grid_side, need_mask_token, patch_side
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import BlockMask, Crops
 
 
-class MaskFeat(Method):
+class MaskFeat(PatchMethod):
     """Predicts histograms of oriented gradients of masked patches from tokens by a linear layer."""
 
     logged = COLLAPSE
@@ -41,10 +40,8 @@ class MaskFeat(Method):
         )
         """One crop of at least half the image, mirrored with probability 1/2, without colours (appendix)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         config, patch_size = self.config, patch_side(setup, "MaskFeat")
         num_values = self.backbone.in_channels * config.num_bins * (patch_size // config.cell_size) ** 2
         self.head = nn.Linear(self.backbone.token_dim, num_values)

@@ -18,15 +18,14 @@ from raysl import distributed as dist
 from raysl.config.ranges import QueueSize, Temperature, Width, Within
 from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import check_small_views, grid_side, token_backbone
+from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, check_small_views, grid_side
 from raysl.nn import COLLAPSE, Queue, batch_collapse, mlp, multi_crop
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
 
-class MIMRefiner(Method):
+class MIMRefiner(PatchMethod):
     """Contrasts neighbours of large views with predictions of all views, for the class tokens of several blocks.
 
     Attributes:
@@ -35,7 +34,6 @@ class MIMRefiner(Method):
 
     logged = ("contrastive_top1", "neighbor_cosine", *COLLAPSE)
     compiles = "no"
-    backbone: TokenBackbone
     owners: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,7 @@ class MIMRefiner(Method):
         """Two large views as in BYOL, and ten small ones."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         config, width = self.config, self.backbone.token_dim
         depth = self.backbone.num_layers or 0
         self.stages = [*(f"block{number}" for number in range(depth - config.num_heads + 1, depth)), "class"]

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
 from raysl.losses import at_least_fp32
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, OptimConfig, Setup, StepOutput
-from raysl.methods.patches import check_small_views, grid_side, patch_side, token_backbone
+from raysl.methods.method import Batch, ConfigError, MethodConfig, OptimConfig, Setup, StepOutput
+from raysl.methods.patches import PatchMethod, check_small_views, grid_side, patch_side
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -27,7 +27,7 @@ from raysl.schedule import Step, linear
 from raysl.transforms import MultiCrop, RandomMask
 
 
-class MSN(Method):
+class MSN(PatchMethod):
     """Predicts the prototypes of a whole view from masked views."""
 
     logged = ("anchor_top1", "mean_entropy", *COLLAPSE)
@@ -65,10 +65,8 @@ class MSN(Method):
         """The target, one masked anchor of its size and ten small, whole anchors, "focal" masks (section 3);
         all drawn the same way, as in the authors' code."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         config = self.config
         num_patches = (config.views.size // backbone.patch_size) ** 2
         self.num_visible = num_patches - self.mask(setup).num_masked(num_patches)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import torch
 
 from raysl.losses import negative_cosine
-from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput, TokenBackbone
-from raysl.methods.patches import grid_side, token_backbone
+from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, grid_side
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms.recipes import Crops
 
 
-class NEPA(Method):
+class NEPA(PatchMethod):
     """Predicts the embedding of each patch from the patches before it."""
 
     logged = ("target_std", *COLLAPSE)
@@ -29,10 +29,8 @@ class NEPA(Method):
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
         """One crop, mirrored with probability 1/2, without colours (authors' code)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
 
     @classmethod
     def check(cls, setup: Setup) -> None:

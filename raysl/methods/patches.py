@@ -1,7 +1,7 @@
 """Patches and their masks, for methods on ViTs, and the checks of these methods before a process starts."""
 
 from raysl.config.sizes import find_size_setting
-from raysl.methods.method import Backbone, ConfigError, Setup, TokenBackbone
+from raysl.methods.method import Backbone, ConfigError, Method, Setup, TokenBackbone
 from raysl.nn.backbones.vit import ViT
 from raysl.transforms import BlockMask, MultiBlockMask
 
@@ -85,6 +85,15 @@ def token_backbone(backbone: Backbone) -> TokenBackbone:
     if not isinstance(backbone, TokenBackbone):
         raise TypeError(f"{type(backbone).__name__} has a patch_size and is not a TokenBackbone; derive it from that")
     return backbone
+
+
+class PatchMethod(Method):
+    """Base of methods that learn from patches, each of which has a token."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, token_backbone(backbone))
 
 
 def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockMask:

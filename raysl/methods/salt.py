@@ -14,15 +14,15 @@ from torch import Tensor
 from raysl.config.ranges import Areas, Count, Factors, Location, Place, Within
 from raysl.losses import masked_patch_l1, masked_patch_mse, patchify
 from raysl.methods.ijepa import Predictor
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import check_context, check_width, multi_block_mask, token_backbone
+from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, check_context, check_width, multi_block_mask, token_backbone
 from raysl.methods.teachers import UNTRAINED, read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, MultiBlockMask
 
 
-class SALT(Method):
+class SALT(PatchMethod):
     """Predicts a frozen teacher's patches in hidden blocks, or, to make a teacher, their pixels.
 
     The teacher's weights are part of every checkpoint. Its run or checkpoint is still needed, for the shape of its
@@ -71,10 +71,8 @@ class SALT(Method):
         def is_place(self, field: str, text: str) -> bool:
             return field != "teacher" or text != UNTRAINED
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         config, size = self.config, self.config.views.size
         self.num_context, most = multi_block_mask(setup, "SALT").most((size, size))
         self.num_hidden = min(most * config.num_targets, (size // self.backbone.patch_size) ** 2)

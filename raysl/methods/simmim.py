@@ -11,14 +11,13 @@ from torch import nn
 
 from raysl.config.ranges import Side, Within
 from raysl.losses import masked_patch_l1, patchify
-from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import check_mask_size, grid_side, need_mask_token, patch_side, token_backbone
-from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.patches import PatchMethod, check_mask_size, grid_side, need_mask_token, patch_side
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, UnitMask
 
 
-class SimMIM(Method):
+class SimMIM(PatchMethod):
     """Predicts the pixels of masked squares from tokens by a linear layer."""
 
     logged = COLLAPSE
@@ -38,10 +37,8 @@ class SimMIM(Method):
         )
         """One crop of at least two thirds, mirrored with probability 1/2, without colours (section 4.1)."""
 
-    backbone: TokenBackbone
-
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        super().__init__(setup, token_backbone(backbone))
+        super().__init__(setup, backbone)
         self.head = nn.Linear(self.backbone.token_dim, self.backbone.in_channels * self.backbone.patch_size**2)
 
     @classmethod
