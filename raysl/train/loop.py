@@ -110,6 +110,8 @@ def fit(
             _save(run, callbacks, reporter)
         # Queued behind this step on a GPU, where the next one reads the flags.
         run.agreement.exchange()
+    if lines is not None:
+        lines.settle()
     for callback in callbacks:
         callback.on_train_end(run)
     return run.metrics

@@ -79,8 +79,15 @@ def test_it_waits_only_where_it_is_due(
     steps = [event for event in seen.before_the_last() if number_of(event) or name not in OF_THE_FIRST]
     assert [event for event in steps if event.is_wait or event.kind == TO_GPU_PAGEABLE] == []
     places = {event.place.partition(":")[0] for event in seen.of_the_last() if event.is_wait}
-    own = places - {"train/loop.py", "train/meter.py", "train/late.py", "train/epoch_lines.py"}
+    own = places - {"train/loop.py", "train/meter.py", "train/late.py"}
     assert bool(own) == (name in WAITING), own
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_end_of_an_epoch_does_not_wait_for_its_loss(precision: str) -> None:
+    seen = trained("simclr", f"train.precision={precision}", "train.epochs=2")
+    assert seen.plan.total_steps == 2 * seen.plan.epoch_len
+    assert [event for event in seen.before_the_last() if event.is_wait] == []
 
 
 @pytest.mark.slow

@@ -75,9 +75,10 @@ def test_no_step_waits_for_the_gpu(optim: str, precision: str) -> None:
 
 def test_making_batches_ahead_does_not_wait_either() -> None:
     state, plan = problem("train.precision=bf16", device=CUDA)
-    plan = replace(plan, batch_size=64, total_steps=10, epoch_len=10, last_rows=64)
+    loader = digits_loader()
+    plan = replace(plan, batch_size=64, total_steps=10, epoch_len=loader.order.epoch_len, last_rows=64)
     watch = _NoWaiting()
-    stream = LocalBatches(digits_loader(), device=CUDA)
+    stream = LocalBatches(loader, device=CUDA)
     fit(state, state.method, plan, stream, callbacks=[watch], reporter=LocalReporter())
     assert watch.checked == 7
 

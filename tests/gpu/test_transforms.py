@@ -18,12 +18,11 @@ from raysl.transforms import (
     Tiles,
     Transform,
     normalize,
-    recipes,
 )
-from raysl.transforms.view_recipe import ViewRecipe
 from tests.gpu.marks import CUDA, on_gpu
+from tests.transforms.compiled import COMPILED
+from tests.transforms.papers import RECIPES
 from tests.transforms.test_every_transform import TRANSFORMS
-from tests.transforms.test_kernels import COMPILED
 
 pytestmark = on_gpu
 
@@ -57,13 +56,13 @@ def test_a_transform_gives_the_same_images(transform: Transform) -> None:
 
 @pytest.mark.parametrize("name", ["swav", "byol", "dino", "jigsaw", "rotnet", "deit", "pirl", "ibot", "moco_v2"])
 def test_a_papers_views_are_the_same(name: str) -> None:
-    recipe: ViewRecipe = getattr(recipes, name)()
+    recipe = RECIPES[name]()
     images, index = list(pictures(96, 6)), np.arange(6) * 7
     crops = recipe.crop(images, index, seed=0, epoch=1)
     on_cpu = recipe.augment({group: crop.clone() for group, crop in crops.items()}, index, seed=0, epoch=1)
     there = recipe.augment({group: crop.to(CUDA) for group, crop in crops.items()}, index, seed=0, epoch=1)
-    for group, views in on_cpu.items():
-        gap = (there[group].cpu().int() - views.int()).abs().float()
+    for group, views in on_cpu.views.items():
+        gap = (there.views[group].cpu().int() - views.int()).abs().float()
         assert (gap > 1).float().mean() < 5e-3, group
         assert gap.mean() < 0.25, group
 
@@ -71,7 +70,7 @@ def test_a_papers_views_are_the_same(name: str) -> None:
 @pytest.mark.parametrize("mix", [Mixup(), CutMix(), MixupOrCutMix()], ids=lambda mix: type(mix).__name__)
 def test_mixing_gives_the_same_images_and_labels(mix: Mixup | CutMix | MixupOrCutMix) -> None:
     images, labels = pictures(32, 8).float() / 255.0, torch.eye(8)
-    params = mix.draw(SampleRandom(0, 0, np.arange(8), 0), np.arange(8) // 2, (32, 32))
+    params = mix.draw(SampleRandom(0, 0, np.arange(8), 0), torch.arange(8) // 2, (32, 32))
     torch.testing.assert_close(mix.apply(images.to(CUDA), params).cpu(), mix.apply(images, params), rtol=0, atol=1e-6)
     torch.testing.assert_close(mix.mix_labels(labels.to(CUDA), params).cpu(), mix.mix_labels(labels, params))
 
