@@ -13,6 +13,8 @@ from typing_extensions import override
 TRAIN = "train"
 STORE_SHARE = 0.25
 """Of a node's object store, for blocks that wait for its ranks."""
+SUBCLUSTER = "ray-subcluster"
+"""Label of a group of nodes whose CPUs Ray Data shares among the streams of these nodes alone."""
 
 
 class RankStreams(DataConfig):
@@ -64,13 +66,21 @@ class RankStreams(DataConfig):
         from raysl.data.stream.dataset import stream_dataset, stream_key
 
         assert worker_node_ids is not None
-        stores = {node["NodeID"]: node["Resources"].get("object_store_memory", 0) for node in ray.nodes()}
+        nodes = {node["NodeID"]: node for node in ray.nodes()}
         shards = []
-        for rank, node in enumerate(worker_node_ids):
-            num_bytes = self.buffer_bytes or int(STORE_SHARE * stores.get(node, 0)) or None
-            share = None if num_bytes is None else num_bytes // worker_node_ids.count(node)
-            key, name = stream_key(self.loader[0], rank), f"{self.name}, rank {rank}"
-            dataset = stream_dataset(key, self.loader[0], name, self.steps, self.task_cpus, share)
+        for rank, node_id in enumerate(worker_node_ids):
+            node = nodes.get(node_id, {"Resources": {}, "Labels": {}})
+            store = node["Resources"].get("object_store_memory", 0)
+            num_bytes = self.buffer_bytes or int(STORE_SHARE * store) or None
+            dataset = stream_dataset(
+                stream_key(self.loader[0], rank),
+                self.loader[0],
+                f"{self.name}, rank {rank}",
+                self.steps,
+                self.task_cpus,
+                None if num_bytes is None else num_bytes // worker_node_ids.count(node_id),
+                {SUBCLUSTER: node["Labels"][SUBCLUSTER]} if SUBCLUSTER in node["Labels"] else None,
+            )
             shards.append({TRAIN: dataset.iterator()})
         return shards
 

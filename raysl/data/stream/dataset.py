@@ -50,7 +50,13 @@ def stream_key(loader: Any, rank: int) -> str:
 
 
 def stream_dataset(
-    stream: str, loader: Any, name: str, steps: str, task_cpus: float, buffer_bytes: int | None
+    stream: str,
+    loader: Any,
+    name: str,
+    steps: str,
+    task_cpus: float,
+    buffer_bytes: int | None,
+    labels: dict[str, str] | None = None,
 ) -> Dataset:
     """Return the dataset of a stream.
 
@@ -61,6 +67,7 @@ def stream_dataset(
         steps: work of a task, such as `DecodeCrop`, as the name of the operator on the dashboard.
         task_cpus: CPUs of each task.
         buffer_bytes: bytes of Ray's object store that blocks may fill before tasks wait; None: Ray decides.
+        labels: labels of the nodes on which tasks may run; None: on all.
     """
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
@@ -70,7 +77,7 @@ def stream_dataset(
     if Rest not in context.custom_execution_callback_classes:
         context.custom_execution_callback_classes.append(Rest)
     limits = ExecutionResources.for_limits(object_store_memory=buffer_bytes)
-    context.execution_options = ExecutionOptions(preserve_order=True, resource_limits=limits)
+    context.execution_options = ExecutionOptions(preserve_order=True, resource_limits=limits, label_selector=labels)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with DataContext.current(context):
         source = BlockSource(stream, [loader], steps)

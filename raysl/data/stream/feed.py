@@ -24,9 +24,9 @@ FIRST_BLOCKS, MOST_BLOCKS = 64, 1024
 FIRST_S = 1.0
 """How long a rank waits for the first block, which it then makes itself while the processes of data tasks start."""
 STARVED_S = 30.0
-"""How long it waits for a later one until it asks whether any CPU is free for data tasks."""
+"""How long it waits for a later one, which it then makes itself too."""
 STILL_STARVED_S = 0.5
-"""How long it waits the next time, once none was."""
+"""How long it waits once no CPU was free for data tasks."""
 POLL_S = 0.2
 END = 1 << 62
 """Number behind that of every block."""
@@ -46,7 +46,7 @@ class StreamCosts:
         seconds: time since the stream began.
         wait_s: seconds of these in which the rank waited.
         read_s, task_s: seconds of data tasks, for reading alone and for everything.
-        made_here: blocks that the rank made itself, because no CPU was free for data tasks.
+        made_here: blocks that the rank made itself, because they did not come in time.
         spilled_mb: megabytes that the cluster's object stores wrote to disks.
     """
 
@@ -72,7 +72,7 @@ class StreamCosts:
             f"{self.spilled_mb} MB spilled to disk",
         ]
         if self.made_here:
-            texts.append(f"{self.made_here} blocks made by the worker itself")
+            texts.append(f"blocks made by the worker itself: {self.made_here}")
         return "; ".join(texts).replace("%", " %")
 
 
@@ -138,10 +138,12 @@ class Feed:
                     self.arrived = self.executions.take(FIRST_S if block.number == 0 else self.patience_s)
                 except Empty:
                     if block.number > 0:
-                        if ray.available_resources().get("CPU", 0.0) >= self.task_cpus:
+                        if ray.available_resources().get("CPU", 0.0) < self.task_cpus:
+                            self.patience_s = STILL_STARVED_S
+                            self.on_starved()
+                        elif self.patience_s < STARVED_S:
+                            self.patience_s = STARVED_S
                             continue
-                        self.patience_s = STILL_STARVED_S
-                        self.on_starved()
                     self.costs.made_here += 1
                     return self.make(block)
             number, rows, task_s = self.arrived

@@ -210,7 +210,7 @@ def test_a_rank_gets_its_blocks_while_other_work_holds_all_cpus(monkeypatch: pyt
 
     others = [Other.remote() for _ in range(2)]
     ray.get([other.ready.remote() for other in others])
-    loader, starved = _loader(), []
+    loader, starved = _loader(kind="windows"), []
     (stream,) = _streams(loader, world=1, end=3)
     stream.on_starved = lambda: starved.append(True)
     batches = list(stream.from_step(0))
