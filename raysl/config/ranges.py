@@ -7,7 +7,7 @@ Ranges are checked when settings are read; a number without a range must be fini
 
 import math
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from raysl.errors import ConfigError
@@ -171,6 +171,9 @@ Interpolation = Literal["bilinear", "bicubic"]
 """How an image is resized; both are antialiased."""
 Area = Annotated[float, Within(0, 1, above=True)]
 Areas = Annotated[tuple[Area, Area], Rising()]
+Shares = Annotated[tuple[Share, Share], Rising()]
+Amounts = Annotated[tuple[Amount, Amount], Rising()]
+Positives = Annotated[tuple[Positive, Positive], Rising()]
 Factors = Annotated[tuple[Annotated[float, Within(0.01, 100)], Annotated[float, Within(0.01, 100)]], Rising()]
 
 
@@ -209,6 +212,29 @@ def describe_rules(kind: Any) -> str:
     each = "" if get_origin(kind) in (Union, types.UnionType) else "each "
     parts += dict.fromkeys(f"{each}{text}" for text in inner if text)
     return ", ".join(part for part in parts if part)
+
+
+def check_ranges(settings: Any) -> None:
+    """Refuse a dataclass with a number, or a pair of numbers, that is not in the range of its field.
+
+    Raises:
+        OutOfRange: with the field, its value and its range.
+    """
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if problem := _problem(value, setting.type):
+            raise OutOfRange(f"{setting.name}={value} {problem}")
+
+
+def _problem(value: Any, kind: Any) -> str | None:
+    """Return the message for a value that breaks a rule of its annotation, or of the part that it has there."""
+    inner = bare(kind)
+    if value is None or get_origin(inner) in (Union, types.UnionType):
+        members = [member for member in get_args(inner) if member is not type(None)]
+        return None if value is None or len(members) > 1 else _problem(value, members[0])
+    parts = zip(value, get_args(inner), strict=False) if get_origin(inner) is tuple else ()
+    problems = [_problem(*part) for part in parts] + [rule.problem(value) for rule in rules_of(kind)]
+    return next(filter(None, problems), None)
 
 
 def lacks_range(kind: Any) -> bool:

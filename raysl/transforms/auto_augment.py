@@ -67,6 +67,7 @@ class AutoAugment(Transform):
     """Value of pixels that enter from outside the image, in [0, 1]."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.policy not in POLICIES:
             raise ValueError(f"policy={self.policy!r} is unknown; give one of {', '.join(POLICIES)}")
         if not 0.0 <= self.fill <= 1.0:

@@ -1,14 +1,19 @@
 """Colour transforms of AutoAugment, PIRL and Colorization."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import Amounts, Rising, Share, Within
 from raysl.transforms import functional, functional_color
 from raysl.transforms.functional_color import to_lab
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform, check_probability
+from raysl.transforms.transform import Masked, Transform
+
+Bits = Annotated[tuple[Annotated[int, Within(0, 8)], Annotated[int, Within(0, 8)]], Rising()]
+Levels = Annotated[tuple[Annotated[int, Within(0, 255)], Annotated[int, Within(0, 255)]], Rising()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +24,10 @@ class Posterize(Transform):
     tensor([[0.5020]])
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
-    bits: tuple[int, int] = (4, 7)
+    bits: Bits = (4, 7)
     """Range of the number of bits kept, in [0, 8]; both ends may be drawn."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not 0 <= self.bits[0] <= self.bits[1] <= 8:
-            raise ValueError(f"bits={self.bits} must be a rising range inside [0, 8]")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         mask = torch.from_numpy(random.bernoulli(self.p))
@@ -47,15 +47,10 @@ class Sharpness(Transform):
     True
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
-    factor: tuple[float, float] = (0.1, 1.9)
+    factor: Amounts = (0.1, 1.9)
     """Range of the factor, at least 0: 0 smooths, 1 changes nothing, 2 sharpens."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not 0.0 <= self.factor[0] <= self.factor[1]:
-            raise ValueError(f"factor={self.factor} must be a rising range of numbers from 0 on")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         mask = torch.from_numpy(random.bernoulli(self.p))
@@ -74,7 +69,7 @@ class Autocontrast(Masked):
     tensor([0.0000, 0.5000, 1.0000])
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -92,7 +87,7 @@ class Equalize(Masked):
     max=tensor(1.))
     """
 
-    p: float = 0.1
+    p: Share = 0.1
     """Probability for each image."""
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -107,7 +102,7 @@ class Invert(Masked):
     tensor([0.7500, 0.7500, 0.7500])
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -124,23 +119,14 @@ class RandomPhotometric(Transform):
     ['bits', 'mask', 'sharpness', 'threshold']
     """
 
-    p: float = 0.66
+    p: Share = 0.66
     """Probability for each image."""
-    bits: tuple[int, int] = (4, 7)
+    bits: Bits = (4, 7)
     """Range of the number of bits kept, in [0, 8]; both ends may be drawn."""
-    sharpness: tuple[float, float] = (0.1, 1.9)
+    sharpness: Amounts = (0.1, 1.9)
     """Range of the sharpness factor, at least 0."""
-    threshold: tuple[int, int] = (0, 255)
+    threshold: Levels = (0, 255)
     """Range of the level from which values are inverted, in [0, 255]; both ends may be drawn."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not 0 <= self.bits[0] <= self.bits[1] <= 8:
-            raise ValueError(f"bits={self.bits} must be a rising range inside [0, 8]")
-        if not 0.0 <= self.sharpness[0] <= self.sharpness[1]:
-            raise ValueError(f"sharpness={self.sharpness} must be a rising range of numbers from 0 on")
-        if not 0 <= self.threshold[0] <= self.threshold[1] <= 255:
-            raise ValueError(f"threshold={self.threshold} must be a rising range of levels inside [0, 255]")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         return {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from raysl.config.ranges import Areas, Count, Positives, check_ranges
 from raysl.transforms import functional
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
@@ -29,12 +30,11 @@ class Crop(ABC):
     array([2.])
     """
 
-    size: int
+    size: Count
     """Side of the result, in pixels."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size={self.size} must be at least 1 pixel")
+        check_ranges(self)
 
     @abstractmethod
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
@@ -83,19 +83,12 @@ class RandomResizedCrop(Crop):
     (['height', 'left', 'top', 'width'], True)
     """
 
-    scale: tuple[float, float] = (0.08, 1.0)
+    scale: Areas = (0.08, 1.0)
     """Range of the box's share of the image's area, in (0, 1]."""
-    ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
+    ratio: Positives = (3.0 / 4.0, 4.0 / 3.0)
     """Range of width / height, its logarithm drawn uniformly."""
     interpolation: Interpolation = "bilinear"
     """How the box is resized."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.scale[0] <= self.scale[1] <= 1.0:
-            raise ValueError(f"scale={self.scale} must be a rising range inside (0, 1]")
-        if not 0.0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"ratio={self.ratio} must be a rising range above 0")
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         """Draw boxes: the first of 10 attempts that fits the image, else the largest central one."""

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import Positives, Share, Shares
 from raysl.hashing import hash_rows
 from raysl.transforms.device import to_device, to_type_of
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform, check_probability
+from raysl.transforms.transform import Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +26,18 @@ class RandomErasing(Transform):
             [1., 1.]])
     """
 
-    p: float = 0.25
+    p: Share = 0.25
     """Probability for each image."""
-    scale: tuple[float, float] = (0.02, 0.33)
+    scale: Shares = (0.02, 0.33)
     """Range of the box's area, as a share of the image's area, in [0, 1]."""
-    ratio: tuple[float, float] = (0.3, 3.3)
+    ratio: Positives = (0.3, 3.3)
     """Range of height / width, above 0, its logarithm drawn uniformly."""
     value: float | tuple[float, ...] | str = 0.0
     """What fills the box, in [0, 1]: a number, a number for each channel, or `random` for uniform noise in every pixel
     and channel. torchvision's 0, which it applies after normalisation, is the dataset's mean here."""
 
     def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not 0.0 <= self.scale[0] <= self.scale[1] <= 1.0:
-            raise ValueError(f"scale={self.scale} must be a rising range inside [0, 1]")
-        if not 0.0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"ratio={self.ratio} must be a rising range above 0")
+        super().__post_init__()
         levels = self.value if isinstance(self.value, tuple) else (self.value,)
         if self.value != "random" and not all(isinstance(x, int | float) and 0.0 <= x <= 1.0 for x in levels):
             raise ValueError(f"value={self.value!r} must be 'random' or in [0, 1]; 128 of 255 is 0.5")

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import Positives, Share
 from raysl.transforms import functional, programs
 from raysl.transforms.device import to_device
 from raysl.transforms.functional import change_where
 from raysl.transforms.programs import Program, single_operation
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform, check_probability, no_box
+from raysl.transforms.transform import Masked, Transform, no_box
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,23 +62,16 @@ class Affine(Transform):
     torch.Size([4, 2])
     """
 
-    p: float = 1.0
+    p: Share = 1.0
     """Probability for each image."""
     degrees: float | tuple[float, float] = 0.0
     """Range of the rotation, clockwise; one number d means (-d, d)."""
-    translate: tuple[float, float] = (0.0, 0.0)
+    translate: tuple[Share, Share] = (0.0, 0.0)
     """Largest shifts as shares of width and height, in [0, 1]; whole pixels are drawn."""
-    scale: tuple[float, float] = (1.0, 1.0)
+    scale: Positives = (1.0, 1.0)
     """Range of the scale, above 0."""
     shear: float | tuple[float, float] | tuple[float, float, float, float] = 0.0
     """Degrees along x, and with four numbers along y too; one number s means (-s, s)."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not all(0.0 <= share <= 1.0 for share in self.translate):
-            raise ValueError(f"translate={self.translate} must be two shares in [0, 1]")
-        if not 0.0 < self.scale[0] <= self.scale[1]:
-            raise ValueError(f"scale={self.scale} must be a rising range above 0")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         height, width = size

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from raysl.config.ranges import Positives, Share, Within
 from raysl.transforms.masking import BlockMask, Mask, Masks, patch_grid
 from raysl.transforms.random import Ints, SampleRandom
 
@@ -25,22 +27,14 @@ class InverseBlockMask(Mask):
     {'mask': [127, 127], 'predicted': [6, 6]}
     """
 
-    ratio: float = 0.65
+    ratio: Annotated[float, Within(0, 1, below=True)] = 0.65
     """Masked share of the patches, in [0, 1), rounded down to a number of patches."""
-    predicted: float = 0.05
+    predicted: Share = 0.05
     """Predicted share of the masked patches, in [0, 1], rounded down to a number of patches."""
-    aspect: tuple[float, float] = (0.5, 2.0)
+    aspect: Positives = (0.5, 2.0)
     """Range of height / width of the block, above 0, its logarithm drawn uniformly; less where it would not fit."""
     is_rolled: bool = True
     """Move the block round the image; otherwise it lies inside, and the border is masked more often."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.ratio < 1.0:
-            raise ValueError(f"ratio={self.ratio} is outside [0, 1); give a share of the patches")
-        if not 0.0 <= self.predicted <= 1.0:
-            raise ValueError(f"predicted={self.predicted} is outside [0, 1]; give a share of the masked patches")
-        if not 0.0 < self.aspect[0] <= self.aspect[1]:
-            raise ValueError(f"aspect={self.aspect} must be a rising range above 0")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = patch_grid(size, self.patch_size)

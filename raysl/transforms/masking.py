@@ -3,12 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysl.config.ranges import Count, NotEmpty, Positives, Share, check_ranges
 from raysl.transforms.random import Ints, SampleRandom
 
 Masks = NDArray[np.bool_]
@@ -23,6 +25,9 @@ class Mask(ABC):
 
     patch_size: int = 16
     """Side of a patch, in pixels."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @abstractmethod
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
@@ -55,23 +60,18 @@ class BlockMask(Mask):
     torch.Size([2, 14, 14])
     """
 
-    ratios: tuple[tuple[float, float], ...] = ((0.0, 0.0), (0.3, 0.2))
+    ratios: Annotated[tuple[tuple[float, float], ...], NotEmpty()] = ((0.0, 0.0), (0.3, 0.2))
     """(mean, spread) of the masked share; each image draws one entry, and from it a share in mean +- spread."""
-    aspect: tuple[float, float] = (0.3, 1.0 / 0.3)
+    aspect: Positives = (0.3, 1.0 / 0.3)
     """Range of height / width of a block, above 0, its logarithm drawn uniformly."""
-    min_block: int | None = None
+    min_block: Count | None = None
     """Patches in the smallest block. Default: the square of a third of the view's shorter side, rounded down."""
 
     def __post_init__(self) -> None:
-        if not self.ratios:
-            raise ValueError("ratios is empty; give at least one (mean, spread)")
+        super().__post_init__()
         for mean, spread in self.ratios:
             if not 0.0 <= mean - spread <= mean + spread <= 1.0:
                 raise ValueError(f"ratios has ({mean}, {spread}); mean - spread and mean + spread must be in [0, 1]")
-        if not 0.0 < self.aspect[0] <= self.aspect[1]:
-            raise ValueError(f"aspect={self.aspect} must be a rising range above 0")
-        if self.min_block is not None and self.min_block < 1:
-            raise ValueError(f"min_block={self.min_block} must be at least 1 patch")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = patch_grid(size, self.patch_size)
@@ -133,12 +133,8 @@ class RandomMask(Mask):
     tensor([12, 12])
     """
 
-    ratio: float = 0.75
+    ratio: Share = 0.75
     """Masked share of the patches, in [0, 1], rounded to the nearest number of patches."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.ratio <= 1.0:
-            raise ValueError(f"ratio={self.ratio} is outside [0, 1]; give a share of the patches")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = patch_grid(size, self.patch_size)
@@ -191,12 +187,11 @@ class UnitMask(Mask):
 
     unit_size: int = 32
     """Side of a square in pixels, a multiple of `patch_size`."""
-    ratio: float = 0.6
+    ratio: Share = 0.6
     """Masked share of the squares, in [0, 1], rounded up to a number of squares."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.ratio <= 1.0:
-            raise ValueError(f"ratio={self.ratio} is outside [0, 1]; give a share of the squares")
+        super().__post_init__()
         if self.unit_size < 1 or self.unit_size % self.patch_size:
             raise ValueError(
                 f"unit_size={self.unit_size} is not a multiple of patch_size={self.patch_size}; give a multiple"

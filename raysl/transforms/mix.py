@@ -13,15 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysl.config.ranges import Positive, Share, check_ranges
 from raysl.transforms.device import to_device, to_type_of
 from raysl.transforms.erasing import inside_boxes
 from raysl.transforms.random import Floats, Ints, SampleRandom
-from raysl.transforms.transform import check_probability
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix(ABC):
     """Mixes each image of a batch with one other image."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @abstractmethod
     def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -72,11 +75,8 @@ class Mixup(Mix):
     tensor([1, 0, 2])
     """
 
-    alpha: float = 0.2
+    alpha: Positive = 0.2
     """lam is drawn from Beta(alpha, alpha); above 0."""
-
-    def __post_init__(self) -> None:
-        _check_alpha(self.alpha)
 
     def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         lam = beta(random.uniform(), self.alpha)
@@ -95,11 +95,8 @@ class CutMix(Mix):
     torch.Size([2, 4])
     """
 
-    alpha: float = 1.0
+    alpha: Positive = 1.0
     """lam is drawn from Beta(alpha, alpha); above 0."""
-
-    def __post_init__(self) -> None:
-        _check_alpha(self.alpha)
 
     def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         sides = np.array(size)
@@ -120,19 +117,14 @@ class MixupOrCutMix(Mix):
     tensor([1., 1.], dtype=torch.float64)
     """
 
-    p: float = 1.0
+    p: Share = 1.0
     """Probability that an image is mixed."""
-    switch_p: float = 0.5
+    switch_p: Share = 0.5
     """Probability of CutMix for a mixed image."""
     mixup: Mixup = field(default_factory=lambda: Mixup(alpha=0.8))
     """Settings of Mixup."""
     cutmix: CutMix = field(default_factory=CutMix)
     """Settings of CutMix."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not 0.0 <= self.switch_p <= 1.0:
-            raise ValueError(f"switch_p={self.switch_p} is outside [0, 1]; give a probability")
 
     def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         is_mixed = _to_device(random.bernoulli(self.p), lanes.device)
@@ -180,8 +172,3 @@ def _params(lanes: Tensor, lam: Floats, box: Ints) -> dict[str, Tensor]:
 
 def _to_device(values: Floats | Ints | NDArray[np.bool_], device: torch.device) -> Tensor:
     return to_device(torch.from_numpy(values), device)
-
-
-def _check_alpha(alpha: float) -> None:
-    if not alpha > 0.0:
-        raise ValueError(f"alpha={alpha} must be above 0; leave the mixing out to turn it off")

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysl.config.ranges import Areas, Count, Positives
 from raysl.transforms.masking import MAX_TRIES, Mask, Masks, patch_grid
 from raysl.transforms.random import SampleRandom
 
@@ -25,13 +26,13 @@ class MultiBlockMask(Mask):
     {'mask': (2, 14, 14), 'targets': (2, 4, 14, 14)}
     """
 
-    num_targets: int = 4
+    num_targets: Count = 4
     """M, the number of blocks to predict."""
-    target_scale: tuple[float, float] = (0.15, 0.2)
+    target_scale: Areas = (0.15, 0.2)
     """Range of a target's share of the patches, drawn uniformly."""
-    target_aspect: tuple[float, float] = (0.75, 1.5)
+    target_aspect: Positives = (0.75, 1.5)
     """Range of a target's height / width, drawn uniformly."""
-    context_scale: tuple[float, float] = (0.85, 1.0)
+    context_scale: Areas = (0.85, 1.0)
     """Range of the context's share of the patches, a square, before the targets are removed; drawn uniformly."""
     min_context: int = 10
     """Smallest number of patches that a context should have."""
@@ -39,18 +40,11 @@ class MultiBlockMask(Mask):
     """Largest number of patches in a context, which keeps its first ones row by row. Default: no limit."""
 
     def __post_init__(self) -> None:
-        if self.num_targets < 1:
-            raise ValueError(f"num_targets={self.num_targets} leaves nothing to predict; give at least 1")
+        super().__post_init__()
         if self.max_context is not None and not self.min_context <= self.max_context > 0:
             raise ValueError(
                 f"max_context={self.max_context} must be at least 1 and min_context={self.min_context}; give more"
             )
-        for name in ("target_scale", "context_scale"):
-            low, high = getattr(self, name)
-            if not 0.0 < low <= high <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} must be a rising range in (0, 1]")
-        if not 0.0 < self.target_aspect[0] <= self.target_aspect[1]:
-            raise ValueError(f"target_aspect={self.target_aspect} must be a rising range above 0")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         return self.extras(random, size)["mask"]

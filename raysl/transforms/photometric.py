@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import Positives, Share
 from raysl.transforms import functional, programs
 from raysl.transforms.device import to_device
 from raysl.transforms.programs import Program, single_operation
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform, check_probability
+from raysl.transforms.transform import Masked, Transform
 
 Range = float | tuple[float, float]
 Arithmetic = Literal["torchvision", "tensorflow"]
@@ -52,7 +53,7 @@ class ColorJitter(Transform):
     ['brightness', 'contrast', 'mask', 'order', 'saturation']
     """
 
-    p: float = 0.8
+    p: Share = 0.8
     """Probability for each image."""
     brightness: Range = 0.8
     """Range of the factor, at least 0; one number x means (max(0, 1 - x), 1 + x)."""
@@ -68,7 +69,7 @@ class ColorJitter(Transform):
     channel's mean, and saturation is that of HSV (BYOL, Grill et al. 2020, and its code)."""
 
     def __post_init__(self) -> None:
-        check_probability(self.p)
+        super().__post_init__()
         for name, (low, high) in self._ranges().items():
             floor, ceiling = (-0.5, 0.5) if name == "hue" else (0.0, float("inf"))
             if not floor <= low <= high <= ceiling:
@@ -140,7 +141,7 @@ class Grayscale(Masked):
     tensor([0.2989, 0.2989, 0.2989])
     """
 
-    p: float = 0.2
+    p: Share = 0.2
     """Probability for each image."""
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -160,17 +161,15 @@ class GaussianBlur(Transform):
             [0., 0., 1.]])
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
-    sigma: tuple[float, float] = (0.1, 2.0)
+    sigma: Positives = (0.1, 2.0)
     """Range of the standard deviation, in pixels, above 0."""
     kernel_size: int | None = None
     """Side of the kernel, odd; default: the odd number nearest to a tenth of the image's side, at least 3."""
 
     def __post_init__(self) -> None:
-        check_probability(self.p)
-        if not 0.0 < self.sigma[0] <= self.sigma[1]:
-            raise ValueError(f"sigma={self.sigma} must be a rising range above 0")
+        super().__post_init__()
         if self.kernel_size is not None and (self.kernel_size < 1 or self.kernel_size % 2 == 0):
             raise ValueError(f"kernel_size={self.kernel_size} must be odd; try {self.kernel_size // 2 * 2 + 1}")
 
@@ -200,13 +199,13 @@ class Solarize(Transform):
     tensor([0.2500, 0.0000])
     """
 
-    p: float = 0.2
+    p: Share = 0.2
     """Probability for each image."""
     threshold: float | tuple[float, float] = 0.5
     """Lowest value that is inverted, in [0, 1]; from a range one of 256 levels is drawn for each image."""
 
     def __post_init__(self) -> None:
-        check_probability(self.p)
+        super().__post_init__()
         low, high = self._range()
         if not 0.0 <= low <= high <= 1.0:
             raise ValueError(f"threshold={self.threshold} is outside [0, 1]; 128 of 255 is 0.5")

@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import LARGEST, Amount, Count, Share, Within
 from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
 from raysl.transforms.random import Floats, SampleRandom
-from raysl.transforms.transform import Transform, check_probability, no_box
+from raysl.transforms.transform import Transform, no_box
 
 NUM_OPS = OPS.index("invert")
 """RandAugment chooses from the operations before this one."""
@@ -27,27 +29,23 @@ class RandAugment(Transform):
     torch.Size([4, 3])
     """
 
-    num_ops: int = 2
+    num_ops: Count = 2
     """Operations applied one after the other."""
     magnitude: float = 9.0
     """Strength of each, in [0, num_bins - 1]."""
-    magnitude_std: float = 0.0
+    magnitude_std: Amount = 0.0
     """Standard deviation of normal noise on each operation's magnitude, which is then clamped to its range."""
-    p: float = 1.0
+    p: Share = 1.0
     """Probability that an operation is applied."""
-    num_bins: int = 31
+    num_bins: Annotated[int, Within(2, LARGEST)] = 31
     """Number of magnitudes; the strongest is num_bins - 1."""
     fill: float = 0.0
     """Value of pixels that enter from outside the image, in [0, 1]."""
 
     def __post_init__(self) -> None:
-        check_probability(self.p)
-        if self.num_ops < 1 or self.num_bins < 2:
-            raise ValueError(f"num_ops={self.num_ops} must be at least 1 and num_bins={self.num_bins} at least 2")
+        super().__post_init__()
         if not 0.0 <= self.magnitude <= self.num_bins - 1:
             raise ValueError(f"magnitude={self.magnitude} must be in [0, {self.num_bins - 1}], the range of num_bins")
-        if self.magnitude_std < 0.0:
-            raise ValueError(f"magnitude_std={self.magnitude_std} must not be negative")
         if not 0.0 <= self.fill <= 1.0:
             raise ValueError(f"fill={self.fill} is outside [0, 1]; 128 of 255 is 0.5")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from raysl.config.ranges import Share, check_ranges
 from raysl.transforms.programs import Program
 from raysl.transforms.random import SampleRandom
 
@@ -22,6 +23,9 @@ class Transform(ABC):
     A subclass is a frozen dataclass of settings. `apply` must treat each image alone, to the last bit: the same image
     with the same parameters gives the same pixels in any batch.
     """
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @abstractmethod
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -81,11 +85,8 @@ class Transform(ABC):
 class Masked(Transform):
     """A transform whose only parameter is which images it changes, `mask`."""
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"mask": torch.from_numpy(random.bernoulli(self.p))}
@@ -97,9 +98,3 @@ def no_box(name: str) -> ValueError:
         f"{name} turns, shifts or stretches views, and the method has to know which box of the image each of them "
         "shows; leave it out: affine_p=0 and policy=null, where the settings have them"
     )
-
-
-def check_probability(p: float) -> None:
-    """Raise ValueError unless `p` lies in [0, 1]."""
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p={p} is outside [0, 1]; give a probability")

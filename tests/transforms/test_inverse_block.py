@@ -118,9 +118,9 @@ def test_a_mask_does_not_depend_on_its_batch() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"ratio": 1.0}, r"ratio=1.0 is outside \[0, 1\)"),
-        ({"predicted": 1.5}, r"predicted=1.5 is outside \[0, 1\]"),
-        ({"aspect": (2.0, 0.5)}, "must be a rising range"),
+        ({"ratio": 1.0}, r"ratio=1.0 is out of range; give a number in \[0, 1\)"),
+        ({"predicted": 1.5}, r"predicted=1.5 is out of range; give a number in \[0, 1\]"),
+        ({"aspect": (2.0, 0.5)}, r"aspect=\(2.0, 0.5\) holds no number: 2 is above 0.5; write \[0.5, 2\]"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message: str) -> None:
