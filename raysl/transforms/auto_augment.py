@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
-from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform, no_box
+from raysl.transforms.transform import SampleRandom, Transform, no_box
 
 BINS = 10
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from raysl.config.ranges import Amounts, Rising, Share, Within
 from raysl.transforms import functional, functional_color
 from raysl.transforms.functional_color import to_lab
-from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform
+from raysl.transforms.transform import Masked, SampleRandom, Transform
 
 Bits = Annotated[tuple[Annotated[int, Within(0, 8)], Annotated[int, Within(0, 8)]], Rising()]
 Levels = Annotated[tuple[Annotated[int, Within(0, 255)], Annotated[int, Within(0, 255)]], Rising()]

@@ -10,8 +10,7 @@ from torch import Tensor
 from raysl.config.ranges import Positives, Share, Shares
 from raysl.hashing import hash_rows
 from raysl.transforms.device import to_device, to_type_of
-from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform
+from raysl.transforms.transform import SampleRandom, Transform
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from raysl.transforms import functional, programs
 from raysl.transforms.device import to_device
 from raysl.transforms.functional import change_where
 from raysl.transforms.programs import Program, single_operation
-from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform, no_box
+from raysl.transforms.transform import Masked, SampleRandom, Transform, no_box
 
 
 @dataclass(frozen=True, kw_only=True)

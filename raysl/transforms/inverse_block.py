@@ -10,8 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.config.ranges import Positives, Share, Within
-from raysl.transforms.masking import BlockMask, Mask, Masks, patch_grid
-from raysl.transforms.random import Ints, SampleRandom
+from raysl.transforms.masking import BlockMask, Ints, Mask, Masks, SampleRandom, patch_grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.config.ranges import Count, NotEmpty, Positives, Share, check_ranges
-from raysl.transforms.random import Ints, SampleRandom
+from raysl.transforms.random import Ints as Ints
+from raysl.transforms.random import SampleRandom as SampleRandom
 
 Masks = NDArray[np.bool_]
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.config.ranges import Areas, Count, Positives
-from raysl.transforms.masking import MAX_TRIES, Mask, Masks, patch_grid
-from raysl.transforms.random import SampleRandom
+from raysl.transforms.masking import MAX_TRIES, Mask, Masks, SampleRandom, patch_grid
 
 
 @dataclass(frozen=True, kw_only=True)

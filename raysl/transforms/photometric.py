@@ -13,8 +13,7 @@ from raysl.config.ranges import Positives, Share
 from raysl.transforms import functional, programs
 from raysl.transforms.device import to_device
 from raysl.transforms.programs import Program, single_operation
-from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Transform
+from raysl.transforms.transform import Masked, SampleRandom, Transform
 
 Range = float | tuple[float, float]
 Arithmetic = Literal["torchvision", "tensorflow"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysl.config.ranges import Share, check_ranges
 from raysl.transforms.programs import Program
-from raysl.transforms.random import SampleRandom
+from raysl.transforms.random import SampleRandom as SampleRandom
 
 
 @dataclass(frozen=True, kw_only=True)

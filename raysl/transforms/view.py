@@ -11,8 +11,7 @@ from torch import Tensor
 
 from raysl.transforms.chain import apply_chain, row_numbers
 from raysl.transforms.crop import Crop
-from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform
+from raysl.transforms.transform import SampleRandom, Transform
 
 if TYPE_CHECKING:
     from raysl.transforms.masking import Mask
