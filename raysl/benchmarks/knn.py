@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Annotated, Literal
 
@@ -104,8 +105,10 @@ class KNN(Benchmark):
         for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
+        settings = ("temperature", "chunk_rows", "backend", "similarity", "weights")
+        predict = partial(knn_predict, **{name: getattr(config, name) for name in settings})
         ks = sorted(set(config.k))
-        ranked = self._ranked(train, test.features, num_classes, ks)
+        ranked = predict(train, test.features, num_classes, ks)
         note = unseen(train.labels, test.labels, num_classes)
         metrics: list[Metric] = []
         for k in ks:
@@ -113,25 +116,11 @@ class KNN(Benchmark):
             accuracies = with_note(_accuracies(ranked[k], test.labels, num_classes, k, seed), note)
 
             def classify(rows: FeatureSet, queries: Tensor, k: int = k) -> Tensor:
-                return self._ranked(rows, queries, num_classes, [k])[k][:, 0]
+                return predict(rows, queries, num_classes, [k])[k][:, 0]
 
             few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, title, classify)
             metrics += [replace(metric, name=f"k{k}/{metric.name}") for metric in (*accuracies, *few)]
         return Findings(metrics, predicted=ranked[ks[0]][:, 0])
-
-    def _ranked(self, train: FeatureSet, queries: Tensor, num_classes: int, ks: Sequence[int]) -> dict[int, Tensor]:
-        config = self.config
-        return knn_predict(
-            train,
-            queries,
-            num_classes,
-            ks,
-            config.temperature,
-            config.chunk_rows,
-            backend=config.backend,
-            similarity=config.similarity,
-            weights=config.weights,
-        )
 
 
 def _accuracies(ranked: Tensor, labels: Tensor, num_classes: int, k: int, seed: int) -> list[Metric]:

@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from raysl.benchmarks.average_precision import Kind, Labels, Numbers, average_precisions, mean_average_precision
-from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.average_precision import Labels, Numbers, average_precisions, mean_average_precision
+from raysl.benchmarks.benchmark import ConfigError, FeatureSet, Findings, Labelled, Metric
 from raysl.benchmarks.classifiers.classification import curves
 from raysl.benchmarks.classifiers.svm_training import (
     Floats,
     LabelledRows,
     Machine,
+    MachinesBenchmark,
+    MachinesConfig,
     decisions,
     learned_classes,
     normalised,
@@ -23,15 +25,14 @@ from raysl.benchmarks.classifiers.svm_training import (
 )
 from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
-from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
-from raysl.config.schema import BenchmarkConfig, Rival
+from raysl.config.ranges import Count, NotEmpty, Within
 from raysl.hashing import Int64s, hash_words, permutation
 from raysl.log import log
 
 _POSITIVES, _NEGATIVES = 103, 104  # part of random keys
 
 
-class LowShotSVM(Benchmark):
+class LowShotSVM(MachinesBenchmark):
     """Mean average precision of linear support vector machines on a few images a class, over several draws of them.
 
     Where images have several labels, each class is learned from k that have it and 19 k that do not; where they have
@@ -48,36 +49,16 @@ class LowShotSVM(Benchmark):
     in_names = ("shots",)
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(BenchmarkConfig):
+    class Config(MachinesConfig):
         """Settings of the draws and the machines."""
 
         name: str = "low_shot_svm"
-        interpolation: Interpolation = "bilinear"
-        """How images that are measured are resized; VISSL has bilinear."""
-        rivals: tuple[Rival, ...] = ("untrained",)
-        """Rivals of the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
-        else."""
         shots: Annotated[tuple[Count, ...], NotEmpty()] = (1, 2, 4, 8, 16, 32, 64, 96)
         """Images that have a class; several values are all measured, each once, on nested draws."""
         samples: Annotated[int, Within(1, 1000)] = 5
         """Random choices of the images."""
         negatives: Count = 19
         """Images without a class for each that has it, as far as there are any, where images have several labels."""
-        costs: Annotated[tuple[Positive, ...], NotEmpty()] = (
-            0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0
-        )  # fmt: skip
-        """Costs of an error that are tried."""
-        ap: Kind = "all"
-        """Average precision: the area under all points of the curve (`all`), or the mean at eleven (`11point`)."""
-        positive_weight: Positive = 2.0
-        """Weight of the images that have the class; others weigh 1."""
-        max_iter: Count = 2000
-        """Steps of liblinear at most."""
-
-    @classmethod
-    @override
-    def needs(cls, config: Config) -> Needs:
-        return Needs(labels="any")
 
     @classmethod
     @override

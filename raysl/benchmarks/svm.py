@@ -8,19 +8,20 @@ import torch
 from typing_extensions import override
 
 from raysl.benchmarks.average_precision import (
-    Kind,
     Labels,
     Numbers,
     average_precisions,
     map_interval,
     mean_average_precision,
 )
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric, Needs, Outlook
+from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Findings, Labelled, Metric, Outlook
 from raysl.benchmarks.classifiers.classification import stages_in, suffix_of
 from raysl.benchmarks.classifiers.svm_training import (
     SECONDS,
     LabelledRows,
     Machine,
+    MachinesBenchmark,
+    MachinesConfig,
     cross_validated,
     decisions,
     fit_class,
@@ -31,13 +32,12 @@ from raysl.benchmarks.classifiers.svm_training import (
 )
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.component import MAY_CHANGE
-from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
-from raysl.config.schema import BenchmarkConfig, Rival
+from raysl.config.ranges import Within
 from raysl.errors import ConfigError
 from raysl.log import log
 
 
-class SVM(Benchmark):
+class SVM(MachinesBenchmark):
     """Mean average precision of a linear support vector machine for each class, with several labels an image or one.
 
     Features are brought to length 1. Each class has the cost that is best on held-out parts of the training images, and
@@ -53,41 +53,21 @@ class SVM(Benchmark):
     in_names = ("stages",)
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(BenchmarkConfig):
+    class Config(MachinesConfig):
         """Settings of the machines."""
 
         name: str = "svm"
-        interpolation: Interpolation = "bilinear"
-        """How images that are measured are resized; VISSL has bilinear."""
-        rivals: tuple[Rival, ...] = ("untrained",)
-        """Rivals of the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
-        else."""
         stages: tuple[str, ...] = ()
         """Stages of the backbone that are measured beside its features, each by its mean over all places."""
-        costs: Annotated[tuple[Positive, ...], NotEmpty()] = (
-            0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0
-        )  # fmt: skip
-        """Costs of an error that are tried for each class."""
         folds: Annotated[int, Within(2, 100)] = 3
         """Parts of the training images, each of which is held out once. There is no need of them where one cost is
         given."""
-        ap: Kind = "all"
-        """Average precision: the area under all points of the curve (`all`), or the mean at eleven (`11point`)."""
-        positive_weight: Positive = 2.0
-        """Weight of the images that have the class; others weigh 1."""
-        max_iter: Count = 2000
-        """Steps of liblinear at most."""
         dual: bool | Literal["auto"] = "auto"
         """Solve the dual problem, as VISSL does, which stops before its end at high costs; else the primal one, which
         has the same solution. auto: the one that is faster, which is the primal one but for low costs and more features
         than images."""
         cores: Annotated[int, Within(1, 4096)] | None = field(default=None, metadata=MAY_CHANGE)
         """CPU cores at a time; default: all that the cluster has free."""
-
-    @classmethod
-    @override
-    def needs(cls, config: Config) -> Needs:
-        return Needs(labels="any")
 
     @classmethod
     @override

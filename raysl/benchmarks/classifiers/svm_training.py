@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -11,15 +12,56 @@ from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import LinearSVC
 from torch import Tensor
+from typing_extensions import override
 
-from raysl.benchmarks.average_precision import Labels, Numbers
-from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, missing_negatives
+from raysl.benchmarks.average_precision import Kind, Labels, Numbers
+from raysl.benchmarks.benchmark import (
+    FEATURES,
+    Benchmark,
+    BenchmarkConfig,
+    ConfigError,
+    FeatureSet,
+    Needs,
+    missing_negatives,
+)
+from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive
+from raysl.config.schema import Rival
 from raysl.hashing import Int64s
 from raysl.log import log
 
 CHUNK_ROWS = 4096
 """Rows that are normalised at once."""
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinesConfig(BenchmarkConfig):
+    """Settings of machines of one class against the rest."""
+
+    interpolation: Interpolation = "bilinear"
+    """How images that are measured are resized; VISSL has bilinear."""
+    rivals: tuple[Rival, ...] = ("untrained",)
+    """Rivals of the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
+    else."""
+    costs: Annotated[tuple[Positive, ...], NotEmpty()] = (
+        0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0
+    )  # fmt: skip
+    """Costs of an error that are tried for each class."""
+    ap: Kind = "all"
+    """Average precision: the area under all points of the curve (`all`), or the mean at eleven (`11point`)."""
+    positive_weight: Positive = 2.0
+    """Weight of the images that have the class; others weigh 1."""
+    max_iter: Count = 2000
+    """Steps of liblinear at most."""
+
+
+class MachinesBenchmark(Benchmark):
+    """Base of benchmarks of such machines, for images with several labels or one."""
+
+    @classmethod
+    @override
+    def needs(cls, config: Any) -> Needs:
+        return Needs(labels="any")
 
 
 @dataclass(frozen=True)
