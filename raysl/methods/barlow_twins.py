@@ -11,7 +11,6 @@ from torch import nn
 
 from raysl.config.ranges import Amount, Positive, Within
 from raysl.losses import barlow_twins
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, cross_correlation, features_of_views, mlp
 from raysl.transforms.recipes import AsymmetricCrops
@@ -21,6 +20,8 @@ class BarlowTwins(Method):
     """Brings the cross-correlation of two views to the identity."""
 
     logged = ("correlation", "redundancy", *COLLAPSE)
+    why_two_views = "Barlow Twins correlates two views"
+    why_several_images = "one image has no correlation"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -49,12 +50,6 @@ class BarlowTwins(Method):
         super().__init__(setup, backbone)
         dim = self.config.dim
         self.projector = mlp([backbone.feature_dim, dim, dim, dim], norm=True, last_bias=False)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and batches too small for a correlation."""
-        check_two_views(setup, "Barlow Twins correlates two views")
-        check_batch(setup, "one image has no correlation")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 1 of the whole global batch, the same number on every rank."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from raysl.config.ranges import Momentum, Share, Width
 from raysl.losses import byol
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.schedule import Step, cosine
@@ -23,6 +22,8 @@ class BYOL(Method):
     """Predicts a slow copy's projection of the other view."""
 
     logged: ClassVar[tuple[str, ...]] = ("agreement", *COLLAPSE)
+    why_two_views = "BYOL predicts one view from another"
+    why_several_images = "the projector normalises over the batch"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -54,8 +55,7 @@ class BYOL(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse numbers of views other than two, a batch too small for statistics, and a target that speeds up."""
-        check_two_views(setup, "BYOL predicts one view from another")
-        check_batch(setup, "the projector normalises over the batch")
+        super().check(setup)
         method = setup.method
         if method.final_momentum < method.momentum:
             raise ConfigError(

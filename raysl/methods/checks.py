@@ -1,10 +1,12 @@
 """Checks that several methods make before a process starts."""
 
 from raysl.components import resolve
+from raysl.errors import ConfigError
 from raysl.log import log
-from raysl.methods.method import Backbone, ConfigError, Setup
+from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import last_map
 from raysl.nn.classifiers import vector_widths
+from raysl.plan.setup import Setup
 from raysl.transforms.recipes import MultiCrop
 
 FEW_IMAGES = 16
@@ -25,11 +27,12 @@ def check_two_views(setup: Setup, why: str) -> None:
 def check_some_views(setup: Setup, why: str) -> None:
     """Refuse a single view, large or small; the arguments are those of `check_two_views`."""
     views = setup.method.views
-    num_local = views.num_local if isinstance(views, MultiCrop) else 0
-    if views.num + num_local < 2:
+    if isinstance(views, MultiCrop) and views.num + views.num_local < 2:
         raise ConfigError(
             f"method.views.num is 1 and method.views.num_local is 0; {why}: give at least 2 views, large or small"
         )
+    if views.num < 2 and not isinstance(views, MultiCrop):
+        raise ConfigError(f"method.views.num is 1; {why}: give at least 2")
 
 
 def check_batch(setup: Setup, why: str) -> None:

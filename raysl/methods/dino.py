@@ -13,7 +13,6 @@ from torch import Tensor
 
 from raysl.config.ranges import Length, Momentum, Share, Temperature
 from raysl.losses import dino
-from raysl.methods.checks import check_some_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput
 from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse, multi_crop
 from raysl.schedule import Duration, Step, cosine, linear_over
@@ -24,6 +23,7 @@ class DINO(Method):
     """Predicts a teacher's assignments of large views from all other views."""
 
     logged = ("teacher_entropy", "kl", *COLLAPSE)
+    why_several_views = "DINO predicts the teacher's scores of one view from another"
     compiles = "step"
 
     @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,6 @@ class DINO(Method):
         self.head = DINOHead(backbone.feature_dim, self.config.head)
         self.teacher, self.teacher_head = Teacher(backbone), Teacher(self.head)
         self.centre = Centre(self.config.head.num_prototypes)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse a single view."""
-        check_some_views(setup, "DINO predicts the teacher's scores of one view from another")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 3 on this rank's images: each view against all other large views; algorithm 1."""

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Area, Positive, Width, Within
 from raysl.losses import at_least_fp32, coding_rate
-from raysl.methods.checks import check_batch
-from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, batch_collapse, features_of_views, mlp
 from raysl.transforms import Crops, Mask, RandomResizedCrop, View, ViewRecipe
 
@@ -52,6 +51,8 @@ class EMPSSL(Method):
     """Patches near their mean, and a large coding rate of each."""
 
     logged = ("agreement", "coding_rate", *COLLAPSE)
+    why_several_views = "EMP-SSL compares patches with their mean"
+    why_several_images = "one image fills no volume"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -73,13 +74,6 @@ class EMPSSL(Method):
         super().__init__(setup, backbone)
         hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
         self.projector = mlp([backbone.feature_dim, hidden_dim, hidden_dim, output_dim], norm=True)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse a single patch, and batches of one image."""
-        if setup.method.views.num < 2:
-            raise ConfigError("method.views.num is 1; EMP-SSL compares patches with their mean: give at least 2")
-        check_batch(setup, "one image fills no volume")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 3 with its sign turned, the coding rates over the whole global batch."""

@@ -10,8 +10,7 @@ from torch import nn
 
 from raysl.config.ranges import Amount, Width
 from raysl.losses import frossl
-from raysl.methods.checks import check_batch
-from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, features_of_views, mlp, products, unit_columns
 from raysl.transforms.recipes import AsymmetricCrops
 
@@ -20,6 +19,8 @@ class FroSSL(Method):
     """Even spectra of all views, and views near their mean."""
 
     logged = ("agreement", *COLLAPSE)
+    why_several_views = "FroSSL compares views with their mean"
+    why_several_images = "one image has no covariance"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -45,13 +46,6 @@ class FroSSL(Method):
         super().__init__(setup, backbone)
         hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
         self.projector = mlp([backbone.feature_dim, hidden_dim, hidden_dim, output_dim], norm=True)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse a single view, and batches too small for a covariance."""
-        if setup.method.views.num < 2:
-            raise ConfigError("method.views.num is 1; FroSSL compares views with their mean: give at least 2")
-        check_batch(setup, "one image has no covariance")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 6 on this rank's images, with covariances of the whole global batch."""

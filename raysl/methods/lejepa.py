@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Area, Areas, LocalSide, Share, Width, Within
 from raysl.losses import at_least_fp32, characteristic_sums, epps_pulley
-from raysl.methods.checks import check_batch, check_some_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, batch_collapse, mlp, multi_crop
 from raysl.transforms.recipes import MultiCrop
@@ -47,6 +46,8 @@ class LeJEPA(Method):
 
     compiles = "no"
     logged = ("invariance", "sigreg", *COLLAPSE)
+    why_several_views = "LeJEPA compares views of an image"
+    why_several_images = "one image has no distribution"
     t: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -76,12 +77,6 @@ class LeJEPA(Method):
         self.projector = mlp([backbone.feature_dim, hidden_dim, hidden_dim, output_dim], norm=True)
         t = torch.linspace(0, self.config.max_t, self.config.num_points)
         self.register_buffer("t", t, persistent=False)  # [T]
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse a single view, and batches too small for a distribution."""
-        check_some_views(setup, "LeJEPA compares views of an image")
-        check_batch(setup, "one image has no distribution")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return algorithm 2 on this rank's images, with SIGReg over the whole global batch."""

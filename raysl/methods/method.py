@@ -13,6 +13,7 @@ from raysl.config.schema import OptimConfig as OptimConfig
 from raysl.data.batch import Batch as Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.errors import ConfigError as ConfigError
+from raysl.methods.checks import check_batch, check_queue, check_some_views, check_two_views
 from raysl.nn.backbones.backbone import Backbone as Backbone
 from raysl.nn.backbones.backbone import TokenBackbone as TokenBackbone
 from raysl.nn.backbones.backbone import visible_places as visible_places
@@ -54,6 +55,14 @@ class Method(nn.Module, ABC):
     without CUDA graphs, since it computes with numbers of the `Step`, which change; or with them."""
     compiled_step: "Callable[[Method, Batch, Step], StepOutput] | None" = None
     """Computes `training_step` if the step is compiled."""
+    why_two_views: ClassVar[str] = ""
+    """Why the method takes two views, no more and no less, for the message of `check`; empty where it takes others."""
+    why_several_views: ClassVar[str] = ""
+    """Why a single view, large or small, is not enough; empty where it is."""
+    why_several_images: ClassVar[str] = ""
+    """Why a batch of a single image is not enough; empty where it is."""
+    why_full_queue: ClassVar[str] = ""
+    """What happens to the rows of a queue smaller than a batch; empty without a queue."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__()
@@ -79,11 +88,20 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse settings that cannot work, on the driver, before views are made and workers start.
+        """Refuse settings that cannot work, on the driver, before views are made and workers start. Default: what the
+        attributes `why_two_views` and so on refuse.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
+        if cls.why_two_views:
+            check_two_views(setup, cls.why_two_views)
+        if cls.why_several_views:
+            check_some_views(setup, cls.why_several_views)
+        if cls.why_several_images:
+            check_batch(setup, cls.why_several_images)
+        if cls.why_full_queue:
+            check_queue(setup, cls.why_full_queue)
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:

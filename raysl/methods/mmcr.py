@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Share, Width
 from raysl.losses import at_least_fp32, mmcr
-from raysl.methods.checks import check_batch
-from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, features_of_views, mlp
 from raysl.transforms.recipes import AsymmetricCrops
 
@@ -24,6 +23,8 @@ class MMCR(Method):
     """Raises the nuclear norm of the centroids of the whole global batch."""
 
     logged = ("centroid_length", *COLLAPSE)
+    why_several_views = "MMCR takes the mean of views of an image"
+    why_several_images = "one centroid has no capacity"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -48,13 +49,6 @@ class MMCR(Method):
         self.projector = mlp([backbone.feature_dim, hidden_dim, hidden_dim, output_dim], norm=True, last_bias=False)
         if self.config.momentum is not None:
             self.teacher = Teacher(self.student())
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse a single view, and batches of one image."""
-        if setup.method.views.num < 2:
-            raise ConfigError("method.views.num is 1; MMCR takes the mean of views of an image: give at least 2")
-        check_batch(setup, "one centroid has no capacity")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 2 with the centroids of the whole global batch."""

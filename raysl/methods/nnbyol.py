@@ -15,7 +15,6 @@ from raysl import distributed as dist
 from raysl.config.ranges import QueueSize
 from raysl.losses import at_least_fp32, byol
 from raysl.methods.byol import BYOL
-from raysl.methods.checks import check_queue
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, Queue, batch_collapse
 
@@ -24,6 +23,7 @@ class NNBYOL(BYOL):
     """Predicts the neighbour of a slow copy's projection of the other view."""
 
     logged: ClassVar[tuple[str, ...]] = ("agreement", "neighbor_cosine", *COLLAPSE)
+    why_full_queue = "projections would leave before they were anybody's neighbour"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BYOL.Config):
@@ -36,12 +36,6 @@ class NNBYOL(BYOL):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         self.queue = Queue(self.config.queue_size, self.config.output_dim)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse what BYOL refuses, and a support set smaller than a batch."""
-        super().check(setup)
-        check_queue(setup, "projections would leave before they were anybody's neighbour")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Sum BYOL's eq. 2 over both directions, with neighbours as targets."""

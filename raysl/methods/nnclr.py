@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import QueueSize, Temperature, Width
 from raysl.losses import at_least_fp32
-from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, Queue, batch_collapse, mlp
 from raysl.transforms.recipes import AsymmetricCrops
@@ -23,6 +22,9 @@ class NNCLR(Method):
     """Contrasts nearest neighbours from a support set with the whole global batch."""
 
     logged = ("contrastive_top1", "neighbor_cosine", *COLLAPSE)
+    why_two_views = "NNCLR contrasts two views"
+    why_several_images = "NNCLR contrasts images"
+    why_full_queue = "embeddings would leave before they were anybody's neighbour"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -49,13 +51,6 @@ class NNCLR(Method):
         self.projector = mlp(dims, norm=True, output_norm="affine")
         self.predictor = mlp([config.output_dim, config.predictor_dim, config.output_dim], norm=True)
         self.queue = Queue(config.queue_size, config.output_dim)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, a batch without negatives, and a support set smaller than a batch."""
-        check_two_views(setup, "NNCLR contrasts two views")
-        check_batch(setup, "NNCLR contrasts images")
-        check_queue(setup, "embeddings would leave before they were anybody's neighbour")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean of eq. 3 for each view's neighbours against the predictions from the other view."""

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar
 
 from raysl.config.ranges import NotEmpty, Width
 from raysl.losses import negative_cosine
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, OptimConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, batch_collapse, mlp
 from raysl.optim.groups import split_groups
@@ -21,6 +20,8 @@ class SimSiam(Method):
     """Predicts the other view's projection, through which no gradient flows."""
 
     logged: ClassVar[tuple[str, ...]] = ("agreement", *COLLAPSE)
+    why_two_views = "SimSiam compares two views"
+    why_several_images = "the projector normalises over the batch"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -44,12 +45,6 @@ class SimSiam(Method):
         dims = [backbone.feature_dim, *config.hidden_dims, config.output_dim]
         self.projector = mlp(dims, norm=True, output_norm="plain")
         self.predictor = mlp([config.output_dim, config.predictor_dim, config.output_dim], norm=True)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and a batch too small for statistics."""
-        check_two_views(setup, "SimSiam compares two views")
-        check_batch(setup, "the projector normalises over the batch")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 4: the mean of both directions, each without a gradient into its target (algorithm 1)."""

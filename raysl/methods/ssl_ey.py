@@ -12,7 +12,6 @@ from torch import nn
 
 from raysl.config.ranges import Within
 from raysl.losses import at_least_fp32, ssl_ey
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, covariances, features_of_views, mlp, total_cross_covariance
 from raysl.transforms.recipes import AsymmetricCrops
@@ -22,6 +21,8 @@ class SSLEY(Method):
     """Dimensions vary together between views, and apart within them."""
 
     logged = ("reward", "penalty", *COLLAPSE)
+    why_two_views = "SSL-EY correlates two views"
+    why_several_images = "one image has no covariance"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -40,12 +41,6 @@ class SSLEY(Method):
         super().__init__(setup, backbone)
         dim = self.config.dim
         self.projector = mlp([backbone.feature_dim, dim, dim, dim], norm=True, last_bias=False)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and batches too small for a covariance."""
-        check_two_views(setup, "SSL-EY correlates two views")
-        check_batch(setup, "one image has no covariance")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the loss of the covariances over the whole global batch."""

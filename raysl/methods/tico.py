@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Momentum, Width
 from raysl.losses import at_least_fp32, negative_cosine
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, StepOutput
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp, products
 from raysl.schedule import Step, cosine
@@ -25,6 +24,8 @@ class TiCo(Method):
     """Agrees with a teacher, and contrasts with the covariance of past embeddings."""
 
     logged = ("invariance", "contrast", *COLLAPSE)
+    why_several_images = "the projector normalises over the batch"
+    why_two_views = "TiCo has a view for the student and one for the teacher"
     covariance: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,6 @@ class TiCo(Method):
         self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True)
         self.teacher = Teacher(self.student())
         self.register_buffer("covariance", torch.zeros(output_dim, output_dim))
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and a batch too small to normalise over."""
-        check_batch(setup, "the projector normalises over the batch")
-        check_two_views(setup, "TiCo has a view for the student and one for the teacher")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the loss of algorithm 1 on this rank's images, with the covariance of the whole global batch in C."""

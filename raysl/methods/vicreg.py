@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from raysl.config.ranges import Amount, Within
 from raysl.losses import VICRegLoss, at_least_fp32, vicreg
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn import COLLAPSE, ViewNorm, batch_collapse, covariances, features_of_views, mlp
 from raysl.transforms.recipes import AsymmetricCrops
@@ -22,6 +21,8 @@ class VICReg(Method):
     """Agreement of views whose dimensions vary independently."""
 
     logged = ("invariance", "variance", "covariance", *COLLAPSE)
+    why_two_views = "VICReg compares two views"
+    why_several_images = "one image has no variance"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -53,12 +54,6 @@ class VICReg(Method):
         super().__init__(setup, backbone)
         dim = self.config.dim
         self.expander = mlp([backbone.feature_dim, dim, dim, dim], norm=True, last_bias=False)
-
-    @classmethod
-    def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and batches too small for a variance."""
-        check_two_views(setup, "VICReg compares two views")
-        check_batch(setup, "one image has no variance")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 6 on this rank's images, with variances and covariances of the whole global batch."""
