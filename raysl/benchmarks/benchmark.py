@@ -253,6 +253,8 @@ class Benchmark(ABC):
     trains: ClassVar[bool] = False
     """Whether it starts workers of its own (Ray Train, actors): it then runs on the driver, not inside a task."""
 
+    own_images: ClassVar[bool] = False
+    """Whether it always brings images of its own, which its settings name."""
     in_names: ClassVar[tuple[str, ...]] = ()
     """Settings that the names of the metrics carry, such as the k of `k20/top1`: numbers of other values of these have
     other names, so that all other settings alone tell whether two numbers of one name can be compared."""
@@ -265,8 +267,9 @@ class Benchmark(ABC):
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
-        """Return the images and labels that it needs. Default: training and test images with one label each."""
-        return Needs()
+        """Return the images and labels that it needs. Default: training and test images with one label each, or none of
+        a benchmark with `own_images`."""
+        return Needs(labels="none", test=False, own_images=True) if cls.own_images else Needs()
 
     @classmethod
     def stages(cls, config: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import nn
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, Findings, Labelled, Needs, mean_of
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, Findings, Labelled, mean_of
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
 from raysl.benchmarks.instance_retrieval.search import Search
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Side, Width
@@ -29,6 +29,7 @@ class CopyDetection(Benchmark):
         "GeM of patches, whitening learned on other images (Caron et al. 2021, arXiv 2104.14294, section 4.2.1)"
     )
     cost = "a forward pass of 320 px for each image of Copydays, distractors and whitening: 30,000 in the paper"
+    own_images = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -64,11 +65,6 @@ class CopyDetection(Benchmark):
         whitened has the mean subtracted in either case."""
         length_one: bool = False
         """Bring vectors to length 1 before they are whitened, too, which DINO's code does not."""
-
-    @classmethod
-    @override
-    def needs(cls, config: Config) -> Needs:
-        return Needs(labels="none", test=False, own_images=True)
 
     @classmethod
     @override

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Findings, Labelled, Needs, mean_of
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Findings, Labelled, mean_of
 from raysl.benchmarks.dense.contours import contour_accuracy, region_similarity
 from raysl.benchmarks.dense.maps import MapStage, chosen_stages, maps_of
 from raysl.benchmarks.dense.propagation import followed, objects_of
@@ -56,6 +56,7 @@ class VideoSegmentation(Benchmark):
         "on DAVIS 2017 (DINO, Caron et al. 2021, arXiv 2104.14294, table 5; Jabri et al. 2020, arXiv 2006.14613)."
     )
     cost = "a forward pass of 480 px for each frame, about 2,000 in the validation videos; nothing is trained"
+    own_images = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -86,11 +87,6 @@ class VideoSegmentation(Benchmark):
         """Nearest places that a label comes from."""
         temperature: Temperature = 0.1
         """That the cosines of these are divided by in the softmax."""
-
-    @classmethod
-    @override
-    def needs(cls, config: Config) -> Needs:
-        return Needs(labels="none", test=False, own_images=True)
 
     @classmethod
     @override

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings, Labelled, Needs
+from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.dense.method import HeldOutTargets
 from raysl.benchmarks.dense.sources import TargetSource
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run, start_of
@@ -60,14 +60,10 @@ class Course:
 class TargetBenchmark(TrainingBenchmark):
     """A benchmark that trains a method on images with targets, in a run of its own, and measures it on others."""
 
+    own_images = True
     Source: ClassVar[type[TargetSource]]
     trained_on: ClassVar[str] = "training images"
     """For messages."""
-
-    @classmethod
-    @override
-    def needs(cls, config: Any) -> Needs:
-        return Needs(labels="none", test=False, own_images=True)
 
     @classmethod
     @abstractmethod
