@@ -14,9 +14,7 @@ from raysl.config.ranges import Width, Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput, TokenBackbone
 from raysl.methods.patches import PatchMethod, grid_side, patch_side
-from raysl.nn.backbones.init import init_linear
-from raysl.nn.backbones.positions import sincos_positions
-from raysl.nn.collapse import COLLAPSE, batch_collapse
+from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.transforms import Crops, PrefixMask
 
 

@@ -17,10 +17,9 @@ from raysl.config.ranges import Amount, Count, Factors, Length, Share, Temperatu
 from raysl.losses import at_least_fp32, soft_cross_entropy
 from raysl.methods.method import Batch, ConfigError, MethodConfig, OptimConfig, Setup, StepOutput
 from raysl.methods.patches import PatchMethod, grid_side, patch_side
-from raysl.nn import COLLAPSE, Teacher, batch_collapse
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, init_linear
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
-from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import RotaryPositions, rotation_at
 from raysl.nn.dino_head import WeightNormed
 from raysl.nn.drop_path import drop_places

@@ -15,12 +15,10 @@ from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import PatchMethod, check_width, grid_side, patch_side
+from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
-from raysl.nn.backbones.init import init_linear
-from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.backbones.vit import ViT
-from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, PartMask
 
 

@@ -20,8 +20,7 @@ from raysl.losses import at_least_fp32, info_nce
 from raysl.methods.checks import check_map_stage
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.moco import MoCo
-from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse
-from raysl.nn.backbones.maps import features_and_map, last_map
+from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, features_and_map, last_map
 from raysl.nn.batch_norm import in_shuffled_order
 
 

@@ -19,8 +19,7 @@ from raysl.losses import at_least_fp32, detcon
 from raysl.methods.byol import BYOL
 from raysl.methods.checks import check_map_stage
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
-from raysl.nn.backbones.maps import features_and_map, last_map
-from raysl.nn.collapse import COLLAPSE, batch_collapse
+from raysl.nn import COLLAPSE, batch_collapse, features_and_map, last_map
 from raysl.nn.places import draw_present, grid_cells
 from raysl.transforms.device import to_device
 from raysl.transforms.view_recipe import ViewRecipe

@@ -19,8 +19,7 @@ from raysl.methods.lessons import Lesson, make_lesson, token_distance
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.recalled import Recalled, check_cache
 from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_several, check_teacher, is_path
-from raysl.nn.backbones.maps import features_and_map, last_map
-from raysl.nn.collapse import COLLAPSE, batch_collapse
+from raysl.nn import COLLAPSE, batch_collapse, features_and_map, last_map
 from raysl.transforms import Crops, ViewRecipe
 
 

@@ -22,8 +22,7 @@ from raysl.methods.teachers import (
     read_published,
     read_teacher,
 )
-from raysl.nn.backbones.maps import features_and_map, last_map
-from raysl.nn.heads import mlp
+from raysl.nn import features_and_map, last_map, mlp
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.patches import PatchMethod, check_small_views, grid_side
-from raysl.nn import COLLAPSE, Queue, batch_collapse, mlp, multi_crop
-from raysl.nn.backbones.init import init_linear
+from raysl.nn import COLLAPSE, Queue, batch_collapse, init_linear, mlp, multi_crop
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
 

@@ -18,9 +18,8 @@ from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Wid
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Batch, ConfigError, MethodConfig, OptimConfig, Setup, StepOutput
 from raysl.methods.patches import PatchMethod, check_small_views, grid_side, patch_side
-from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
+from raysl.nn import COLLAPSE, Teacher, batch_collapse, init_linear, mlp
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
-from raysl.nn.backbones.init import init_linear
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
 from raysl.schedule import Step, linear

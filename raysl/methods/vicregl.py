@@ -17,8 +17,7 @@ from raysl.config.ranges import Amount, Area, Areas, Count, NotEmpty, Share, Wit
 from raysl.losses import at_least_fp32, best_matches, spread
 from raysl.methods.checks import check_batch, check_map_stage, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.nn import COLLAPSE, GROUPS, batch_collapse, centred, mlp, products
-from raysl.nn.backbones.maps import features_and_map, last_map
+from raysl.nn import COLLAPSE, GROUPS, batch_collapse, centred, features_and_map, last_map, mlp, products
 from raysl.nn.places import place_centres
 from raysl.transforms import Mask, ViewRecipe
 from raysl.transforms.recipes import AsymmetricCrops, MultiCrop, NumLocal

@@ -1,5 +1,8 @@
 """The parts of networks that methods share: heads, teachers, queues and banks, moments over the batch."""
 
+from raysl.nn.backbones.init import init_linear
+from raysl.nn.backbones.maps import features_and_map, last_map
+from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.dino_head import Centre, DINOHead, HeadConfig, NestedHead
 from raysl.nn.ema import Teacher
@@ -29,11 +32,15 @@ __all__ = [
     "centred",
     "covariances",
     "cross_correlation",
+    "features_and_map",
     "features_of_views",
+    "init_linear",
+    "last_map",
     "masked_places",
     "mlp",
     "multi_crop",
     "products",
+    "sincos_positions",
     "token_crops",
     "total_cross_covariance",
     "unit_columns",
