@@ -1,10 +1,13 @@
-"""The errors of raysl and their exit codes. Messages hold no credentials."""
+"""The errors of raysl with their exit codes, and its log. Neither shows credentials (`raysl.redact`)."""
 
 import difflib
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from raysl.redact import redact
+
+log = logging.getLogger("raysl")
 
 
 class ConfigError(ValueError):

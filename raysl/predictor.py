@@ -28,8 +28,7 @@ from raysl.data.decode.images import NoValidImage
 from raysl.data.given import describe_unusable, list_images, parse_device, split_images
 from raysl.data.source import Split
 from raysl.data.split import with_facts
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.methods.method import Method
 from raysl.redact import redact_uri
 from raysl.train.files import count_broken

@@ -13,9 +13,8 @@ from raysl.benchmarks.suite.evaluate import Report, prepare
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.checkpoint.files import SETTINGS_FILE
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.errors import Stopped as Stopped
-from raysl.log import log
 from raysl.redact import redact, redact_uri
 from raysl.report.contents import Score, online_names
 from raysl.report.summary import readable, score_table

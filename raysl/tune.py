@@ -21,8 +21,7 @@ from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
-from raysl.log import log
+from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError, log
 from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain

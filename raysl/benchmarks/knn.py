@@ -18,7 +18,7 @@ from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within
 from raysl.config.schema import MAY_CHANGE, BenchmarkConfig
-from raysl.log import log
+from raysl.errors import log
 
 Weights = Literal["exp", "uniform", "inverse"]
 

@@ -13,7 +13,7 @@ from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, h
 from raysl.benchmarks.classifiers.probes import Length, Probes, Setting, best_of, train_probes
 from raysl.benchmarks.classifiers.scaling import Normalize, Scaling, device_for
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
-from raysl.log import log
+from raysl.errors import log
 
 
 class Linear(Benchmark):

@@ -25,7 +25,7 @@ from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, mea
 from raysl.benchmarks.low_shot import fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
-from raysl.log import log
+from raysl.errors import log
 
 
 class Logistic(Benchmark):

@@ -26,8 +26,8 @@ from raysl.benchmarks.classifiers.svm_training import (
 from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.ranges import Count, NotEmpty, Within
+from raysl.errors import log
 from raysl.hashing import Int64s, hash_words, permutation
-from raysl.log import log
 
 _POSITIVES, _NEGATIVES = 103, 104  # part of random keys
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.log import log
+from raysl.errors import log
 
 Backend = Literal["auto", "torch", "faiss"]
 Similarity = Literal["cosine", "dot", "euclidean"]

@@ -24,8 +24,7 @@ from raysl.benchmarks.instance_retrieval.search import Search, Similarity
 from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, Location, NotEmpty, Side, Width, Within
 from raysl.config.schema import BenchmarkConfig
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 
 NUM_PICTURED = 8
 """Queries that the page shows."""

@@ -33,8 +33,7 @@ from raysl.benchmarks.classifiers.svm_training import (
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.component import MAY_CHANGE
 from raysl.config.ranges import Within
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 
 
 class SVM(MachinesBenchmark):

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.process.temporary import temporary_folder
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged as Damaged

@@ -9,8 +9,7 @@ from torch import nn
 
 from raysl.checkpoint.weights import Weights, adapted_by, is_counter, misfits, parts_of, read_weights
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.published import Published

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up, show_json
-from raysl.log import log
+from raysl.errors import log
 from raysl.process.screen import counted
 
 if TYPE_CHECKING:

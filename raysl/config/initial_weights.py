@@ -8,8 +8,7 @@ from raysl.config.dump import plain, write_inline
 from raysl.config.fields import find
 from raysl.config.files import expand, read
 from raysl.config.stored import check_text
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.redact import redact_tree, redact_uri
 from raysl.trained import FOLDER, is_trained
 

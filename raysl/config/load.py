@@ -27,8 +27,7 @@ from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import follow_sizes, link_sizes
 from raysl.config.stored import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
-from raysl.errors import ConfigError, Problems, StorageError
-from raysl.log import log
+from raysl.errors import ConfigError, Problems, StorageError, log
 from raysl.process.screen import only_errors
 from raysl.redact import each_text
 from raysl.user_files import renamed

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import yaml
 
 from raysl.config.component import ASKS_TRUST
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.redact import texts_in
 from raysl.storage.foreign import WITHHELD, problem
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.leaderboard.best import RUN_FILE, BestRun, best_runs, folder_of, runnable
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.comparison import compare
@@ -14,7 +14,6 @@ from raysl.leaderboard.page.axes import Axis
 from raysl.leaderboard.page.comparison import comparison_page
 from raysl.leaderboard.page.importance import Importance, importance
 from raysl.leaderboard.page.page import Extras, neighbours_of, page
-from raysl.log import log
 from raysl.report.contents import RunReport
 from raysl.storage.folder import Folder, outlast
 

@@ -8,9 +8,8 @@ from urllib.parse import unquote
 
 from typing_extensions import override
 
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.leaderboard.of_runs import RunsPage
-from raysl.log import log
 
 ADDRESS = "127.0.0.1"
 HOSTS = frozenset({ADDRESS, "localhost"})

@@ -1,8 +1,7 @@
 """Checks that several methods make before a process starts."""
 
 from raysl.components import resolve
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.maps import last_map
 from raysl.nn.classifiers import vector_widths

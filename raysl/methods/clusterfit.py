@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from raysl.config.ranges import Location, NumClusters, Width, Within
 from raysl.data.assignments import read_assignments
+from raysl.errors import log
 from raysl.hashing import hash_words
-from raysl.log import log
 from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raysl.errors import log
 from raysl.hashing import Int64s
-from raysl.log import log
 
 DIGEST = 16
 ABOUT_FILE = "about.json"

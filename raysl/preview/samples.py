@@ -12,9 +12,8 @@ from raysl.data.decode.images import Pictures, read_images
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows
 from raysl.data.stream.loader import pair_name, pair_seed
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s, hash_rows
-from raysl.log import log
 from raysl.report.contents import Pixels
 from raysl.transforms import Tiles, View, ViewRecipe
 from raysl.transforms.channels import to_shown

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from raysl.log import log
+from raysl.errors import log
 
 if TYPE_CHECKING:
     from rich.console import Console

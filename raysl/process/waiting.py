@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from raysl.log import log
+from raysl.errors import log
 from raysl.process.screen import console, duration, logging_shown
 
 if TYPE_CHECKING:

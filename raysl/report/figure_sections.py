@@ -5,7 +5,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from raysl.log import log
+from raysl.errors import log
 from raysl.report.benchmark_figures import (
     curves_figures,
     family_figure,

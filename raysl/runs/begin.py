@@ -13,8 +13,7 @@ from raysl.checkpoint.weights import read_weights
 from raysl.components import Classes
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.process.temporary import temporary_folder
 from raysl.process.waiting import enter
 from raysl.runs.dataset_note import DatasetNote, claim_dataset

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_as
 

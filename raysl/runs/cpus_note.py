@@ -7,7 +7,7 @@ else the machine does by then.
 import json
 from dataclasses import asdict
 
-from raysl.log import log
+from raysl.errors import log
 from raysl.process.cpus import Cpus, CpuTime, measure_cpus
 from raysl.runs.folder import RunFolder
 from raysl.storage.records import read_as

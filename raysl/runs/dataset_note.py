@@ -25,8 +25,7 @@ from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.source import Split
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder

@@ -17,8 +17,7 @@ from raysl.config.dump import differences, dump, to_dict, write_inline
 from raysl.config.fields import find
 from raysl.config.load import apply_overrides, stored_settings, stored_tree
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, StorageError
-from raysl.log import log
+from raysl.errors import ConfigError, StorageError, log
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.runs.code_note import claim_code, moved_files, read_code

@@ -14,8 +14,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from raysl.errors import StorageError
-from raysl.log import log
+from raysl.errors import StorageError, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import console, duration
 from raysl.process.waiting import Waiting

@@ -35,8 +35,7 @@ from raysl.config.load import stored_tree
 from raysl.config.schema import OptimConfig, RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.order import epoch_length
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.optim.build import build_optimizer
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raysl.cluster.resources import WorkerShape
 from raysl.config.schema import TrainConfig
-from raysl.log import log
+from raysl.errors import log
 from raysl.process.screen import duration
 
 EVERY_S = 60.0

@@ -17,7 +17,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.util import TrainingFramework
 from typing_extensions import override
 
-from raysl.log import log
+from raysl.errors import log
 
 LEAVE_S = 5.0
 """How long workers may take to leave their group; one that hangs does not leave it."""

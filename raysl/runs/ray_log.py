@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from raysl.cluster.board import Board
 from raysl.cluster.connection import hearing
 from raysl.cluster.losses import describe_message
-from raysl.errors import StorageError
-from raysl.log import log
+from raysl.errors import StorageError, log
 from raysl.redact import redact
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses

@@ -19,8 +19,7 @@ from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers
-from raysl.log import log
+from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.signals import Signals, handling_signals

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from raysl.cluster.board import Board
-from raysl.errors import ConfigError, RunFailed, Stopped
-from raysl.log import log
+from raysl.errors import ConfigError, RunFailed, Stopped, log
 from raysl.process.screen import duration
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder

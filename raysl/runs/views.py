@@ -23,9 +23,8 @@ from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
 from raysl.data.source import make_source
 from raysl.data.split import Split, with_facts
 from raysl.data.stream.loader import LocalBatches
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s
-from raysl.log import log
 from raysl.plan.adapt import describe_adapted
 from raysl.plan.setup import Setup
 from raysl.runs.prepare import check_views, make_loader

@@ -14,8 +14,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.errors import RunFailed, StorageError
-from raysl.log import log
+from raysl.errors import RunFailed, StorageError, log
 from raysl.storage import s3
 from raysl.storage.addresses import absolute, join, open_uri, split_query, storage_errors
 from raysl.storage.reads import file_errors, fsspec_client, is_object_store, refusal, retrying

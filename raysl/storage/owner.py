@@ -29,8 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from raysl.errors import ConfigError, RunFailed, RunInUse
-from raysl.log import log
+from raysl.errors import ConfigError, RunFailed, RunInUse, log
 from raysl.process.environment import submission_id
 from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once

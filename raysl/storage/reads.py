@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.errors import RunFailed
+from raysl.errors import RunFailed, log
 from raysl.hashing import Int64s
-from raysl.log import log
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import LeaderboardFiles
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.log import log
 from raysl.storage.folder import Folder, outlast, without_waiting
 
 WRITE_EVERY_S = 5.0

@@ -11,9 +11,8 @@ from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems, did_you_mean
+from raysl.errors import ConfigError, Problems, did_you_mean, log
 from raysl.leaderboard.entry import Objective
-from raysl.log import log
 from raysl.process.screen import only_errors
 from raysl.report.contents import is_beside
 from raysl.runs.prepare import prepare

@@ -10,7 +10,7 @@ from typing_extensions import override
 from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
-from raysl.log import log
+from raysl.errors import log
 from raysl.methods.method import Method, StepOutput
 from raysl.process.screen import only_errors
 from raysl.runs.prepare import prepare

@@ -10,8 +10,7 @@ from functools import partial
 
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
-from raysl.errors import ConfigError, StorageError
-from raysl.log import log
+from raysl.errors import ConfigError, StorageError, log
 from raysl.process.screen import counted
 from raysl.runs.dataset_note import DatasetNote
 from raysl.storage.folder import Folder, outlast

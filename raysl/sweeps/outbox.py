@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.storage.folder import without_waiting
 
 

@@ -18,10 +18,9 @@ from raysl.checkpoint.files import checkpoint_name
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import ConfigError, RunFailed, log
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.log import log
 from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder

@@ -9,8 +9,7 @@ from typing import Any
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
 from raysl.config.schema import RunConfig
-from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError
-from raysl.log import log
+from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError, log
 from raysl.pretraining import Result, pretrain
 from raysl.process.code_errors import explaining_code
 from raysl.report.contents import Score

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, StorageError
-from raysl.log import log
+from raysl.errors import ConfigError, StorageError, log
 from raysl.process.screen import duration
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import read_nodes

@@ -9,8 +9,7 @@ from raysl.cluster.resources import TRIAL_CPUS, most_trials, run_bundles, worker
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Stopped
-from raysl.log import log
+from raysl.errors import ConfigError, Stopped, log
 from raysl.process.screen import counted
 from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting

@@ -24,8 +24,7 @@ from raysl.cluster.losses import reason
 from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.cluster.sent_files import receive_files
-from raysl.errors import RunFailed
-from raysl.log import log
+from raysl.errors import RunFailed, log
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact
 from raysl.sweeps.record import Record

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from raysl.log import log
+from raysl.errors import log
 from raysl.process.screen import console, duration
 
 EVERY_S = 60.0

@@ -18,8 +18,7 @@ from raysl.data.sources.sample import sample_rows, unit_parts, unit_share
 from raysl.data.sources.subset import Subset, sample_of
 from raysl.data.stream.blocks import PlainRows
 from raysl.data.stream.loader import Loader, LocalBatches
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.plan.plan import TrainPlan
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import ViewRecipe

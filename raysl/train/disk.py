@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raysl.errors import StorageError
-from raysl.log import log
+from raysl.errors import StorageError, log
 from raysl.process.screen import duration
 from raysl.storage.folder import FIRST_PAUSE_S, LONGEST_PAUSE_S, Folder, outlast
 from raysl.storage.reads import LASTING, REFUSALS, refusal

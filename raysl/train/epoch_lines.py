@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 
-from raysl.log import log
+from raysl.errors import log
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import duration

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from raysl.log import log
+from raysl.errors import log
 from raysl.redact import redact
 from raysl.storage.records import Damaged, check_types, read_record
 

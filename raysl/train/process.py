@@ -6,8 +6,7 @@ from typing import Any
 
 from raysl.config.arguments import instance
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.process.environment import environment, environment_text, problems
 from raysl.process.screen import ToStderr
 from raysl.redact import Redacted

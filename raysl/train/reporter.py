@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
-from raysl.log import log
+from raysl.errors import log
 from raysl.storage.folder import Folder
 
 Save = Callable[[Path], None]

@@ -26,8 +26,8 @@ from raysl.benchmarks.benchmark import (
 )
 from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive
 from raysl.config.schema import Rival
+from raysl.errors import log
 from raysl.hashing import Int64s
-from raysl.log import log
 
 CHUNK_ROWS = 4096
 """Rows that are normalised at once."""

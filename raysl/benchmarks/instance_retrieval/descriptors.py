@@ -14,8 +14,7 @@ from raysl.benchmarks.instance_retrieval.truth import Box, Images
 from raysl.benchmarks.instance_retrieval.whitening import Moments, Whitening
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.storage.folder import Folder
 from raysl.transforms.channels import network_input

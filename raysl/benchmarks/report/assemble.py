@@ -26,8 +26,8 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.images import read_images
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows
+from raysl.errors import log
 from raysl.hashing import permutation
-from raysl.log import log
 from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report

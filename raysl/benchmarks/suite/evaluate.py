@@ -16,8 +16,7 @@ from raysl.checkpoint.files import checkpoint_names
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
 from raysl.config.schema import DataConfig, RunConfig
-from raysl.errors import ConfigError, Problems
-from raysl.log import log
+from raysl.errors import ConfigError, Problems, log
 from raysl.storage.addresses import cut
 from raysl.storage.folder import PATIENCE_S, Folder, outlast
 

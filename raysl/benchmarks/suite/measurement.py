@@ -27,8 +27,7 @@ from raysl.benchmarks.suite.tasks import Tasks, outlooks
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped
-from raysl.log import log
+from raysl.errors import ConfigError, RunFailed, Stopped, log
 from raysl.process.screen import duration
 from raysl.process.waiting import enter, narrow
 from raysl.redact import redact_uri

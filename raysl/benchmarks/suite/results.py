@@ -19,7 +19,7 @@ from raysl.benchmarks.suite.protocols import digest_of, settings_of_result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
-from raysl.log import log
+from raysl.errors import log
 from raysl.report.contents import Score
 from raysl.report.stored import parse_score, plain
 from raysl.storage.folder import Folder, outlast

@@ -11,9 +11,8 @@ from raysl.benchmarks.suite.results import RESULTS_FOLDER
 from raysl.checkpoint.files import META_FILE, SETTINGS_FILE, checkpoint_names, newest, read_meta
 from raysl.config.arguments import words
 from raysl.config.load import load_dumped
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.leaderboard.files import write_comparison
-from raysl.log import log
 from raysl.plan.plan import TrainPlan
 from raysl.report.contents import RunReport
 from raysl.report.stored import parse_report_json

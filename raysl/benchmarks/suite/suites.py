@@ -13,8 +13,7 @@ from raysl.config.dump import show
 from raysl.config.files import expand, packaged_folder, read_file
 from raysl.config.schema import DataConfig
 from raysl.data.source import make_source
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 
 FOLDER = "suite"
 ROOT = "RAYSL_DATA"

@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from raysl.errors import RunFailed, RunInUse
-from raysl.log import log
+from raysl.errors import RunFailed, RunInUse, log
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import own_folder
 

@@ -21,8 +21,7 @@ from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
 from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint.files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunInUse, StorageError
-from raysl.log import log
+from raysl.errors import ConfigError, RunInUse, StorageError, log
 from raysl.methods.supervised import Supervised
 from raysl.nn.classifiers import StageHead
 from raysl.process.screen import counted

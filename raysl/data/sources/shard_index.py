@@ -21,9 +21,8 @@ from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
 from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s
-from raysl.log import log
 from raysl.storage.addresses import join, open_uri, storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raysl.data.sources.shards import Shard
-from raysl.errors import ConfigError
-from raysl.log import log
+from raysl.errors import ConfigError, log
 from raysl.storage.folder import Folder
 
 MANY = 100  # shards whose summaries are worth a file

@@ -12,9 +12,8 @@ from raysl.data.sources.listing import composed
 from raysl.data.sources.lists import read_list
 from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
 from raysl.data.split import Over, Rows, Split, runs
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s, hash_text, permutation
-from raysl.log import log
 
 MOST_TIMES = 4.0
 """Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,

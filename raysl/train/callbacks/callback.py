@@ -13,7 +13,7 @@ from raysl.config.schema import CallbackConfig as CallbackConfig
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError as ConfigError
-from raysl.log import log
+from raysl.errors import log
 from raysl.methods.method import StepOutput as StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step as Step

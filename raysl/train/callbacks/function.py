@@ -10,8 +10,7 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.components import resolve_function
 from raysl.config.ranges import Every
-from raysl.errors import RunFailed
-from raysl.log import log
+from raysl.errors import RunFailed, log
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
 

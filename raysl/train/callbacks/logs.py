@@ -9,7 +9,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.log import log
+from raysl.errors import log
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, NotEmpty, Place
-from raysl.log import log
+from raysl.errors import log
 from raysl.process.memory import most_resident, resident
 from raysl.process.screen import duration
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, Step, StepOutput

@@ -7,8 +7,7 @@ import torch
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.errors import StorageError
-from raysl.log import log
+from raysl.errors import StorageError, log
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.late import Answer, is_late
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.dump import leaves, to_dict
-from raysl.log import log
+from raysl.errors import log
 from raysl.redact import bare_tree, redact
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.callback import Callback, CallbackConfig, ConfigError, Run, Step
