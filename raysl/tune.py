@@ -31,8 +31,7 @@ from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
 from raysl.runs.lineage import read_parents
 from raysl.schedule import Step
-from raysl.storage.addresses import absolute
-from raysl.storage.folder import outlast
+from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.logs import parse_metrics

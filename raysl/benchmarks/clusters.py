@@ -19,8 +19,7 @@ from raysl.data.assignments import Assignments
 from raysl.data.source import make_source
 from raysl.methods.clusters import feature_clusters
 from raysl.redact import redact_uri
-from raysl.storage.addresses import join
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, join
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,8 @@ from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import Missing, Rows, Split
 from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import composed, is_image, list_files
-from raysl.data.split import Encoded
+from raysl.data.split import Encoded, Int64s
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s
 from raysl.storage.folder import Folder
 
 BORDER = 2

@@ -13,8 +13,7 @@ from raysl.config.schema import BackboneConfig, RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
-from raysl.storage.addresses import join
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, join
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from raysl.nn.adapters import is_adapter, merge_adapters
 from raysl.nn.backbones.adapt import adapt
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact_uri
-from raysl.storage.addresses import join
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, join
 from raysl.storage.records import check_types
 from raysl.user_files import short_name
 

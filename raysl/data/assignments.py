@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from raysl.errors import ConfigError
-from raysl.storage.addresses import cut, open_uri, storage_errors
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, cut, open_uri, storage_errors
 from raysl.storage.records import Damaged, read_record
 
 _NOTE = b"raysl"

@@ -16,9 +16,8 @@ from raysl.data.decode.bands import Bands
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded, Rows, Split, runs
+from raysl.data.split import Encoded, Int64s, Rows, Split, runs
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's modes that a PNG file can store

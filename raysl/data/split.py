@@ -13,7 +13,7 @@ from typing_extensions import override
 from raysl.config.background import WHITE, Color
 from raysl.data.decode.bands import Bands
 from raysl.data.limits import Limits
-from raysl.hashing import Int64s
+from raysl.hashing import Int64s as Int64s
 
 LABELS = "labels"
 """Key of the labels' digest in `Split.content`."""

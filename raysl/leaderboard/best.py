@@ -10,8 +10,7 @@ from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.redact import redact_uri
-from raysl.storage.addresses import cut, join
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, cut, join
 
 NUM_BEST = 3
 """Rows whose configurations are written, and whose neighbours are shown."""

@@ -14,8 +14,7 @@ from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.html import plain_table
 from raysl.report.tables import link
-from raysl.storage.addresses import absolute, cut, join
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, absolute, cut, join
 
 if TYPE_CHECKING:
     import pandas as pd

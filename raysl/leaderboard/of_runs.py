@@ -16,8 +16,7 @@ from raysl.runs.folder import RunFolder
 from raysl.runs.logged import Logged
 from raysl.runs.overview import check_keys, find_runs, value_of
 from raysl.runs.summary import RunSummary, State
-from raysl.storage.addresses import absolute
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, absolute
 from raysl.storage.reads import REMOTE_READS
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import METRICS_FILE

@@ -19,8 +19,7 @@ from raysl.process.waiting import enter
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import Prepared
-from raysl.storage.addresses import absolute
-from raysl.storage.folder import outlast
+from raysl.storage.folder import absolute, outlast
 from raysl.train.state import TrainState, check_resumable
 
 

@@ -21,8 +21,7 @@ from raysl.errors import ConfigError, StorageError, log
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.runs.code_note import claim_code, moved_files, read_code
-from raysl.storage.addresses import cut, join
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, cut, join
 from raysl.storage.owner import Owner, is_owned, own_folder
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line

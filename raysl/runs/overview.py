@@ -15,8 +15,7 @@ from raysl.errors import ConfigError, did_you_mean
 from raysl.report.contents import is_beside
 from raysl.runs.folder import RunFolder
 from raysl.runs.summary import RunSummary, summarise
-from raysl.storage.addresses import absolute, storage_errors
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, absolute, storage_errors
 from raysl.storage.reads import REMOTE_READS
 
 if TYPE_CHECKING:

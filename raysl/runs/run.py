@@ -39,8 +39,7 @@ from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
 from raysl.runs.trainer import UserCallback, run_workers
 from raysl.runs.worker import Job, Outcome, max_corrupt
-from raysl.storage.addresses import absolute
-from raysl.storage.folder import outlast
+from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.logs import parse_metrics

@@ -21,10 +21,9 @@ from raysl.data.batch import Batch
 from raysl.data.decode.bands import Bands, bands_of
 from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
 from raysl.data.source import make_source
-from raysl.data.split import Split, with_facts
+from raysl.data.split import Int64s, Split, with_facts
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, log
-from raysl.hashing import Int64s
 from raysl.plan.adapt import describe_adapted
 from raysl.plan.setup import Setup
 from raysl.runs.prepare import check_views, make_loader

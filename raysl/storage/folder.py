@@ -1,4 +1,4 @@
-"""Folders, local or remote, and patience with a storage that fails."""
+"""Folders, local or remote, with their addresses, and patience with a storage that fails."""
 
 import hashlib
 import os
@@ -16,7 +16,12 @@ from pyarrow import fs
 
 from raysl.errors import RunFailed, StorageError, log
 from raysl.storage import s3
-from raysl.storage.addresses import absolute, join, open_uri, split_query, storage_errors
+from raysl.storage.addresses import absolute as absolute
+from raysl.storage.addresses import cut as cut
+from raysl.storage.addresses import join as join
+from raysl.storage.addresses import open_uri as open_uri
+from raysl.storage.addresses import split_query
+from raysl.storage.addresses import storage_errors as storage_errors
 from raysl.storage.reads import file_errors, fsspec_client, is_object_store, refusal, retrying
 
 T = TypeVar("T")

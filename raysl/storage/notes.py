@@ -9,8 +9,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from pyarrow import fs
 
-from raysl.storage.addresses import storage_errors
-from raysl.storage.folder import Folder, Version, delete_file, put
+from raysl.storage.folder import Folder, Version, delete_file, put, storage_errors
 from raysl.storage.reads import fsspec_client
 from raysl.storage.s3 import NoClient, endpoint, put_new
 

@@ -33,8 +33,7 @@ from raysl.errors import ConfigError, RunFailed, RunInUse, log
 from raysl.process.environment import submission_id
 from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once
-from raysl.storage.addresses import storage_errors
-from raysl.storage.folder import Folder, Version
+from raysl.storage.folder import Folder, Version, storage_errors
 from raysl.storage.notes import Notes, Unconditional
 from raysl.storage.reads import NotRegularFile
 from raysl.storage.records import Damaged, from_record, read_record

@@ -22,8 +22,7 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
 from raysl.redact import redact_uri
-from raysl.storage.addresses import absolute, cut
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, absolute, cut
 from raysl.trained import is_trained, unpacked
 from raysl.weights.described import described_config, read_description
 from raysl.weights.dino_v3 import with_meta_names

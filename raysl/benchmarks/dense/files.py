@@ -14,11 +14,9 @@ from typing_extensions import override
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.listing import list_folder_files
-from raysl.data.split import Missing, Rows, Split
+from raysl.data.split import Int64s, Missing, Rows, Split
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s
-from raysl.storage.addresses import open_uri
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, open_uri
 from raysl.storage.whole import read_whole
 
 T = TypeVar("T")

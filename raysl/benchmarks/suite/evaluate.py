@@ -17,8 +17,7 @@ from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError, Problems, log
-from raysl.storage.addresses import cut
-from raysl.storage.folder import PATIENCE_S, Folder, outlast
+from raysl.storage.folder import PATIENCE_S, Folder, cut, outlast
 
 
 def benchmark(

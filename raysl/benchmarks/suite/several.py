@@ -16,8 +16,7 @@ from raysl.leaderboard.files import write_comparison
 from raysl.plan.plan import TrainPlan
 from raysl.report.contents import RunReport
 from raysl.report.stored import parse_report_json
-from raysl.storage.addresses import cut, join
-from raysl.storage.folder import Folder, outlast
+from raysl.storage.folder import Folder, cut, join, outlast
 
 POLL_S = 10.0
 """Seconds between two looks for a new checkpoint."""

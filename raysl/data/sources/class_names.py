@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from raysl.data.sources.listing import composed
-from raysl.data.split import Split
+from raysl.data.split import Int64s, Split
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s
 
 LABELS = "label"
 """Default column or field of labels; it may be missing, one that the user names may not."""

@@ -23,8 +23,7 @@ from raysl.data.sources.shard_summaries import Summary, read_summaries, write_su
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s
-from raysl.storage.addresses import join, open_uri, storage_errors
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, join, open_uri, storage_errors
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
 from raysl.storage.records import fits
 
