@@ -258,6 +258,8 @@ class Benchmark(ABC):
     in_names: ClassVar[tuple[str, ...]] = ()
     """Settings that the names of the metrics carry, such as the k of `k20/top1`: numbers of other values of these have
     other names, so that all other settings alone tell whether two numbers of one name can be compared."""
+    takes_stages: ClassVar[bool] = False
+    """Whether its setting `stages` names stages that are measured beside the features."""
     streams_training: ClassVar[bool] = False
     """Whether `run` goes through training features in chunks, so that they may be on the CPU while the test features
     are on a GPU. Others get both on one device."""
@@ -276,7 +278,9 @@ class Benchmark(ABC):
         """Return the features that `run` gets: `FEATURES` for the output of the network's `forward`, and names of
         stages, each of which is pooled to its mean over all places. Default: `FEATURES` alone; none of one that trains
         or has images of its own, for `measure` then looks at images anew."""
-        return () if cls.trains or cls.needs(config).own_images else (FEATURES,)
+        if cls.trains or cls.needs(config).own_images:
+            return ()
+        return (FEATURES, *dict.fromkeys(config.stages if cls.takes_stages else ()))
 
     @classmethod
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:

@@ -22,9 +22,8 @@ from raysl.benchmarks.spectrum import (
 from raysl.config.ranges import Area, Count, Rising, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.decode.images import cut_images
-from raysl.data.source import Split
+from raysl.data.source import ConfigError, Split
 from raysl.data.sources.sample import even_index, sample_rows
-from raysl.errors import ConfigError
 from raysl.transforms import ViewRecipe, network_input
 from raysl.transforms.recipes import Crops, Strength
 

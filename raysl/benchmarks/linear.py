@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Findings, Labelled
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
 from raysl.benchmarks.classifiers.probes import Length, Probes, Setting, best_of, train_probes
 from raysl.benchmarks.classifiers.scaling import Normalize, Scaling, device_for
@@ -31,6 +31,7 @@ class Linear(Benchmark):
     )
     cost = "seconds to minutes on features; 10 epochs of 13 classifiers at once"
     in_names = ("stages",)
+    takes_stages = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -60,11 +61,6 @@ class Linear(Benchmark):
         holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
         """Share of the training images of each class on which the setting is chosen. None are held out where only one
         learning rate and one weight decay are given."""
-
-    @classmethod
-    @override
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        return (FEATURES, *dict.fromkeys(config.stages))
 
     @classmethod
     @override

@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.average_precision import Kind
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, ConfigError, FeatureSet, Findings, Labelled, Needs
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Findings, Labelled, Needs
 from raysl.benchmarks.classifiers.classification import (
     Lines,
     check_hold_out,
@@ -24,7 +24,6 @@ from raysl.benchmarks.classifiers.scaling import Scaling, device_for
 from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, measure_classes, measure_precision
 from raysl.benchmarks.low_shot import fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
-from raysl.config.schema import BenchmarkConfig
 from raysl.errors import log
 
 
@@ -47,6 +46,7 @@ class Logistic(Benchmark):
     )
     cost = "seconds to minutes on features; up to 100 passes over them with all C at once"
     in_names = ("stages", "labels")
+    takes_stages = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -90,11 +90,6 @@ class Logistic(Benchmark):
     @override
     def needs(cls, config: Config) -> Needs:
         return Needs(labels="one" if config.loss == "softmax" else "any")
-
-    @classmethod
-    @override
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        return (FEATURES, *dict.fromkeys(config.stages))
 
     @classmethod
     @override

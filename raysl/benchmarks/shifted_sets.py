@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from raysl.data.decode.decode import CorruptImage, decode
-from raysl.data.source import Missing, Rows, Split
+from raysl.data.source import ConfigError, Missing, Rows, Split
 from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import composed, is_image, list_files
 from raysl.data.split import Encoded, Int64s
-from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
 BORDER = 2

@@ -50,6 +50,7 @@ class SVM(MachinesBenchmark):
     )
     cost = "minutes of all CPUs (svm.cores) on features, which must fit into memory; 34 fits of each class"
     in_names = ("stages",)
+    takes_stages = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MachinesConfig):
@@ -67,11 +68,6 @@ class SVM(MachinesBenchmark):
         than images."""
         cores: Annotated[int, Within(1, 4096)] | None = field(default=None, metadata=MAY_CHANGE)
         """CPU cores at a time; default: all that the cluster has free."""
-
-    @classmethod
-    @override
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        return (FEATURES, *dict.fromkeys(config.stages))
 
     @classmethod
     @override

@@ -32,6 +32,8 @@ from raysl.transforms import Crops, InverseBlockMask
 class CAPI(PatchMethod):
     """Predicts the clusters of a teacher's patches outside of the block that it sees."""
 
+    # the authors' code evaluates it
+    exports_teacher = True
     logged = ("prediction_loss", "clustering_loss", "target_entropy", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
@@ -172,10 +174,6 @@ class CAPI(PatchMethod):
             group["params"] = [parameter for parameter in group["params"] if id(parameter) not in apart]
         scales = {"lr_scale": config.clustering_lr_scale, "weight_decay_scale": config.clustering_decay_scale}
         return [*(group for group in groups if group["params"]), {"params": clusters, **scales}]
-
-    def export(self) -> Backbone:
-        """Return the teacher, which the authors' code evaluates."""
-        return cast(Backbone, self.teacher.module)
 
     def _cluster_scores(self, images: Tensor) -> Tensor:
         """Return the scores of clusters [N, B, K] of the teacher's patches of whole images, place by place."""

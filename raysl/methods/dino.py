@@ -6,7 +6,6 @@ are centred, so that no prototype wins, and sharpened, so that they do not becom
 """
 
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,6 +21,8 @@ from raysl.transforms.recipes import AsymmetricMultiCrop
 class DINO(Method):
     """Predicts a teacher's assignments of large views from all other views."""
 
+    # it is better than the student throughout training (section 5.2, figure 6)
+    exports_teacher = True
     logged = ("teacher_entropy", "kl", *COLLAPSE)
     why_several_views = "DINO predicts the teacher's scores of one view from another"
     compiles = "step"
@@ -84,10 +85,6 @@ class DINO(Method):
         momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
         self.teacher.update(self.backbone, momentum)
         self.teacher_head.update(self.head, momentum)
-
-    def export(self) -> Backbone:
-        """Return the teacher, which is better than the student throughout training (section 5.2, figure 6)."""
-        return cast(Backbone, self.teacher.module)
 
     def _teacher_temp(self, step: Step) -> float:
         config = self.config

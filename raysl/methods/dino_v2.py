@@ -27,6 +27,8 @@ from raysl.transforms import AsymmetricMultiCrop, Mask
 class DINOv2(PatchMethod):
     """Predicts a teacher's balanced assignments of class tokens and masked patches."""
 
+    # the paper evaluates it
+    exports_teacher = True
     logged: ClassVar[tuple[str, ...] | None] = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
     compiles = "step"
 
@@ -148,10 +150,6 @@ class DINOv2(PatchMethod):
         self.teacher.update(self.backbone, momentum)
         self.teacher_head.update(self.head, momentum)
         self.teacher_patch_head.update(self.patch_head, momentum)
-
-    def export(self) -> Backbone:
-        """Return the teacher, which the paper evaluates."""
-        return cast(Backbone, self.teacher.module)
 
     def _head(self, dim: int, config: HeadConfig) -> DINOHead | NestedHead:
         """Return a projector of tokens [..., D]."""

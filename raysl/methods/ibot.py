@@ -24,6 +24,8 @@ from raysl.transforms import AsymmetricMultiCrop, BlockMask
 class IBOT(PatchMethod):
     """Self-distillation of class tokens and of masked patches."""
 
+    # the paper evaluates it
+    exports_teacher = True
     logged = ("class_loss", "patch_loss", "teacher_entropy", *COLLAPSE)
     compiles = "step"
 
@@ -136,10 +138,6 @@ class IBOT(PatchMethod):
         self.teacher_head.update(self.head, momentum)
         if self.patch_head is not None and self.teacher_patch_head is not None:
             self.teacher_patch_head.update(self.patch_head, momentum)
-
-    def export(self) -> Backbone:
-        """Return the teacher, which the paper evaluates."""
-        return cast(Backbone, self.teacher.module)
 
     @torch.no_grad()
     def _teacher_scores(self, images: Tensor) -> tuple[Tensor, Tensor]:

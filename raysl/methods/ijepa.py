@@ -30,6 +30,8 @@ from raysl.transforms import Crops, MultiBlockMask
 class IJEPA(PatchMethod):
     """Predicts a teacher's patches in blocks of an image from the rest of it."""
 
+    # the paper evaluates it (section 4)
+    exports_teacher = True
     logged = ("target_std", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
@@ -111,10 +113,6 @@ class IJEPA(PatchMethod):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow (section 3, "Loss"; appendix A.1)."""
         self.teacher.update(self.backbone, linear(step.progress, self.config.momentum, self.config.momentum_end))
-
-    def export(self) -> Backbone:
-        """Return the teacher, which the paper evaluates (section 4)."""
-        return cast(Backbone, self.teacher.module)
 
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:

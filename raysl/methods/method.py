@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from torch import Tensor, nn
 
@@ -55,6 +55,8 @@ class Method(nn.Module, ABC):
     without CUDA graphs, since it computes with numbers of the `Step`, which change; or with them."""
     compiled_step: "Callable[[Method, Batch, Step], StepOutput] | None" = None
     """Computes `training_step` if the step is compiled."""
+    exports_teacher: ClassVar[bool] = False
+    """Whether benchmarks load the network of `teacher`, not the one that gradients train."""
     why_two_views: ClassVar[str] = ""
     """Why the method takes two views, no more and no less, for the message of `check`; empty where it takes others."""
     why_several_views: ClassVar[str] = ""
@@ -206,7 +208,7 @@ class Method(nn.Module, ABC):
 
     def export(self) -> Backbone:
         """Return the network that benchmarks load."""
-        return self.backbone
+        return cast(Backbone, self.get_submodule("teacher.module")) if self.exports_teacher else self.backbone
 
 
 def _make_transform(name: str) -> Transform:

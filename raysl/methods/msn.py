@@ -29,6 +29,8 @@ from raysl.transforms import MultiCrop, RandomMask
 class MSN(PatchMethod):
     """Predicts the prototypes of a whole view from masked views."""
 
+    # the paper evaluates it
+    exports_teacher = True
     logged = ("anchor_top1", "mean_entropy", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
@@ -126,10 +128,6 @@ class MSN(PatchMethod):
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Return the usual groups; prototypes do not decay (authors' code)."""
         return split_groups(self, optim, keep=[self.prototypes])
-
-    def export(self) -> Backbone:
-        """Return the teacher, which the paper evaluates."""
-        return cast(Backbone, self.teacher.module)
 
     def _away_from_prior(self, mean: Tensor, entropy: Tensor) -> Tensor:
         """Return the divergence of the mean prediction [K], whose entropy is given, from the even distribution."""

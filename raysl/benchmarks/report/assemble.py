@@ -22,9 +22,8 @@ from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import resolve
 from raysl.config.docs import describe
 from raysl.config.dump import plain, to_dict
-from raysl.config.schema import DataConfig
 from raysl.data.decode.images import read_images
-from raysl.data.source import Split
+from raysl.data.source import DataConfig, Split
 from raysl.data.sources.sample import sample_rows
 from raysl.errors import log
 from raysl.hashing import permutation

@@ -11,8 +11,7 @@ from raysl.benchmarks.suite.averages import Member
 from raysl.config.arguments import words
 from raysl.config.dump import show
 from raysl.config.files import expand, packaged_folder, read_file
-from raysl.config.schema import DataConfig
-from raysl.data.source import make_source
+from raysl.data.source import DataConfig, make_source
 from raysl.errors import ConfigError, log
 
 FOLDER = "suite"
