@@ -10,13 +10,11 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
 from raysl.schedule import Duration, Step
-from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
-from raysl.train.callbacks.tensorboard import EventFile
-
-FOLDER = "histograms"
+from raysl.train.callbacks.callback import CallbackConfig, Run, StepOutput
+from raysl.train.callbacks.tensorboard import EventCallback
 
 
-class Histograms(Callback):
+class Histograms(EventCallback):
     """Writes a histogram of every parameter, as `parameters/NAME`, and of its gradient, as `gradients/NAME`.
 
     Gradients are taken over all workers before they are clipped, parameters after the update of the same step. Values
@@ -25,6 +23,8 @@ class Histograms(Callback):
 
     Source: SSLTensorboardHook of VISSL.
     """
+
+    folder = "histograms"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
@@ -40,13 +40,6 @@ class Histograms(Callback):
         """Number of bins."""
 
     @override
-    def on_train_start(self, run: Run) -> None:
-        self.file: EventFile | None = None
-        if dist.is_main():
-            with run.writing() as folder:
-                self.file = EventFile(folder / FOLDER, run.state.step)
-
-    @override
     def on_backward(self, run: Run, step: Step) -> None:
         if self.config.gradients and self.config.every.is_due(step.next()):
             named = run.state.method.named_parameters()
@@ -56,11 +49,6 @@ class Histograms(Callback):
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         if self.config.parameters and self.config.every.is_due(step):
             self._write(run, step.index, "parameters", run.state.method.named_parameters())
-
-    @override
-    def on_train_end(self, run: Run) -> None:
-        if self.file is not None:
-            self.file.close()
 
     def _write(self, run: Run, index: int, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
         # before the main rank goes on alone: `whole` is a collective of sharded tensors

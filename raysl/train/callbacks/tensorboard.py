@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -49,6 +49,25 @@ class EventFile:
     def close(self) -> None:
         """Close the file."""
         self.writer.close()
+
+
+class EventCallback(Callback):
+    """Base of callbacks that write events to a folder of their own, which TensorBoard shows as a run."""
+
+    folder: ClassVar[str]
+    file: EventFile | None
+
+    @override
+    def on_train_start(self, run: Run) -> None:
+        self.file = None
+        if dist.is_main():
+            with run.writing() as folder:
+                self.file = EventFile(folder / self.folder, run.state.step)
+
+    @override
+    def on_train_end(self, run: Run) -> None:
+        if self.file is not None:
+            self.file.close()
 
 
 class TensorBoard(Callback):

@@ -7,17 +7,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
 from raysl.schedule import Duration, Step
-from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
-from raysl.train.callbacks.tensorboard import EventFile
+from raysl.train.callbacks.callback import CallbackConfig, Run, StepOutput
+from raysl.train.callbacks.tensorboard import EventCallback
 from raysl.transforms.channels import to_shown
 
-FOLDER = "view_images"
 
-
-class ViewImages(Callback):
+class ViewImages(EventCallback):
     """Writes the views of the first images of a batch, one picture `views/GROUP` for each group of views.
 
     Each row is an image, each column a view. Views of three channels are shown without their normalisation; other views
@@ -27,6 +24,8 @@ class ViewImages(Callback):
     Source: add_image of TensorBoard; Detectron2's EventStorage.put_image.
     """
 
+    folder = "view_images"
+
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
         """Settings of the pictures."""
@@ -35,13 +34,6 @@ class ViewImages(Callback):
         """How often."""
         images: Annotated[int, Within(1, 1000)] = 8
         """Number of images, the first of the main worker's rows."""
-
-    @override
-    def on_train_start(self, run: Run) -> None:
-        self.file: EventFile | None = None
-        if dist.is_main():
-            with run.writing() as folder:
-                self.file = EventFile(folder / FOLDER, run.state.step)
 
     @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
@@ -55,11 +47,6 @@ class ViewImages(Callback):
             for group, views in run.batch.views.items():
                 pixels = picture(views[: self.config.images], data.mean, data.std)
                 self.file.add(step.index, image(f"views/{group}", pixels.numpy()))
-
-    @override
-    def on_train_end(self, run: Run) -> None:
-        if self.file is not None:
-            self.file.close()
 
 
 def picture(views: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
