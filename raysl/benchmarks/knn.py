@@ -105,8 +105,14 @@ class KNN(Benchmark):
         for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
-        settings = ("temperature", "chunk_rows", "backend", "similarity", "weights")
-        predict = partial(knn_predict, **{name: getattr(config, name) for name in settings})
+        predict = partial(
+            knn_predict,
+            temperature=config.temperature,
+            chunk_rows=config.chunk_rows,
+            backend=config.backend,
+            similarity=config.similarity,
+            weights=config.weights,
+        )
         ks = sorted(set(config.k))
         ranked = predict(train, test.features, num_classes, ks)
         note = unseen(train.labels, test.labels, num_classes)

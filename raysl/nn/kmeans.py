@@ -59,7 +59,8 @@ def kmeans(
     if not dist.all_true(bool(is_finite.all()), rows.device):
         raise ValueError("k-means got rows that are not finite: the network that computed them has diverged")
     centroids = _first(rows, k, seed, spherical)
-    scores = _score_memory(rows, k)
+    # allocated once: fresh memory for each part takes as long as the product
+    scores = at_least_fp32(rows.new_empty(0)).new_empty(min(_rows_per_part(rows, k), len(rows)), k)
     for _ in range(num_iters):
         centroids = _move(rows, centroids, spherical, empty, scores)
     nearest = [_nearest(part, centroids, spherical, scores) for part in _parts(rows, k, spherical)]
@@ -120,11 +121,6 @@ def _parts(rows: Tensor, k: int, spherical: bool) -> Iterator[Tensor]:
 
 def _rows_per_part(rows: Tensor, k: int) -> int:
     return max(_SCORES_AT_ONCE // max(k, rows.shape[1]), 1)
-
-
-def _score_memory(rows: Tensor, k: int) -> Tensor:
-    """Allocate the scores of a part once: fresh memory for each part takes as long as the product."""
-    return at_least_fp32(rows.new_empty(0)).new_empty(min(_rows_per_part(rows, k), len(rows)), k)
 
 
 def _nearest(part: Tensor, centroids: Tensor, spherical: bool, scores: Tensor) -> Tensor:

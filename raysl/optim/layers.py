@@ -28,7 +28,7 @@ def split_by_layer(groups: list[dict[str, Any]], backbone: Backbone, optim: Opti
             `optim.lr` is 0.
         ValueError: if a parameter's layer is out of range.
     """
-    patches = _patches(backbone)
+    patches = [id(parameter) for name, parameter in backbone.named_parameters() if "patch_embed" in name.split(".")]
     check_layers(optim, backbone.num_layers, backbone, has_patches=bool(patches))
     if optim.patch_lr_scale != 1:
         groups = with_lr_scales(groups, dict.fromkeys(patches, optim.patch_lr_scale))
@@ -68,11 +68,6 @@ def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any, has_
             f"optim.head_lr={optim.head_lr:g} is applied as a multiple of optim.lr, which is 0; give optim.lr a value "
             "above 0"
         )
-
-
-def _patches(backbone: Backbone) -> list[int]:
-    """Return the identities of the parameters that map patches to tokens."""
-    return [id(parameter) for name, parameter in backbone.named_parameters() if "patch_embed" in name.split(".")]
 
 
 def _layers(backbone: Backbone, is_by_layer: bool) -> dict[int, int]:

@@ -37,7 +37,7 @@ def _prefix(kind: str) -> str:
     current = ProcessIdentity.current()
     if current is None:
         return f"raysl_{kind}_"
-    machine = _machine(current)
+    machine = f"{hash_text(current.boot + current.space) & 0xFFFFFFFF:08x}"
     for path in Path(tempfile.gettempdir()).glob("raysl_*"):
         match = _NAME.fullmatch(path.name)
         # the folders of another container or machine may be in use, however their processes look from here
@@ -46,7 +46,3 @@ def _prefix(kind: str) -> str:
             if maker.has_ended():
                 shutil.rmtree(path, ignore_errors=True)
     return f"raysl_{kind}_{machine}-{current.pid}-{current.started}_"
-
-
-def _machine(identity: ProcessIdentity) -> str:
-    return f"{hash_text(identity.boot + identity.space) & 0xFFFFFFFF:08x}"

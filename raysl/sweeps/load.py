@@ -166,7 +166,7 @@ def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
 
 def _unknown(key: str, known: list[str]) -> str:
     near = nearest(key, known)
-    if not near and (of_run := suggest(key, _settings_of_runs())):
+    if not near and (of_run := suggest(key, [".".join(keys) for keys, _ in settings_in(RunConfig, {})])):
         hint = f"runs have {' and '.join(of_run)}: write settings: [{of_run[0]}=...], or it into config; "
     else:
         hint = f"did you mean {near!r}? " if near else ""
@@ -286,10 +286,6 @@ _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
     "checkpoints": lambda uris: [uri if is_trained(uri) else absolute(uri) for uri in uris],
     "space": _plain_space,
 }
-
-
-def _settings_of_runs() -> list[str]:
-    return [".".join(keys) for keys, _ in settings_in(RunConfig, {})]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -118,10 +118,6 @@ class Subset(Over):
         return self.split.names_of(self.rows[index])
 
 
-def _space_evenly(rows: Int64s, num: int) -> Int64s:
-    return rows[even_index(len(rows), num)]
-
-
 def _draw(rows: Int64s, first: int, end: int) -> Int64s:
     """Choose the elements [first, end) of a fixed permutation of the rows, and sort them."""
     drawn = permutation(len(rows), hash_text("subset"))[first:end]
@@ -148,7 +144,7 @@ def _draw_balanced(split: Split, limit: int, skip: int | None) -> Int64s:
                 f"data.limit={limit} with data.balanced takes {end} images of each class, and {name!r} has "
                 f"{len(rows)}; lower data.limit{'' if skip is None else ' or data.skip'}"
             )
-        chosen.append(_space_evenly(rows, end) if skip is None else _draw(rows, first, end))
+        chosen.append(rows[even_index(len(rows), end)] if skip is None else _draw(rows, first, end))
     return np.sort(np.concatenate(chosen))
 
 
