@@ -21,7 +21,7 @@ class HorizontalFlip(Masked):
     tensor([[[[2., 1.]]]])
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -42,7 +42,7 @@ class VerticalFlip(Masked):
     tensor([2., 1.])
     """
 
-    p: float = 0.5
+    p: Share = 0.5
     """Probability for each image."""
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:

@@ -152,7 +152,7 @@ def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BlockMask(ratios=()), "ratios is empty"),
+        (lambda: BlockMask(ratios=()), r"ratios=\(\) is empty"),
         (lambda: BlockMask(ratios=((0.3, 0.4),)), "0.4"),
         (lambda: BlockMask(aspect=(0.0, 1.0)), "aspect"),
         (lambda: RandomMask(ratio=75), "ratio=75"),
