@@ -36,6 +36,7 @@ _HOME = {
     "load_history": "raysl.runs.history",
     "list_runs": "raysl.runs.overview",
     "extract": "raysl.benchmarks.features.extraction",
+    "ingest": "raysl.data.ingest.on_ray",
     "benchmark": "raysl.benchmarks.suite.evaluate",
     "compare": "raysl.benchmarks.suite.several",
     "sweep": "raysl.sweeps.run",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from raysl.benchmarks.suite.several import compare as compare
     from raysl.checkpoint.backbone import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
+    from raysl.data.ingest.on_ray import ingest as ingest
     from raysl.predictor import Predictor as Predictor
     from raysl.pretraining import pretrain as pretrain
     from raysl.runs.history import load_history as load_history

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+import raysl
 from raysl.cli.arguments import Arguments, Verbose, load_run, set_up
 from raysl.errors import ConfigError, Problems
 from raysl.redact import redact, redact_uri
@@ -58,10 +59,9 @@ def run_ingest(
     with problems.catching():
         data = load_run(arguments, low_resource=False, command="ingest").data
     problems.check()
-    from raysl.data.ingest.ray_tasks import on_ray
-
     if check:
         from raysl.data.ingest.inspect import inspect
+        from raysl.data.ingest.on_ray import on_ray
         from raysl.storage.folder import Folder
 
         inspection = inspect(data, on_ray)
@@ -71,11 +71,8 @@ def run_ingest(
         if inspection.num_corrupt:
             raise typer.Exit(1)
         return
-    from raysl.data.ingest.ingest import ingest
-    from raysl.data.ingest.shard import Layout
-
     assert out is not None
-    done = ingest(data, out, Layout(**given), on_ray)
+    done = raysl.ingest(data, out, **given)
     for name, rows in done.rows.items():
         typer.echo(f"{name:<12}{rows:,} images")
     typer.echo(f"corrupt     {done.num_corrupt:,}" + (" (see corrupt.jsonl)" if done.num_corrupt else ""))

@@ -11,7 +11,6 @@ import pytest
 
 import raysl
 from raysl.components import ALIASES
-from raysl.data.ingest.ingest import ingest
 from raysl.errors import ConfigError
 from raysl.sweeps.load import load_sweep
 
@@ -65,9 +64,9 @@ def with_inner(node: str, **changes: Any) -> Any:
         (lambda: raysl.sweep("quickstart", None), "space: None is not a SweepConfig; give a space, .*"),
         (lambda: raysl.sweep(None, load_sweep("sweep/quickstart")[0]), "config: None is not a RunConfig; .*"),
         (lambda: load_sweep("sweep/quickstart", "trials=3"), "overrides: 'trials=3' is a single text; .*"),
-        (lambda: ingest(quickstart(), "out"), "data: a RunConfig is not a DataConfig; give settings of a dataset, .*"),
-        (lambda: ingest(quickstart().data, "out", {"resize": 3}), "layout: {'resize': 3} is not a Layout; give .*"),
-        (lambda: ingest(quickstart().data, None), "None is no path or URI; .*"),
+        (lambda: raysl.ingest(quickstart(), "out"), "data: a RunConfig is not a DataConfig; .*, or a ray.data.Dataset"),
+        (lambda: raysl.ingest(quickstart().data, "out", resize="3"), "resize: '3' is not an integer; give at least 1"),
+        (lambda: raysl.ingest(quickstart().data, None), "None is no path or URI; .*"),
     ],
 )  # fmt: skip
 def test_an_argument_of_another_kind_is_refused(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import ray.data
 import ray.tune
 
 from raysl.benchmarks.suite.settings import load_benchmarks, load_data
@@ -42,7 +43,7 @@ class Ends:
             "raysl.benchmarks.clusters.cluster_images": self.cluster,
             "raysl.cli.benchmark._show": lambda result: None,
             "raysl.leaderboard.serve.RunsServer": self.serve,
-            "raysl.data.ingest.ingest.ingest": self.ingest,
+            "raysl.data.ingest.on_ray.ingest": self.ingest,
             "raysl.data.ingest.inspect.inspect": self.inspect,
             "raysl.weights.convert.convert": self.convert,
             "raysl.weights.convert.load_weights": self.load_weights,
@@ -63,6 +64,7 @@ class Ends:
             "raysl.train.process.setup": lambda config: {},
             "raysl.train.fit": lambda *words, **options: {},
             "raysl.tune.trainable": lambda config, concurrent: lambda settings: None,
+            "ray.data.read_images": lambda paths, **options: _Stream(),
             "ray.tune.Tuner": self.tuner,
             "raysl.cli.pretrain.handling_signals": _nothing,
             "raysl.cli.benchmark.handling_signals": _nothing,
@@ -108,7 +110,7 @@ class Ends:
     def serve(self, pages: Any, port: int) -> Any:
         raise Cut
 
-    def ingest(self, data: Any, out: str, layout: Any, run: Any) -> Any:
+    def ingest(self, data: Any, out: str, **options: Any) -> Any:
         return SimpleNamespace(rows={}, num_corrupt=0, uri=out, was_done=False)
 
     def inspect(self, data: Any, run: Any) -> Any:
@@ -176,6 +178,14 @@ def _settings(name: str, *overrides: str) -> RunConfig:
     from raysl.config.load import load_config
 
     return load_config(name, list(overrides))
+
+
+class _Stream:
+    """Takes the place of a dataset of Ray Data, for which Ray would start."""
+
+    def __getattr__(self, name: str) -> Any:
+        assert hasattr(ray.data.Dataset, name)
+        return lambda *words, **options: self
 
 
 class _nothing:

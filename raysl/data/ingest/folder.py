@@ -34,16 +34,18 @@ _SHOWN = 5
 _NUMBERS = re.compile(r"\[[\s\d,-]+\]")
 
 
-def claim(folder: Folder, plan: Json, data: DataConfig) -> None:
+def claim(folder: Folder, plan: Json, data: DataConfig | None) -> None:
     """Write the plan into a new folder, or check that the folder was begun with the same plan.
 
     Args:
         plan: everything that determines the content of its files.
+        data: settings of the source; None for a dataset of Ray Data.
 
     Raises:
         ConfigError: if it is the source's folder or lies in it, holds other files, or was begun with another plan.
     """
-    _refuse_source(folder.uri, data)
+    if data is not None:
+        _refuse_source(folder.uri, data)
     before = folder.read_if_there(PLAN_FILE)
     others = [name for name in folder.names() if not _is_of_ingest(name, is_begun=bool(before))]
     if others:
@@ -177,7 +179,7 @@ _SPLIT_KINDS: dict[str, Any] = {
     **dict.fromkeys(("rows", "corrupt"), int),
     **dict.fromkeys(("fingerprint", "labels_digest"), str),
     "classes": list[str],
-    "is_multilabel": bool,
+    **dict.fromkeys(("is_multilabel", "has_names"), bool),
     "column_bytes": int,
     "files": list[dict[str, Any]],
 }

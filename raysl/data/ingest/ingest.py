@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -20,7 +20,6 @@ from pyarrow import fs
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from raysl.components import resolve
-from raysl.config.arguments import instance
 from raysl.config.dump import plain
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import (
@@ -66,22 +65,21 @@ class Ingested:
     was_done: bool
 
 
-def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spread = in_process) -> Ingested:
+def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spread: Spread = in_process) -> Ingested:
     """Store all images of a dataset as Parquet files; files that exist from an interrupted ingest are kept.
 
     Args:
         out: local path or URI of a new folder, or of one that the same call began to fill.
         layout: how images are stored; default: unchanged, 10,000 to a file, training images in a random order.
-        spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
+        spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
 
     Raises:
         ConfigError: if a setting is out of its range, the images or the folder cannot be read or written, or the folder
             holds other files.
         RunFailed: if no image of a split can be decoded, or the storage keeps failing.
     """
-    instance(data, DataConfig, "data", "settings of a dataset, as raysl.load_config('quickstart').data")
-    layout = instance(layout or Layout(), Layout, "layout", "raysl.data.ingest.shard.Layout(resize=256), or None")
-    _check(layout)
+    layout = layout or Layout()
+    check_layout(layout)
     folder = Folder(out)
     if layout.resize is not None and isinstance(data.channels, int):
         raise ConfigError(
@@ -91,17 +89,37 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     warn_of_notes(splits.values())
     plan = _plan(data, splits, layout)
     claim(folder, plan, data)
-    if (manifest := _read_finished(folder, plan)) is not None:
-        _sweep(folder)
-        return _summarize(folder, manifest, was_done=True)
+    if (manifest := read_finished(folder, plan)) is not None:
+        sweep(folder)
+        return summarize(folder, manifest, was_done=True)
     parts = cut_parts(splits, layout.rows_per_file)
     folder.child(RECORDS).make()
     shards = _write_parts(ShardWriter(folder.uri, layout), splits, parts, spread)
-    manifest = plan | {"splits": {name: _split_entry(name, split, parts, shards) for name, split in splits.items()}}
-    _write_corrupt(folder, parts, shards)
-    _sweep(folder)
+    in_order = {name: [shards[f"{part.name}.parquet"] for part in parts if part.split == name] for name in splits}
+    entries = {
+        name: split_entry(name, in_order[name], split.num_samples, split.classes, split.is_multilabel)
+        for name, split in splits.items()
+    }
+    corrupt = {name: [row for shard in in_order[name] for row in shard.corrupt] for name in splits}
+    return finish(folder, plan | {"splits": entries}, corrupt)
+
+
+def finish(folder: Folder, manifest: Json, corrupt: Mapping[str, Sequence[tuple[int, str, str]]]) -> Ingested:
+    """Write the list of corrupt images and, last, the manifest.
+
+    Args:
+        corrupt: index, name and reason of each image that was left out, by split.
+    """
+    lines = [
+        json.dumps({"split": split, "index": index, "name": name, "reason": reason}) + "\n"
+        for split, rows in corrupt.items()
+        for index, name, reason in sorted(map(tuple, rows))
+    ]
+    if lines:
+        folder.write(CORRUPT_FILE, "".join(lines).encode())
+    sweep(folder)
     folder.write(MANIFEST_FILE, to_json(manifest))
-    return _summarize(folder, manifest, was_done=False)
+    return summarize(folder, manifest, was_done=False)
 
 
 def verify(out: str) -> dict[str, str]:
@@ -113,7 +131,7 @@ def verify(out: str) -> dict[str, str]:
     folder = Folder(out)
     files = files_of(read_manifest(folder.system, folder.path))
     damaged: dict[str, str] = {}
-    with _progress("files", len(files)) as advance, ThreadPoolExecutor(REMOTE_READS) as pool:
+    with progress("files", len(files)) as advance, ThreadPoolExecutor(REMOTE_READS) as pool:
         for file, problem in zip(files, pool.map(partial(_find_problem, folder), files), strict=True):
             advance(1)
             if problem is not None:
@@ -131,24 +149,24 @@ def _find_problem(folder: Folder, file: Json) -> str | None:
 
 
 @contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal; yield the function that advances it."""
-    text = f"{{task.completed:,}}/{{task.total:,}} {what}"
+    text = f"{{task.completed:,}}{'' if total is None else f'/{total:,}'} {what}"
     bar = Progress(TextColumn(text), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     task = bar.add_task(what, total=total)
     with bar if bar.console.is_terminal else nullcontext():  # elsewhere it would end with an empty line
         yield lambda number: bar.advance(task, number)
 
 
-def _check(layout: Layout) -> None:
-    lines = [
-        f"{name.replace('_', '-')}: {value} is out of range; give at least 1"
-        for name, value in asdict(layout).items()
-        if name != "seed" and value is not None and value < 1
-    ]
-    if layout.seed is not None and layout.seed < 0:
-        lines.append(f"seed: {layout.seed} is out of range; give at least 0")
-    if layout.quality > 100:
+def check_layout(layout: Layout) -> None:
+    """Refuse values out of their range."""
+    lines = []
+    for name, value in asdict(layout).items():
+        least = 0 if name == "seed" else 1
+        if value is not None and (type(value) is not int or value < least):
+            problem = "is out of range" if type(value) is int else "is not an integer"
+            lines.append(f"{name.replace('_', '-')}: {value!r} {problem}; give at least {least}")
+    if type(layout.quality) is int and layout.quality > 100:
         lines.append(f"quality: {layout.quality} is out of range; give 1 to 100")
     if lines:
         raise ConfigError("\n".join(lines))
@@ -166,7 +184,7 @@ def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json
     return plan
 
 
-def _read_finished(folder: Folder, plan: Json) -> Json | None:
+def read_finished(folder: Folder, plan: Json) -> Json | None:
     """Return the manifest if all the files that it lists have their sizes and footers; else None."""
     if not folder.exists(MANIFEST_FILE):
         return None
@@ -178,7 +196,7 @@ def _read_finished(folder: Folder, plan: Json) -> Json | None:
     return manifest if is_whole and manifest.items() >= plan.items() else None
 
 
-def _sweep(folder: Folder) -> None:
+def sweep(folder: Folder) -> None:
     """Remove unfinished files of interrupted ingests; those of another ingest at work here are newer."""
     for inner in (folder, folder.child(RECORDS)):
         for entry in inner.entries():
@@ -193,26 +211,43 @@ def _write_parts(
     """Write the files of all parts, and return their records by name."""
     sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
     shards: dict[str, Shard] = {}
-    with _progress("images", sum(sizes.values())) as advance:
+    with progress("images", sum(sizes.values())) as advance:
         for shard in spread(writer, splits, parts):
             shards[shard.name] = shard
             advance(sizes[shard.name])
     return shards
 
 
-def _split_entry(name: str, split: Split, parts: list[SplitPart], shards: Mapping[str, Shard]) -> Json:
-    written = [shards[f"{part.name}.parquet"] for part in parts if part.split == name]
-    rows = sum(shard.rows for shard in written)
+def split_entry(
+    name: str,
+    shards: Sequence[Shard],
+    num_samples: int,
+    classes: Sequence[str],
+    is_multilabel: bool = False,
+    has_names: bool = False,
+) -> Json:
+    """Return the manifest's entry for a split.
+
+    Args:
+        shards: records of its files.
+        num_samples: images before any was left out.
+        has_names: whether labels are stored as the names of their classes.
+
+    Raises:
+        RunFailed: if all images were left out.
+    """
+    rows = sum(shard.rows for shard in shards)
     if rows == 0:
-        index, where, reason = written[0].corrupt[0]
-        raise RunFailed(f"none of the {split.num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
+        index, where, reason = shards[0].corrupt[0]
+        raise RunFailed(f"none of the {num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
     return {
         "rows": rows,
-        "corrupt": split.num_samples - rows,
-        "classes": list(split.classes),
-        "is_multilabel": split.is_multilabel,
-        **describe_split(shard.note for shard in written),
-        "files": [_file_entry(shard) for shard in written],
+        "corrupt": num_samples - rows,
+        "classes": list(classes),
+        "is_multilabel": is_multilabel,
+        "has_names": has_names,
+        **describe_split(shard.note for shard in shards),
+        "files": [_file_entry(shard) for shard in shards],
     }
 
 
@@ -228,20 +263,8 @@ def _file_entry(shard: Shard) -> Json:
     }
 
 
-def _write_corrupt(folder: Folder, parts: Iterable[SplitPart], shards: Mapping[str, Shard]) -> None:
-    corrupt: dict[str, list[tuple[int, str, str]]] = {}
-    for part in parts:
-        corrupt.setdefault(part.split, []).extend(shards[f"{part.name}.parquet"].corrupt)
-    lines = [
-        json.dumps({"split": split, "index": index, "name": name, "reason": reason}) + "\n"
-        for split, broken in corrupt.items()
-        for index, name, reason in sorted(map(tuple, broken))
-    ]
-    if lines:
-        folder.write(CORRUPT_FILE, "".join(lines).encode())
-
-
-def _summarize(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
+def summarize(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
+    """Return the summary of a manifest."""
     splits, files = manifest["splits"], files_of(manifest)
     return Ingested(
         uri=folder.uri,

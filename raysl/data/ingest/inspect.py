@@ -173,7 +173,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
     """Read and decode every image of a dataset.
 
     Args:
-        spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
+        spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
     """
     splits = open_splits(resolve("source", data.name)(data))
     done = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))

@@ -23,7 +23,7 @@ from raysl.data.ingest.row_order import RowOrder
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.limits import limiting
 from raysl.data.source import Split
-from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.class_names import LABELS, class_names
 from raysl.data.sources.ingested import FileNote, stored_schema
 from raysl.data.sources.parquet_columns import Range
 from raysl.data.sources.parquet_labels import digest_of, find_range, raw_labels
@@ -68,7 +68,8 @@ class Shard:
         corrupt: [index, name, reason] of the rows that were left out.
         footer_bytes, footer_sha256: size and hash of its footer, compared whenever the dataset is opened.
         groups: rows and bytes before compression of each row group.
-        labels: smallest and largest label.
+        labels: smallest and largest label; (-1, -1) where labels are lists or names.
+        label_names: names of the classes in the file, where labels are names.
         labels_digest: digest of the labels.
     """
 
@@ -81,6 +82,7 @@ class Shard:
     footer_sha256: str
     groups: list[tuple[int, int]]
     labels: Range
+    label_names: list[str]
     labels_digest: str
 
     @property
@@ -91,7 +93,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class _Row:
+class StoredRow:
     """One image as it is stored."""
 
     index: int
@@ -129,11 +131,15 @@ class ShardWriter:
         folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
         return shard
 
+    def schema(self, split: Split) -> pa.Schema:
+        """Return the schema of a split's files."""
+        return stored_schema(split.classes, split.is_multilabel)
+
     def _write(self, folder: Folder, name: str, order: RowOrder) -> Shard:
         corrupt: list[tuple[int, str, str]] = []
         rows = 0
         unfinished = f"{name}.{uuid.uuid4().hex[:8]}{PART}"
-        schema = stored_schema(order.split.classes, order.split.is_multilabel)
+        schema = self.schema(order.split)
         with _Sink(folder, unfinished, schema) as sink:
             for group in self._groups(order, corrupt):
                 rows += len(group)
@@ -152,15 +158,16 @@ class ShardWriter:
             # these are read back from the file
             groups=[],
             labels=(-1, -1),
+            label_names=[],
             labels_digest="",
         )
 
-    def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[_Row]]:
+    def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[StoredRow]]:
         """Yield the rows of each row group; broken images are left out and added to `corrupt`."""
-        pool: list[_Row] = []
+        pool: list[StoredRow] = []
         turn = 0
         for index in order.chunks():
-            pool += self._read(order.split, index, corrupt)
+            pool += self.read(order.split, index, corrupt)
             if order.is_mixed:
                 if sum(len(row.image) for row in pool) < MIXED_BYTES:
                     continue
@@ -172,10 +179,10 @@ class ShardWriter:
             pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
         yield from filter(None, self._cut(pool))
 
-    def _cut(self, rows: list[_Row]) -> list[list[_Row]]:
+    def _cut(self, rows: list[StoredRow]) -> list[list[StoredRow]]:
         """Cut rows into row groups; the last one may be incomplete, or empty."""
         most_rows = self.layout.rows_per_group or MOST_GROUP_ROWS
-        groups: list[list[_Row]] = [[]]
+        groups: list[list[StoredRow]] = [[]]
         num_bytes = 0
         for row in rows:
             num_bytes += len(row.image)
@@ -186,7 +193,7 @@ class ShardWriter:
             groups[-1].append(row)
         return groups
 
-    def _read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[_Row]:
+    def read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[StoredRow]:
         """Yield the rows with these indices; broken images are left out and added to `corrupt`."""
         with limiting(split.limits):
             rows = split.read(index)
@@ -199,10 +206,10 @@ class ShardWriter:
             except CorruptImage as error:
                 corrupt.append((number, name, str(error)))
             else:
-                yield _Row(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
+                yield StoredRow(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
 
 
-def _to_table(rows: list[_Row], schema: pa.Schema) -> pa.Table:
+def _to_table(rows: list[StoredRow], schema: pa.Schema) -> pa.Table:
     columns = zip(*((row.index, row.image, row.label, row.name) for row in rows), strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -276,11 +283,13 @@ def _read_back(folder: Folder, shard: Shard, order: RowOrder) -> Shard:
     if len(table) != shard.rows or not np.array_equal(np.sort(table["index"].to_numpy()), expected):
         raise RunFailed(f"{uri} holds {len(table):,} rows, not the {len(expected):,} of its part; start again")
     labels = raw_labels(table[LABELS], uri)
+    has_names = labels.dtype.kind == "U"
     groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
     return replace(
         shard,
         groups=[(group.num_rows, group.total_byte_size) for group in groups],
-        labels=find_range(labels) if labels.ndim == 1 else (-1, -1),
+        labels=find_range(labels) if labels.ndim == 1 and not has_names else (-1, -1),
+        label_names=list(class_names(labels)) if has_names else [],
         labels_digest=digest_of(labels).hex(),
     )
 

@@ -36,7 +36,7 @@ class FileNote:
 
     Args:
         groups: rows and, before compression, bytes of each of its row groups.
-        labels: the smallest and the largest label, at most or at least -1; (-1, -1) where labels are lists.
+        labels: the smallest and the largest label, at most or at least -1; (-1, -1) where labels are lists or names.
         labels_digest: digest of its labels, in hexadecimal digits.
     """
 
@@ -46,9 +46,13 @@ class FileNote:
     labels_digest: str
 
 
-def stored_schema(classes: Sequence[str], is_multilabel: bool) -> pa.Schema:
-    """Return the schema of the files that an ingest writes."""
-    label = pa.list_(pa.int64()) if is_multilabel else pa.int64()
+def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool = False) -> pa.Schema:
+    """Return the schema of the files that an ingest writes.
+
+    Args:
+        has_names: whether labels are stored as the names of their classes.
+    """
+    label = pa.list_(pa.int64()) if is_multilabel else pa.string() if has_names else pa.int64()
     fields = {"index": pa.int64(), IMAGES: pa.large_binary(), LABELS: label, "name": pa.string()}
     return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})
 
@@ -84,13 +88,17 @@ def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSp
 def _split(folder: str, entry: Mapping[str, Any]) -> IngestedSplit:
     files = {f"{folder}{file['name']}": file for file in entry["files"]}
     paths = tuple(sorted(files))
-    classes, is_multilabel = entry["classes"], entry["is_multilabel"]
+    classes, is_multilabel, has_names = entry["classes"], entry["is_multilabel"], entry["has_names"]
+    ranges: dict[str, Range | None] = {}
+    if not (is_multilabel or has_names):
+        ranges = {path: (files[path]["labels"][0], files[path]["labels"][1]) for path in paths}
     footers = Footers(
-        {paths[0]: stored_schema(classes, is_multilabel)},
-        {} if is_multilabel else {path: (files[path]["labels"][0], files[path]["labels"][1]) for path in paths},
+        {paths[0]: stored_schema(classes, is_multilabel, has_names)},
+        ranges,
         *units_of([np.array(files[path]["groups"], np.int64) for path in paths]),
         entry["column_bytes"],
         entry["fingerprint"],
         label_width=len(classes) if is_multilabel else None,
+        has_names=has_names,
     )
     return IngestedSplit(paths, footers, entry["labels_digest"])

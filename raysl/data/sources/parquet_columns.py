@@ -39,6 +39,7 @@ class Footers:
         schemas: the different schemas, each by the first file that has it.
         label_ranges: bounds of integer labels, by file; None where the statistics are missing.
         label_width: classes of each label that is a list, where that is known without reading the labels.
+        has_names: whether all labels are known to be the names of the classes that the schemas store.
         unit_files: int32 [U], number of the file of each row group that has rows.
         unit_groups: int32 [U], number of this row group in its file.
         unit_sizes: int64 [U], its rows.
@@ -56,6 +57,7 @@ class Footers:
     fingerprint: str
     sizes_digest: str = ""
     label_width: int | None = None
+    has_names: bool = False
 
 
 class _Footer(NamedTuple):

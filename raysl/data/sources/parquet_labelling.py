@@ -102,6 +102,8 @@ def find_labelling(
         _check_kind(files[0], training)
         counted = count_classes(system, footers.label_ranges, column, stored or known)
         return Labelling(known or counted, column, stored if known else (), has_plain_numbers=is_plain)
+    if footers.has_names and (not known or set(stored) <= set(known)):
+        return Labelling(known or stored, column, has_names=True)
     is_text = not pa.types.is_floating(schema.field(column).type)
     as_names = is_text and _are_names(given, training)
     classes, has_names = find_classes(system, files, column, known or stored, as_names)

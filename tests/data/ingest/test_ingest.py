@@ -22,7 +22,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.decode.images import read_images
 from raysl.data.ingest import row_order
-from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest, verify
+from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest_source, verify
 from raysl.data.ingest.shard import Layout, ShardWriter, encode_for_storage, shrink
 from raysl.data.ingest.split_parts import SplitPart, cut_parts, in_process
 from raysl.data.source import Rows, Source, Split, runs
@@ -73,7 +73,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_pixels_read_back_equal_with_their_labels_and_classes(tmp_path: Path) -> None:
-    done = ingest(Digits.Config(limit=30), str(tmp_path), Layout(rows_per_file=13, rows_per_group=5, seed=None))
+    done = ingest_source(Digits.Config(limit=30), str(tmp_path), Layout(rows_per_file=13, rows_per_group=5, seed=None))
     assert (done.rows, done.num_files, done.num_corrupt, done.was_done) == ({"train": 30, "test": 30}, 6, 0, False)
     for name in ("train", "test"):
         source, copy = Digits(Digits.Config(limit=30)).required(name), stored(tmp_path, name)
@@ -86,7 +86,7 @@ def test_pixels_read_back_equal_with_their_labels_and_classes(tmp_path: Path) ->
 
 def test_files_are_stored_byte_by_byte_and_broken_ones_are_listed(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = ingest(images, str(out), SMALL)
+    done = ingest_source(images, str(out), SMALL)
     assert (done.rows, done.num_corrupt) == ({"train": 6, "test": 2}, 1)
     before, after = everything(ImageFolder(images).required("train")), everything(stored(out))
     assert after.images == [image for place, image in enumerate(before.images) if place != 3]
@@ -106,7 +106,7 @@ def test_files_are_stored_byte_by_byte_and_broken_ones_are_listed(images: DataCo
 
 def test_the_manifest_has_what_there_is(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     manifest = json.loads((out / "manifest.json").read_text())
     train = manifest["splits"]["train"]
     assert (train["rows"], train["corrupt"], train["classes"]) == (6, 1, ["cat", "dog"])
@@ -150,7 +150,7 @@ class _TagsSplit(Split):
 
 
 def test_several_labels_an_image_are_kept(tmp_path: Path) -> None:
-    ingest(TagsConfig(), str(tmp_path), Layout(seed=None))
+    ingest_source(TagsConfig(), str(tmp_path), Layout(seed=None))
     copy = stored(tmp_path)
     assert copy.is_multilabel
     assert copy.classes == ("red", "röund")
@@ -159,14 +159,14 @@ def test_several_labels_an_image_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_part_without_a_valid_image_is_an_empty_file(tmp_path: Path) -> None:
-    done = ingest(TagsConfig(num_broken=3), str(tmp_path), Layout(rows_per_file=2, rows_per_group=2, seed=None))
+    done = ingest_source(TagsConfig(num_broken=3), str(tmp_path), Layout(rows_per_file=2, rows_per_group=2, seed=None))
     assert (done.rows, done.num_files) == ({"train": 2}, 3)
     assert everything(stored(tmp_path)).images == [file_of(3), file_of(4)]
 
 
 def test_a_split_without_a_valid_image_fails_with_the_first_reason(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"none of the 5 train images can be decoded; 0 is tag .* 0: no image"):
-        ingest(TagsConfig(num_broken=5), str(tmp_path))
+        ingest_source(TagsConfig(num_broken=5), str(tmp_path))
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -227,13 +227,13 @@ def test_files_keep_their_alpha_and_the_background_is_that_of_who_reads(
     transparent: DataConfig, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    ingest(replace(transparent, background="red"), str(out), SMALL)
+    ingest_source(replace(transparent, background="red"), str(out), SMALL)
     assert everything(stored(out)).images == everything(ImageFolder(transparent).required("train")).images
     for background, expected in (("red", [255, 0, 0]), ("white", [255, 255, 255]), ("none", [0, 0, 255])):
         split = Parquet(Parquet.Config(path=str(out), background=background)).required("train")
         image = read_images(split, np.arange(1)).pictures[0].images[0]
         assert image[:, 0, 0].tolist() == expected
-    assert ingest(transparent, str(out), SMALL).was_done, "the files are the same for any background"
+    assert ingest_source(transparent, str(out), SMALL).was_done, "the files are the same for any background"
     assert "background" not in json.loads((out / "manifest.json").read_text())
 
 
@@ -241,13 +241,13 @@ def test_images_that_become_jpeg_files_are_blended_and_the_manifest_says_with_wh
     transparent: DataConfig, tmp_path: Path
 ) -> None:
     out, layout = tmp_path / "out", replace(SMALL, resize=16)
-    ingest(replace(transparent, background="red"), str(out), layout)
+    ingest_source(replace(transparent, background="red"), str(out), layout)
     small, large = everything(stored(out)).images
     assert small == everything(ImageFolder(transparent).required("train")).images[0]
     assert decode(large)[:, 3, 3].tolist() == pytest.approx([255, 0, 0], abs=3)
     assert json.loads((out / "manifest.json").read_text())["background"] == "red"
     with pytest.raises(ConfigError, match=r"background: red -> white\n"):
-        ingest(transparent, str(out), layout)
+        ingest_source(transparent, str(out), layout)
 
 
 # starts that were cut off
@@ -260,7 +260,7 @@ def _killed_at_second_part(config: DataConfig, out: str) -> None:
             yield work(_Deadly(split) if number == 1 else split, part)
 
     row_order.READ_ROWS = 2  # so that a file takes several reads
-    ingest(config, out, RANDOM, spread)
+    ingest_source(config, out, RANDOM, spread)
 
 
 class _Deadly(Split):
@@ -282,7 +282,7 @@ class _Deadly(Split):
 @pytest.mark.cluster
 def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: DataConfig, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    ingest(images, str(whole), RANDOM)
+    ingest_source(images, str(whole), RANDOM)
     process = multiprocessing.get_context("spawn").Process(target=_killed_at_second_part, args=(images, str(out)))
     process.start()
     process.join(60)
@@ -295,7 +295,7 @@ def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: Da
     first = out / "train-00000-of-00002.parquet"
     kept = first.stat().st_mtime_ns
 
-    done = ingest(images, str(out), RANDOM)
+    done = ingest_source(images, str(out), RANDOM)
     assert not done.was_done
     assert first.stat().st_mtime_ns == kept, "what was whole is not written again"
     assert contents(out) == contents(whole)
@@ -306,50 +306,50 @@ def test_unfinished_files_go_once_they_are_left_behind(images: DataConfig, tmp_p
     parts[1].parent.mkdir(parents=True)
     for part in parts:
         part.write_bytes(b"of a start at work elsewhere")
-    assert not ingest(images, str(tmp_path / "out"), SMALL).was_done
+    assert not ingest_source(images, str(tmp_path / "out"), SMALL).was_done
     assert all(part.exists() for part in parts)
     for part in parts:
         os.utime(part, (time.time() - LEFT_BEHIND_S - 1,) * 2)
-    assert ingest(images, str(tmp_path / "out"), SMALL).was_done
+    assert ingest_source(images, str(tmp_path / "out"), SMALL).was_done
     assert not any(part.exists() for part in parts)
 
 
 def test_a_file_that_is_not_what_was_noted_is_written_again(images: DataConfig, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    ingest(images, str(whole), SMALL)
+    ingest_source(images, str(whole), SMALL)
     shutil.copytree(whole, out)
     for name in ("manifest.json", ".ingest/test-00000-of-00001.parquet.json", "train-00001-of-00002.parquet"):
         (out / name).unlink()
     damaged = bytearray((out / "train-00000-of-00002.parquet").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (out / "train-00000-of-00002.parquet").write_bytes(damaged)
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     assert contents(out) == contents(whole)
 
 
 def test_a_finished_one_says_so_and_changes_nothing(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = ingest(images, str(out), SMALL)
+    first = ingest_source(images, str(out), SMALL)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    again = ingest(replace(images, buffer_gb=5.0, image_size=32), str(out), SMALL)
+    again = ingest_source(replace(images, buffer_gb=5.0, image_size=32), str(out), SMALL)
     assert again == replace(first, was_done=True)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     (out / "train-00001-of-00002.parquet").unlink()
-    assert not ingest(images, str(out), SMALL).was_done, "a file has gone since"
-    assert ingest(images, str(out), SMALL).was_done
+    assert not ingest_source(images, str(out), SMALL).was_done, "a file has gone since"
+    assert ingest_source(images, str(out), SMALL).was_done
 
 
 def test_other_settings_or_images_are_refused_with_what_differs(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     before = contents(out)
     with pytest.raises(ConfigError, match=r"(?s)layout.resize: null -> 8\n.*give another --out, or go back"):
-        ingest(images, str(out), replace(SMALL, resize=8))
+        ingest_source(images, str(out), replace(SMALL, resize=8))
     with pytest.raises(ConfigError, match=r"source.train.rows: 7 -> 3"):
-        ingest(replace(images, limit=3), str(out), SMALL)
+        ingest_source(replace(images, limit=3), str(out), SMALL)
     (tmp_path / "images" / "train" / "cat" / "9.png").write_bytes(file_of(9))
     with pytest.raises(ConfigError, match=r"source.train.fingerprint: \S+ -> \S+\n  source.train.rows: 7 -> 8"):
-        ingest(images, str(out), SMALL)
+        ingest_source(images, str(out), SMALL)
     assert contents(out) == before
 
 
@@ -360,15 +360,15 @@ def test_a_folder_of_other_files_is_left_alone(images: DataConfig, tmp_path: Pat
     (out / ".hidden").write_text("")
     (out / "thesis.tex").write_text("")
     with pytest.raises(ConfigError, match=r"out holds files of another origin: thesis.tex; give --out an empty folder"):
-        ingest(images, str(out), SMALL)
+        ingest_source(images, str(out), SMALL)
     assert not (out / "ingest.json").exists()
     (out / "thesis.tex").unlink()
-    assert not ingest(images, str(out), SMALL).was_done
+    assert not ingest_source(images, str(out), SMALL).was_done
     (out / "README.md").write_text("what this is")
-    assert ingest(images, str(out), SMALL).was_done
+    assert ingest_source(images, str(out), SMALL).was_done
     shutil.copy(out / "test-00000-of-00001.parquet", out / "mine.parquet")
     with pytest.raises(ConfigError, match=r"out holds files of another origin: mine.parquet"):
-        ingest(images, str(out), SMALL)
+        ingest_source(images, str(out), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_the_source_is_not_written_into(images: Any, tmp_path: Path, place: str,
         for root in ("images", "link"):
             for out in (f"{tmp_path}/{root}{place}", f"file://{tmp_path}/{root}{place}/"):
                 with pytest.raises(ConfigError, match=rf"{what}, data\.\S*path=\S+/images; give a folder outside"):
-                    ingest(source, out, SMALL)
+                    ingest_source(source, out, SMALL)
     assert contents(tmp_path / "images") == before
 
 
@@ -397,21 +397,21 @@ def flip(path: Path, place: int) -> None:
 
 def test_a_file_with_another_footer_is_refused_and_written_again(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     before = contents(out)
     damaged = out / "train-00001-of-00002.parquet"
     flip(damaged, damaged.read_bytes().rindex(b"parquet-cpp"))
     assert pq.read_metadata(damaged).num_rows == 3, "another footer, and a readable one"
     with pytest.raises(ConfigError, match=r"unfinished ingest: train-00001-of-00002.parquet is missing or incomplete"):
         stored(out)
-    assert not ingest(images, str(out), SMALL).was_done
+    assert not ingest_source(images, str(out), SMALL).was_done
     assert contents(out) == before
     stored(out)
 
 
 def test_verifying_finds_a_single_bit_that_opening_does_not(images: DataConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     assert verify(str(out)) == {}
     flip(out / "train-00000-of-00002.parquet", 60)
     stored(out)
@@ -428,7 +428,7 @@ def test_a_manifest_that_is_absent_damaged_or_of_another_format_is_refused(image
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match=r"out holds no finished ingest: manifest.json is missing"):
         verify(str(out))
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     whole = (out / "manifest.json").read_text()
     without_digest = whole.replace('"footer_sha256"', '"footer_sha"', 1)
     for broken in (whole[:50], "[]", '{"splits": {"train": {}}}', without_digest):
@@ -446,7 +446,7 @@ def test_storage_that_returns_other_bytes_is_noticed(
 ) -> None:
     monkeypatch.setattr("raysl.data.ingest.shard._sha256", lambda folder, name: "0" * 64)
     with pytest.raises(RunFailed, match=r"train-00000-of-00002.parquet reads back with other bytes than were written"):
-        ingest(images, str(tmp_path / "out"), SMALL)
+        ingest_source(images, str(tmp_path / "out"), SMALL)
     assert not list((tmp_path / "out" / ".ingest").iterdir())
 
 
@@ -460,18 +460,18 @@ def test_storage_that_returns_other_bytes_is_noticed(
 )
 def test_a_layout_out_of_range_is_refused(tmp_path: Path, layout: Layout, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ingest(Digits.Config(), str(tmp_path / "out"), layout)
+        ingest_source(Digits.Config(), str(tmp_path / "out"), layout)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_remote_folder_is_filled_like_a_local_one(images: DataConfig, tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     try:
-        assert ingest(images, "memory://ingested", SMALL).rows == {"train": 6, "test": 2}
-        ingest(images, str(tmp_path / "out"), SMALL)
+        assert ingest_source(images, "memory://ingested", SMALL).rows == {"train": 6, "test": 2}
+        ingest_source(images, str(tmp_path / "out"), SMALL)
         memory.get("/ingested", str(tmp_path / "copy"), recursive=True)
         assert contents(tmp_path / "copy") == contents(tmp_path / "out")
-        assert ingest(images, "memory://ingested", SMALL).was_done
+        assert ingest_source(images, "memory://ingested", SMALL).was_done
     finally:
         memory.rm("/ingested", recursive=True)
 
@@ -479,8 +479,8 @@ def test_a_remote_folder_is_filled_like_a_local_one(images: DataConfig, tmp_path
 def test_a_uri_with_a_query_names_images_and_folder(images: DataConfig, tmp_path: Path) -> None:
     out = f"file://{tmp_path}/out?mode=1"
     source = ImageFolder.Config(path=f"file://{tmp_path}/images/?mode=a/b")
-    assert ingest(source, out, SMALL).rows == {"train": 6, "test": 2}
-    ingest(images, str(tmp_path / "plain"), SMALL)
+    assert ingest_source(source, out, SMALL).rows == {"train": 6, "test": 2}
+    ingest_source(images, str(tmp_path / "plain"), SMALL)
     assert (tmp_path / "out" / "manifest.json").exists()
     assert everything(stored(out)).images == everything(stored(tmp_path / "plain")).images
 
@@ -521,7 +521,7 @@ def test_the_command_verifies_without_a_cluster(
         return int(ended.value.code or 0), printed.out, printed.err
 
     out = tmp_path / "out"
-    ingest(images, str(out), SMALL)
+    ingest_source(images, str(out), SMALL)
     assert run("--out", str(out), "--verify") == (0, f"whole       {out}\n", "")
     flip(out / "test-00000-of-00001.parquet", 60)
     code, text, _ = run("--out", str(out), "--verify")
@@ -561,7 +561,7 @@ def test_the_command_ingests_on_ray_and_checks(
     code, text, _ = run("--out", str(out), "--rows-per-file", "4", "--rows-per-group", "2")
     assert code == 0
     assert re.fullmatch(r"train +6 images\ntest +2 images\ncorrupt +1 \(see corrupt.jsonl\)\ndataset +\S+/out\n", text)
-    ingest(images, str(tmp_path / "here"), RANDOM)
+    ingest_source(images, str(tmp_path / "here"), RANDOM)
     assert contents(out) == contents(tmp_path / "here"), "tasks write what one process writes"
 
     code, text, _ = run("--check", "--out", str(tmp_path / "lists"))
@@ -571,7 +571,7 @@ def test_the_command_ingests_on_ray_and_checks(
     code, _, error = run()
     assert (code, error) == (2, "error: --out is missing; give a folder or a URI, or --check to write no dataset\n")
 
-    from raysl.data.ingest.ray_tasks import on_ray
+    from raysl.data.ingest.on_ray import on_ray
 
     split = ImageFolder(images).required("train")
     inside_a_file = ShardWriter(f"{images.path}/train/cat/0.png/out", SMALL)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysl.data.ingest import shard
-from raysl.data.ingest.ingest import ingest
+from raysl.data.ingest.ingest import ingest_source
 from raysl.data.ingest.row_order import READ_ROWS, RowOrder
 from raysl.data.ingest.shard import Layout
 from raysl.data.ingest.split_parts import cut_parts
@@ -40,7 +40,7 @@ def indices(folder: Path, name: str = "train") -> list[Int64s]:
 
 
 def test_training_images_are_stored_in_one_random_order_with_their_labels(tmp_path: Path) -> None:
-    ingest(DIGITS, str(tmp_path), Layout(rows_per_file=20))
+    ingest_source(DIGITS, str(tmp_path), Layout(rows_per_file=20))
     rows = np.concatenate(indices(tmp_path))
     assert sorted(rows.tolist()) == list(range(60))
     assert all(min(part) < 20 and max(part) >= 40 for part in indices(tmp_path)), "each file has rows from everywhere"
@@ -53,7 +53,7 @@ def test_training_images_are_stored_in_one_random_order_with_their_labels(tmp_pa
 def test_the_order_belongs_to_the_seed_which_the_manifest_has(tmp_path: Path) -> None:
     orders = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1), ("d", None)):
-        ingest(DIGITS, str(tmp_path / name), Layout(seed=seed))
+        ingest_source(DIGITS, str(tmp_path / name), Layout(seed=seed))
         orders[name] = indices(tmp_path / name)[0].tolist()
         assert json.loads((tmp_path / name / "manifest.json").read_text())["layout"]["seed"] == seed
     assert orders["a"] == orders["b"] != orders["c"]
@@ -61,7 +61,7 @@ def test_the_order_belongs_to_the_seed_which_the_manifest_has(tmp_path: Path) ->
 
 
 def test_rows_that_are_read_in_units_are_mixed_and_each_unit_is_read_once(tmp_path: Path) -> None:
-    ingest(IN_UNITS, str(tmp_path), Layout(rows_per_file=200, rows_per_group=40))
+    ingest_source(IN_UNITS, str(tmp_path), Layout(rows_per_file=200, rows_per_group=40))
     files = indices(tmp_path)
     assert sorted(np.concatenate(files).tolist()) == list(range(1000))
     for rows in files:
@@ -83,7 +83,7 @@ def test_the_parts_of_a_split_hold_each_row_once(num_rows: int) -> None:
 
 def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"seed: -1 is out of range; give at least 0"):
-        ingest(DIGITS, str(tmp_path / "out"), Layout(seed=-1))
+        ingest_source(DIGITS, str(tmp_path / "out"), Layout(seed=-1))
 
 
 # row groups
@@ -92,7 +92,7 @@ def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
 def test_row_groups_have_as_many_images_as_fit_into_some_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard, "GROUP_BYTES", 1500)
     monkeypatch.setattr(shard, "MOST_GROUP_ROWS", 12)
-    ingest(DIGITS, str(tmp_path))
+    ingest_source(DIGITS, str(tmp_path))
     split = stored(tmp_path)
     sizes = [len(image) for image in all_rows(split).images if isinstance(image, bytes)]
     ends = np.cumsum(split.unit_sizes)
@@ -106,10 +106,10 @@ def test_small_images_fill_no_more_than_some_rows_and_a_large_one_is_a_group_of_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard, "MOST_GROUP_ROWS", 25)
-    ingest(DIGITS, str(tmp_path / "a"))
+    ingest_source(DIGITS, str(tmp_path / "a"))
     assert stored(tmp_path / "a").unit_sizes.tolist() == [25, 25, 10]
     monkeypatch.setattr(shard, "GROUP_BYTES", 10)
-    ingest(DIGITS, str(tmp_path / "b"))
+    ingest_source(DIGITS, str(tmp_path / "b"))
     assert stored(tmp_path / "b").unit_sizes.tolist() == [1] * 60
 
 
@@ -125,7 +125,9 @@ def folder_of_images(root: Path) -> ImageFolder.Config:
 
 
 def test_a_start_reads_the_manifest_and_no_file_that_it_lists(tmp_path: Path) -> None:
-    ingest(folder_of_images(tmp_path / "images"), str(tmp_path / "out"), Layout(rows_per_file=4, rows_per_group=2))
+    ingest_source(
+        folder_of_images(tmp_path / "images"), str(tmp_path / "out"), Layout(rows_per_file=4, rows_per_group=2)
+    )
     expected = {}
     for name in ("train", "test"):  # as it is without a manifest
         part = tmp_path / f"only-{name}"
@@ -153,7 +155,7 @@ def test_a_start_reads_the_manifest_and_no_file_that_it_lists(tmp_path: Path) ->
 
 
 def test_other_columns_or_files_than_the_manifest_describes_are_looked_at(tmp_path: Path) -> None:
-    ingest(folder_of_images(tmp_path / "images"), str(tmp_path / "out"), Layout(rows_per_file=4))
+    ingest_source(folder_of_images(tmp_path / "images"), str(tmp_path / "out"), Layout(rows_per_file=4))
     places = tuple(map(str, range(24)))
     by_index = Parquet(Parquet.Config(path=str(tmp_path / "out"), label_column="index", classes=places))
     assert sorted(all_rows(by_index.required("train")).labels.tolist()) == list(range(24))
@@ -165,12 +167,12 @@ def test_other_columns_or_files_than_the_manifest_describes_are_looked_at(tmp_pa
 
 
 def test_classes_of_the_settings_are_held_against_the_labels_in_the_manifest(tmp_path: Path) -> None:
-    ingest(folder_of_images(tmp_path / "images"), str(tmp_path / "out"))
+    ingest_source(folder_of_images(tmp_path / "images"), str(tmp_path / "out"))
     with pytest.raises(ConfigError, match=r"has the label 2, but .* have 2 classes"):
         Parquet(Parquet.Config(path=str(tmp_path / "out"), classes=("a", "b"))).required("train")
 
 
 def test_training_files_with_names_like_held_out_ones_are_noted(tmp_path: Path) -> None:
-    ingest(folder_of_images(tmp_path / "images"), str(tmp_path / "out"))
+    ingest_source(folder_of_images(tmp_path / "images"), str(tmp_path / "out"))
     split = Parquet(Parquet.Config(train=str(tmp_path / "out"))).required("train")
     assert any("1 of the 2 training files" in note for note in split.notes)

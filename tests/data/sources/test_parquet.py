@@ -12,7 +12,7 @@ import pytest
 from pyarrow import fs
 
 from raysl.config.places import source_at
-from raysl.data.ingest.ingest import ingest
+from raysl.data.ingest.ingest import ingest_source
 from raysl.data.ingest.shard import Layout
 from raysl.data.sources import parquet_columns, parquet_split
 from raysl.data.sources.parquet import Parquet
@@ -335,7 +335,7 @@ def test_files_of_other_endings_are_read(tmp_path: Path, ending: str) -> None:
 
 def ingested(folder: Path) -> Path:
     """A finished ingest of six training images in two files."""
-    ingest(
+    ingest_source(
         Synthetic.Config(name="synthetic", image_size=4, num_train=6, num_test=3), str(folder), Layout(rows_per_file=3)
     )
     return folder

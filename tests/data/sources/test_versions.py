@@ -15,7 +15,7 @@ import pytest
 from pyarrow import fs
 
 from raysl.data.given import GivenImages
-from raysl.data.ingest.ingest import ingest
+from raysl.data.ingest.ingest import ingest_source
 from raysl.data.source import Split
 from raysl.data.sources import versions
 from raysl.data.sources.concat import Concat
@@ -120,7 +120,7 @@ def test_a_copy_has_the_same_content_and_order_and_is_another_version(tmp_path: 
 
 def test_files_of_an_ingest_count_by_their_hashes_until_they_are_written_after_the_manifest(tmp_path: Path) -> None:
     folders(tmp_path / "images")
-    ingest(ImageFolder.Config(path=str(tmp_path / "images")), str(tmp_path / "out"))
+    ingest_source(ImageFolder.Config(path=str(tmp_path / "images")), str(tmp_path / "out"))
     (file,) = (tmp_path / "out").glob("train*.parquet")
     before = seen(parquet(tmp_path / "out"))
     assert before[2] == ""

@@ -23,7 +23,7 @@ from raysl.config.load import load_config, load_dumped
 from raysl.data.assignments import Assignments, read_assignments
 from raysl.data.decode.decode import decode, image_size
 from raysl.data.decode.jpeg import read_header
-from raysl.data.ingest.ingest import ingest
+from raysl.data.ingest.ingest import ingest_source
 from raysl.data.source import Source
 from raysl.data.sources.coco import COCO
 from raysl.data.sources.file_list import FileList
@@ -186,7 +186,7 @@ def _sources(folder: Path) -> Seeds:
         "categories": [{"id": 3, "name": "cat"}, {"id": 4, "name": "dog"}],
     }
     _write_images(folder)
-    ingest(ImageFolder.Config(name="image_folder", path=str(folder / "images")), str(folder / "out"))
+    ingest_source(ImageFolder.Config(name="image_folder", path=str(folder / "images")), str(folder / "out"))
     _INGESTED.update({file.name: file.read_bytes() for file in (folder / "out").iterdir() if file.is_file()})
     names = ("ingest.json", "manifest.json", next(name for name in _INGESTED if name.startswith("train-")))
     Assignments(torch.tensor([0, 1]), 2, "f", "c", ("a", "b")).write(str(folder / "clusters.parquet"))
@@ -225,7 +225,7 @@ def _use(source: Source, out: Path | None) -> None:
     rows = split.read(np.arange(min(split.num_samples, 8)))
     assert len(rows.images) == min(split.num_samples, 8)
     if out is not None:
-        ingest(source.config, str(out))
+        ingest_source(source.config, str(out))
 
 
 def _read_source(kind: str, content: bytes, folder: Path) -> None:
@@ -298,7 +298,7 @@ def _read_ingested(name: str, content: bytes, folder: Path) -> None:
         (out / file).write_bytes(good)
     _use(Parquet(Parquet.Config(name="parquet", path=str(out))), None)
     source = json.loads(_INGESTED["ingest.json"])["data"]["path"]
-    ingest(ImageFolder.Config(name="image_folder", path=source), str(out))
+    ingest_source(ImageFolder.Config(name="image_folder", path=source), str(out))
 
 
 # files of runs and sweeps

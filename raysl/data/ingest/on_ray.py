@@ -1,0 +1,86 @@
+"""Ingesting on all CPUs of a cluster, by Ray Data."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ray.data import Dataset
+
+from raysl.cluster.connection import connect
+from raysl.cluster.numbered_parts import over_numbers
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.config.arguments import instance
+from raysl.config.schema import DataConfig
+from raysl.data.ingest.ingest import Ingested, ingest_source
+from raysl.data.ingest.ray_dataset import ROWS_PER_FILE, ingest_dataset
+from raysl.data.ingest.shard import Layout
+from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.source import Split
+
+T = TypeVar("T")
+
+
+def ingest(
+    data: DataConfig | Dataset,
+    out: str,
+    *,
+    resize: int | None = None,
+    quality: int = 95,
+    rows_per_file: int | None = None,
+    rows_per_group: int | None = None,
+    seed: int | None = 0,
+) -> Ingested:
+    """Store all images of a dataset as Parquet files, which `data=parquet` streams; an interrupted ingest goes on.
+
+    A `ray.data.Dataset` is streamed once, in the order of its rows. It has a column `image` of encoded files (bytes) or
+    of uint8 arrays [H, W, 3], may have `label` (integers or names; None: unlabelled) and `name` or `path`, and other
+    columns are ignored. All its images are training images. The same rows in the same order and the same seed give the
+    same files. Rows that are next to each other in the dataset stay in one file, in a random order: shuffle a dataset
+    that is sorted by class before, such as by a `ray.data.FileShuffleConfig` with a seed.
+
+    >>> raysl.ingest(raysl.load_config("quickstart").data, "ingested").rows
+    {'train': 1442, 'test': 355}
+
+    Args:
+        data: settings of a source, as `raysl.load_config(...).data`, or a dataset of Ray Data.
+        out: local path or URI of a new folder, or of one that the same call began to fill.
+        resize: short side that larger images are shrunk to, in pixels; None stores encoded files unchanged.
+        quality: JPEG quality of shrunk images, 1 to 100.
+        rows_per_file: images in a file; default: 10,000, and 1,024 of a dataset of Ray Data.
+        rows_per_group: images in a row group, the read unit of training; default: as many as make about 8 MB.
+        seed: seed of the order in which training images are stored; None keeps the order of a source.
+
+    Raises:
+        ConfigError: if a setting is out of its range, the dataset has no images or labels of two kinds, or the folder
+            cannot be written or holds other files.
+        RunFailed: if no image can be decoded, the storage keeps failing, or a function of the dataset raises.
+    """
+    if rows_per_file is None:
+        rows_per_file = ROWS_PER_FILE if isinstance(data, Dataset) else Layout.rows_per_file
+    layout = Layout(
+        rows_per_file=rows_per_file, rows_per_group=rows_per_group, seed=seed, resize=resize, quality=quality
+    )
+    if isinstance(data, Dataset):
+        return ingest_dataset(data, out, layout)
+    way = "raysl.load_config('quickstart').data, or a ray.data.Dataset"
+    return ingest_source(instance(data, DataConfig, "data", way), out, layout, on_ray)
+
+
+def on_ray(
+    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
+) -> Iterator[T]:
+    """Work on parts as tasks of one CPU each, on all CPUs that the cluster has or adds."""
+    connect()
+    wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
+    return over_numbers(_PartWork(work, splits, parts), range(len(parts)))
+
+
+@dataclass(frozen=True)
+class _PartWork(Generic[T]):
+    work: Callable[[Split, SplitPart], T]
+    splits: Mapping[str, Split]
+    parts: Sequence[SplitPart]
+
+    def __call__(self, number: int) -> T:
+        part = self.parts[number]
+        return self.work(self.splits[part.split], part)

@@ -1,0 +1,321 @@
+"""Ingesting a dataset of Ray Data: its blocks are encoded, cut into files of equal numbers of rows, and written.
+
+A file is named by a hash of its rows and the seed. So a task knows by itself which file it writes and whether that is
+complete, and the order of the names is a random one.
+"""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ray.data import Dataset
+from ray.exceptions import RayTaskError
+from typing_extensions import override
+
+from raysl.cluster.connection import connect
+from raysl.cluster.losses import reason
+from raysl.cluster.numbered_parts import Numpy, blocks
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.data.decode.decode import CorruptImage
+from raysl.data.given import to_stored
+from raysl.data.ingest.folder import FORMAT, Json, claim, files_of
+from raysl.data.ingest.ingest import (
+    Ingested,
+    check_layout,
+    finish,
+    progress,
+    read_finished,
+    split_entry,
+    summarize,
+)
+from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter, StoredRow, encode_for_storage
+from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.limits import Limits, limiting
+from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.ingested import IMAGES, stored_schema
+from raysl.data.sources.label_column import parse_labels
+from raysl.data.sources.parquet_columns import NAME_COLUMNS
+from raysl.data.split import Encoded, Missing, Rows, Split, runs
+from raysl.errors import ConfigError, RunFailed
+from raysl.hashing import Int64s
+from raysl.process.code_errors import explaining_code
+from raysl.storage.folder import Folder
+from raysl.storage.records import from_record
+
+log = logging.getLogger("raysl")
+
+ROWS_PER_FILE = 1024  # a file is one block of Ray Data: 110 MB of photographs
+SPLIT = "train"
+_ENCODED = pa.schema({IMAGES: pa.large_binary(), "problem": pa.string(), LABELS: pa.string(), "name": pa.string()})
+
+
+def ingest_dataset(dataset: Dataset, out: str, layout: Layout) -> Ingested:
+    """Store all images of a dataset as Parquet files; arguments and errors as of `raysl.ingest`."""
+    check_layout(layout)
+    if layout.seed is None:
+        raise ConfigError("seed: None keeps the order of a source, and a dataset of Ray Data has none; give an integer")
+    folder = Folder(out)
+    plan: Json = {"format": FORMAT, "data": {"name": "ray.data.Dataset"}, "layout": asdict(layout)}
+    claim(folder, plan, None)
+    folder.child(RECORDS).make()
+    manifest = read_finished(folder, plan)
+    stored = None if manifest is None else frozenset(file["name"] for file in files_of(manifest))
+    connect()
+    wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
+    files = (
+        dataset.map_batches(_Encode(layout), batch_size=None, batch_format="numpy")
+        .repartition(target_num_rows_per_block=layout.rows_per_file, strict=True)
+        .map_batches(_Write(_BlockWriter(folder.uri, layout), stored), batch_size=None, batch_format="pyarrow")
+    )
+    written = _collect(folder, files)
+    if manifest is not None:
+        if {shard.name for shard in written.shards} != set(stored or ()):
+            raise _other_rows(folder.uri)
+        return summarize(folder, manifest, was_done=True)
+    classes = sorted(written.label_names)
+    entry = split_entry(SPLIT, written.shards, written.num_rows, classes, has_names=bool(classes))
+    _remove_others(folder, {shard.name for shard in written.shards})
+    return finish(folder, plan | {"splits": {SPLIT: entry}}, {SPLIT: written.corrupt})
+
+
+@dataclass
+class _Files:
+    """Records of the files in the order of the dataset.
+
+    Args:
+        corrupt: place in the dataset, name and reason of each row that was left out.
+        largest: largest label that is a number; -1 without any.
+    """
+
+    shards: list[Shard] = field(default_factory=list)
+    corrupt: list[tuple[int, str, str]] = field(default_factory=list)
+    num_rows: int = 0
+    label_names: set[str] = field(default_factory=set)
+    largest: int = -1
+
+    def add(self, shard: Shard) -> None:
+        """Add the next file.
+
+        Raises:
+            ConfigError: if one file has names as labels and another one numbers.
+        """
+        self.shards.append(shard)
+        self.corrupt += [(self.num_rows + index, name, why) for index, name, why in shard.corrupt]
+        self.num_rows += shard.rows + len(shard.corrupt)
+        self.label_names.update(shard.label_names)
+        self.largest = max(self.largest, shard.labels[1])
+        if self.label_names and self.largest >= 0:
+            raise ConfigError(
+                f"the dataset has names as labels, such as {min(self.label_names)!r}, and numbers, such as "
+                f"{self.largest}; use one of both"
+            )
+
+
+def _collect(folder: Folder, files: Dataset) -> _Files:
+    """Write all files and return their records."""
+    written = _Files()
+    times: Counter[str] = Counter()
+    try:
+        with progress("images") as advance:
+            for block in blocks(files, preserve_order=True):
+                for text in block["shard"]:
+                    shard = from_record(Shard, json.loads(text), folder.uri)
+                    times[shard.name] += 1
+                    before = written.num_rows
+                    written.add(_copied(folder, shard, times[shard.name]))
+                    advance(written.num_rows - before)
+    except RayTaskError as error:
+        raise RunFailed(f"the dataset failed: {reason(error)}") from error
+    if not written.shards:
+        raise ConfigError("the dataset has no rows; give one with images, and look at its filters")
+    return written
+
+
+def _copied(folder: Folder, shard: Shard, times: int) -> Shard:
+    """Return the record of a file; if the dataset had these rows before, of a copy under another name."""
+    if times == 1:
+        return shard
+    name = f"{shard.name.removesuffix('.parquet')}-{times}.parquet"
+    if folder.size(name) != shard.num_bytes:
+        folder.write(name, folder.read(shard.name))
+    return replace(shard, name=name)
+
+
+def _remove_others(folder: Folder, kept: set[str]) -> None:
+    """Remove files of an earlier start, which was cut off, with rows that the dataset does not have now."""
+    records = folder.child(RECORDS)
+    others = {name for name in folder.names() if name.startswith(f"{SPLIT}-") and name.endswith(".parquet")} - kept
+    for name in others:
+        records.remove(f"{name}.json")
+        folder.remove(name)
+    if others:
+        log.warning("%d files of an earlier start had other rows than the dataset; they are removed", len(others))
+
+
+def _other_rows(uri: str) -> ConfigError:
+    return ConfigError(
+        f"{uri} holds a finished ingest of other rows, or of these in another order; give another folder, or a dataset "
+        "that has the same rows in the same order each time (a ray.data.FileShuffleConfig with a seed and "
+        "reseed_after_execution=False)"
+    )
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """Turns the rows of a block into encoded files, and each label into JSON; a corrupt image becomes its problem."""
+
+    layout: Layout
+
+    @explaining_code(of_users=True)
+    def __call__(self, block: Numpy) -> pa.Table:
+        num_rows = len(next(iter(block.values()), ()))
+        if not num_rows:
+            return _ENCODED.empty_table()
+        if IMAGES not in block:
+            raise ConfigError(
+                f"the dataset has no column {IMAGES!r}; its columns: {', '.join(block)}; rename one, such as by "
+                f"dataset.rename_columns({{'bytes': {IMAGES!r}}})"
+            )
+        names = next((block[name] for name in NAME_COLUMNS if name in block), [None] * num_rows)
+        labels = block.get(LABELS, [None] * num_rows)
+        rows = [
+            (*self._encode(image), _label_text(label), None if name is None else str(name))
+            for image, label, name in zip(block[IMAGES], labels, names, strict=True)
+        ]
+        columns = zip(*rows, strict=True)
+        return pa.table([pa.array(column, kind.type) for column, kind in zip(columns, _ENCODED, strict=True)], _ENCODED)
+
+    def _encode(self, image: Any) -> tuple[bytes | None, str | None]:
+        """Return the file to store for an image, or the problem of a corrupt one."""
+        image = image.item() if isinstance(image, np.generic) else image
+        if image is None:
+            return None, "no image"
+        if not isinstance(image, bytes | np.ndarray):
+            raise ConfigError(
+                f"the column {IMAGES!r} holds {image!r:.60}, a {type(image).__name__}; give encoded files as bytes "
+                "(ray.data.read_binary_files reads paths), or uint8 arrays [H, W, 3]"
+            )
+        stored = image if isinstance(image, bytes) else to_stored(image, f"an image in the column {IMAGES!r}")
+        try:
+            with limiting(Limits()):
+                return encode_for_storage(stored, self.layout.resize, self.layout.quality), None
+        except CorruptImage as error:
+            return None, str(error)
+
+
+def _label_text(label: Any) -> str:
+    value = label.item() if isinstance(label, np.generic) else label
+    if value is not None and type(value) not in (int, float, str):
+        raise ConfigError(
+            f"the column {LABELS!r} holds {value!r:.60}, a {type(value).__name__}; give an integer or a name for "
+            "each image, or None for an unlabelled one"
+        )
+    return json.dumps(value)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Writes the file of a block of encoded rows, and returns its record.
+
+    Args:
+        stored: names of the files of a finished ingest, to which none is added; None of another one.
+    """
+
+    writer: "_BlockWriter"
+    stored: frozenset[str] | None
+
+    @explaining_code(of_users=True)
+    def __call__(self, block: pa.Table) -> dict[str, list[str]]:
+        if not len(block):
+            return {"shard": []}
+        rows = _BlockRows.of(block, self.writer.layout.seed)
+        part = _FilePart(SPLIT, 0, 1, 0, len(block), rows.fingerprint)
+        if self.stored is not None and f"{part.name}.parquet" not in self.stored:
+            raise _other_rows(self.writer.out)
+        return {"shard": [json.dumps(asdict(self.writer(rows, part)))]}
+
+
+@dataclass(frozen=True)
+class _FilePart(SplitPart):
+    """All rows of a block; `digest` names their file."""
+
+    digest: str
+
+    @property
+    @override
+    def name(self) -> str:
+        return f"{self.split}-{self.digest}"
+
+
+@dataclass
+class _BlockRows(Split):
+    """The rows of a block as a split.
+
+    Args:
+        images: encoded files, and Missing for corrupt ones.
+        labels: int64 [N], or names [N], empty where unlabelled.
+        fingerprint: hash of the rows and the seed.
+    """
+
+    images: list[Encoded]
+    labels: np.ndarray
+    names: list[str]
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        self.unit_sizes = runs(len(self.images))
+        self.classes = ()
+        self.is_random_access = True
+
+    @classmethod
+    def of(cls, block: pa.Table, seed: int | None) -> "_BlockRows":
+        """Make the split of a block that `_Encode` returned."""
+        digest = hashlib.blake2b(f"{seed}".encode(), digest_size=12)
+        images: list[Encoded] = []
+        for image, problem, label, name in zip(*block.to_pydict().values(), strict=True):
+            digest.update(f"{len(image or b'')} {problem!r} {label} {name!r} ".encode())
+            digest.update(image or b"")
+            images.append(image if problem is None else Missing(problem))
+        fingerprint = digest.hexdigest()
+        names = [name or f"row {row} of {SPLIT}-{fingerprint}" for row, name in enumerate(block["name"].to_pylist())]
+        labels = parse_labels(
+            [json.loads(label) for label in block[LABELS].to_pylist()],
+            f"the column {LABELS!r}",
+            names,
+            remedy="turn the numbers into names such as 'class 7'",
+        )
+        return cls(images, labels, names, fingerprint)
+
+    @override
+    def read(self, index: Int64s) -> Rows:
+        numbers = index.tolist()
+        return Rows([self.images[row] for row in numbers], self.labels[index], [self.names[row] for row in numbers])
+
+
+@dataclass(frozen=True)
+class _BlockWriter(ShardWriter):
+    """Writes rows that are encoded already."""
+
+    @override
+    def schema(self, split: Split) -> pa.Schema:
+        assert isinstance(split, _BlockRows)
+        return stored_schema((), is_multilabel=False, has_names=split.labels.dtype.kind == "U")
+
+    @override
+    def read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[StoredRow]:
+        rows = split.read(index)
+        for number, image, label, name in zip(
+            index.tolist(), rows.images, rows.labels.tolist(), rows.names, strict=True
+        ):
+            if isinstance(image, Missing):
+                corrupt.append((number, name, image.reason))
+            else:
+                assert isinstance(image, bytes)
+                # an empty name is stored as null
+                yield StoredRow(number, image, None if label == "" else label, name)
