@@ -109,7 +109,7 @@ def reason(error: BaseException) -> str:
         return reason(error.cause) if isinstance(error.cause, BaseException) else _last_line(str(error))
     if isinstance(error, WorkerGroupStartupFailedError) and error.__cause__ is not None:
         return f"a worker did not start: {reason(error.__cause__)}"
-    text = str(error)
+    text = _RETRIES.sub("", str(error))
     if isinstance(error, HungWorker | SilentWorker):
         return text
     if isinstance(error, ConfigError | RunFailed):
@@ -126,6 +126,9 @@ def reason(error: BaseException) -> str:
             return words
     return _short(f"{type(error).__name__}: {text.strip()}" if text.strip() else type(error).__name__)
 
+
+_RETRIES = re.compile(r"(\n|\\n)Failed to .*? attempts \(total backoff.*transient\.", re.DOTALL)
+"""Text that Ray Data appends to the message of any exception in a function of a dataset."""
 
 _WORDS: dict[tuple[type[BaseException], ...], str] = {
     (PreemptionError,): "its node is taken back by the cloud",

@@ -3,14 +3,13 @@
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import ray
 import ray.data
-from ray.data import Dataset, ExecutionOptions
+from ray.data import DataContext, Dataset
 from ray.exceptions import RayTaskError
 
 from raysl.errors import ConfigError, RunFailed
@@ -47,32 +46,29 @@ def blocks(dataset: Dataset, preserve_order: bool = False) -> Iterator[Numpy]:
     Args:
         preserve_order: whether blocks keep the order of the dataset, not the one in which they become ready.
     """
-    with _quiet_execution(dataset, preserve_order):
-        try:
-            yield from dataset.iter_batches(batch_size=None, batch_format="numpy")
-        except RayTaskError as error:
-            if isinstance(error.cause, ConfigError | RunFailed):
-                raise error.cause from error
-            raise
+    context = dataset.context
+    before = context.copy()
+    quieten(context)
+    context.execution_options.preserve_order = preserve_order
+    try:
+        yield from dataset.iter_batches(batch_size=None, batch_format="numpy")
+    except RayTaskError as error:
+        if isinstance(error.cause, ConfigError | RunFailed):
+            # Ray adds lines about its retries.
+            raise type(error.cause)(str(error.cause).splitlines()[0]) from error
+        raise
+    finally:
+        vars(context).update(vars(before))
 
 
-@contextmanager
-def _quiet_execution(dataset: Dataset, preserve_order: bool) -> Iterator[None]:
-    """Execute a dataset without progress bars and with the exceptions of its functions, and undo these settings."""
-    context, logger = dataset.context, logging.getLogger("ray.data")
-    before = context.enable_progress_bars, context.raise_original_map_exception, context.execution_options
-    level = logger.level
+def quieten(context: DataContext) -> None:
+    """Let executions show no progress and raise the exceptions of functions as they are."""
     context.enable_progress_bars = False
+    context.print_on_execution_start = False
     # Ray's own exception has lost what raysl says about the images.
     context.raise_original_map_exception = True
-    context.execution_options = ExecutionOptions(preserve_order=preserve_order)
     # Ray also raises what it would log as an error.
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        context.enable_progress_bars, context.raise_original_map_exception, context.execution_options = before
-        logger.setLevel(level)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 _FETCHED: dict[str, Any] = {}

@@ -33,11 +33,12 @@ def ingest(
     """Store all images of a dataset as Parquet files, which `data=parquet` streams; an interrupted ingest goes on.
 
     A `ray.data.Dataset` is streamed once, in the order of its rows. It has a column `image` of encoded files (bytes) or
-    of uint8 arrays [H, W, 3], may have `label` (integers or names; None: unlabelled) and `name` or `path`, and other
+    of uint8 arrays [H, W, C], may have `label` (integers or names; None: unlabelled) and `name` or `path`, and other
     columns are ignored. All its images are training images. The same rows in the same order and the same seed give the
     same files. Rows that are next to each other in the dataset stay in one file, in a random order: shuffle a dataset
     that is sorted by class before, such as by a `ray.data.FileShuffleConfig` with a seed.
 
+    >>> import raysl
     >>> raysl.ingest(raysl.load_config("quickstart").data, "ingested").rows
     {'train': 1442, 'test': 355}
 

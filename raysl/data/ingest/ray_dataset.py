@@ -6,14 +6,14 @@ complete, and the order of the names is a random one.
 
 import hashlib
 import json
-import logging
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 from ray.data import Dataset
 from ray.exceptions import RayTaskError
 from typing_extensions import override
@@ -34,25 +34,23 @@ from raysl.data.ingest.ingest import (
     split_entry,
     summarize,
 )
-from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter, StoredRow, encode_for_storage
+from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter, encode_for_storage, encode_png
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.limits import Limits, limiting
 from raysl.data.sources.class_names import LABELS
 from raysl.data.sources.ingested import IMAGES, stored_schema
 from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.parquet_columns import NAME_COLUMNS
-from raysl.data.split import Encoded, Missing, Rows, Split, runs
-from raysl.errors import ConfigError, RunFailed
+from raysl.data.split import Rows, Split, runs
+from raysl.errors import ConfigError, RunFailed, log
 from raysl.hashing import Int64s
 from raysl.process.code_errors import explaining_code
 from raysl.storage.folder import Folder
 from raysl.storage.records import from_record
 
-log = logging.getLogger("raysl")
-
 ROWS_PER_FILE = 1024  # a file is one block of Ray Data: 110 MB of photographs
 SPLIT = "train"
-_ENCODED = pa.schema({IMAGES: pa.large_binary(), "problem": pa.string(), LABELS: pa.string(), "name": pa.string()})
+_ENCODED = pa.schema({IMAGES: pa.large_binary(), LABELS: pa.string(), "name": pa.string()})
 
 
 def ingest_dataset(dataset: Dataset, out: str, layout: Layout) -> Ingested:
@@ -73,53 +71,19 @@ def ingest_dataset(dataset: Dataset, out: str, layout: Layout) -> Ingested:
         .repartition(target_num_rows_per_block=layout.rows_per_file, strict=True)
         .map_batches(_Write(_BlockWriter(folder.uri, layout), stored), batch_size=None, batch_format="pyarrow")
     )
-    written = _collect(folder, files)
-    if manifest is not None:
-        if {shard.name for shard in written.shards} != set(stored or ()):
+    shards = _write(folder, files)
+    if manifest is not None and stored is not None:
+        if {shard.name for shard in shards} != stored:
             raise _other_rows(folder.uri)
         return summarize(folder, manifest, was_done=True)
-    classes = sorted(written.label_names)
-    entry = split_entry(SPLIT, written.shards, written.num_rows, classes, has_names=bool(classes))
-    _remove_others(folder, {shard.name for shard in written.shards})
-    return finish(folder, plan | {"splits": {SPLIT: entry}}, {SPLIT: written.corrupt})
+    entry, corrupt = _describe(shards)
+    _remove_others(folder, {shard.name for shard in shards})
+    return finish(folder, plan | {"splits": {SPLIT: entry}}, {SPLIT: corrupt})
 
 
-@dataclass
-class _Files:
-    """Records of the files in the order of the dataset.
-
-    Args:
-        corrupt: place in the dataset, name and reason of each row that was left out.
-        largest: largest label that is a number; -1 without any.
-    """
-
-    shards: list[Shard] = field(default_factory=list)
-    corrupt: list[tuple[int, str, str]] = field(default_factory=list)
-    num_rows: int = 0
-    label_names: set[str] = field(default_factory=set)
-    largest: int = -1
-
-    def add(self, shard: Shard) -> None:
-        """Add the next file.
-
-        Raises:
-            ConfigError: if one file has names as labels and another one numbers.
-        """
-        self.shards.append(shard)
-        self.corrupt += [(self.num_rows + index, name, why) for index, name, why in shard.corrupt]
-        self.num_rows += shard.rows + len(shard.corrupt)
-        self.label_names.update(shard.label_names)
-        self.largest = max(self.largest, shard.labels[1])
-        if self.label_names and self.largest >= 0:
-            raise ConfigError(
-                f"the dataset has names as labels, such as {min(self.label_names)!r}, and numbers, such as "
-                f"{self.largest}; use one of both"
-            )
-
-
-def _collect(folder: Folder, files: Dataset) -> _Files:
-    """Write all files and return their records."""
-    written = _Files()
+def _write(folder: Folder, files: Dataset) -> list[Shard]:
+    """Write all files and return their records in the order of the dataset."""
+    shards: list[Shard] = []
     times: Counter[str] = Counter()
     try:
         with progress("images") as advance:
@@ -127,14 +91,32 @@ def _collect(folder: Folder, files: Dataset) -> _Files:
                 for text in block["shard"]:
                     shard = from_record(Shard, json.loads(text), folder.uri)
                     times[shard.name] += 1
-                    before = written.num_rows
-                    written.add(_copied(folder, shard, times[shard.name]))
-                    advance(written.num_rows - before)
+                    shards.append(_copied(folder, shard, times[shard.name]))
+                    advance(shard.rows)
     except RayTaskError as error:
         raise RunFailed(f"the dataset failed: {reason(error)}") from error
-    if not written.shards:
+    if not shards:
         raise ConfigError("the dataset has no rows; give one with images, and look at its filters")
-    return written
+    return shards
+
+
+def _describe(shards: Sequence[Shard]) -> tuple[Json, list[tuple[int, str, str]]]:
+    """Return the manifest's entry, and the place in the dataset, name and reason of each row that was left out.
+
+    Raises:
+        ConfigError: if one file has names as labels and another one numbers.
+    """
+    classes = sorted({name for shard in shards for name in shard.label_names})
+    if classes and (largest := max(shard.labels[1] for shard in shards)) >= 0:
+        raise ConfigError(
+            f"the dataset has names as labels, such as {classes[0]!r}, and numbers, such as {largest}; use one of both"
+        )
+    corrupt: list[tuple[int, str, str]] = []
+    num_rows = 0
+    for shard in shards:
+        corrupt += [(num_rows + index, name, why) for index, name, why in shard.corrupt]
+        num_rows += shard.rows + len(shard.corrupt)
+    return split_entry(SPLIT, shards, num_rows, classes, has_names=bool(classes)), corrupt
 
 
 def _copied(folder: Folder, shard: Shard, times: int) -> Shard:
@@ -168,7 +150,7 @@ def _other_rows(uri: str) -> ConfigError:
 
 @dataclass(frozen=True)
 class _Encode:
-    """Turns the rows of a block into encoded files, and each label into JSON; a corrupt image becomes its problem."""
+    """Turns the images of a block into encoded files, and each label into JSON."""
 
     layout: Layout
 
@@ -185,28 +167,31 @@ class _Encode:
         names = next((block[name] for name in NAME_COLUMNS if name in block), [None] * num_rows)
         labels = block.get(LABELS, [None] * num_rows)
         rows = [
-            (*self._encode(image), _label_text(label), None if name is None else str(name))
+            (self._encode(image), _label_text(label), None if name is None else str(name))
             for image, label, name in zip(block[IMAGES], labels, names, strict=True)
         ]
         columns = zip(*rows, strict=True)
         return pa.table([pa.array(column, kind.type) for column, kind in zip(columns, _ENCODED, strict=True)], _ENCODED)
 
-    def _encode(self, image: Any) -> tuple[bytes | None, str | None]:
-        """Return the file to store for an image, or the problem of a corrupt one."""
-        image = image.item() if isinstance(image, np.generic) else image
-        if image is None:
-            return None, "no image"
-        if not isinstance(image, bytes | np.ndarray):
+    def _encode(self, image: Any) -> bytes:
+        """Return the file to store for an image; that of a corrupt one stays, for `_Write` to leave it out."""
+        if isinstance(image, dict):  # as Hugging Face's datasets have it
+            image = image.get("bytes")
+        if isinstance(image, str):
             raise ConfigError(
-                f"the column {IMAGES!r} holds {image!r:.60}, a {type(image).__name__}; give encoded files as bytes "
+                f"the column {IMAGES!r} holds {image!r:.60}, a str; give encoded files as bytes "
                 "(ray.data.read_binary_files reads paths), or uint8 arrays [H, W, 3]"
             )
+        if image is None or (isinstance(image, bytes) and self.layout.resize is None):
+            return image or b""
+        with_alpha = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] in ((2,), (4,))
+        image = Image.fromarray(image) if with_alpha else image
         stored = image if isinstance(image, bytes) else to_stored(image, f"an image in the column {IMAGES!r}")
         try:
             with limiting(Limits()):
-                return encode_for_storage(stored, self.layout.resize, self.layout.quality), None
-        except CorruptImage as error:
-            return None, str(error)
+                return encode_for_storage(stored, self.layout.resize, self.layout.quality)
+        except CorruptImage:
+            return stored if isinstance(stored, bytes) else encode_png(stored)
 
 
 def _label_text(label: Any) -> str:
@@ -258,12 +243,11 @@ class _BlockRows(Split):
     """The rows of a block as a split.
 
     Args:
-        images: encoded files, and Missing for corrupt ones.
         labels: int64 [N], or names [N], empty where unlabelled.
         fingerprint: hash of the rows and the seed.
     """
 
-    images: list[Encoded]
+    images: list[bytes]
     labels: np.ndarray
     names: list[str]
     fingerprint: str
@@ -277,11 +261,9 @@ class _BlockRows(Split):
     def of(cls, block: pa.Table, seed: int | None) -> "_BlockRows":
         """Make the split of a block that `_Encode` returned."""
         digest = hashlib.blake2b(f"{seed}".encode(), digest_size=12)
-        images: list[Encoded] = []
-        for image, problem, label, name in zip(*block.to_pydict().values(), strict=True):
-            digest.update(f"{len(image or b'')} {problem!r} {label} {name!r} ".encode())
-            digest.update(image or b"")
-            images.append(image if problem is None else Missing(problem))
+        for image, label, name in zip(*block.to_pydict().values(), strict=True):
+            digest.update(f"{len(image)} {label} {name!r} ".encode())
+            digest.update(image)
         fingerprint = digest.hexdigest()
         names = [name or f"row {row} of {SPLIT}-{fingerprint}" for row, name in enumerate(block["name"].to_pylist())]
         labels = parse_labels(
@@ -290,7 +272,7 @@ class _BlockRows(Split):
             names,
             remedy="turn the numbers into names such as 'class 7'",
         )
-        return cls(images, labels, names, fingerprint)
+        return cls(block[IMAGES].to_pylist(), labels, names, fingerprint)
 
     @override
     def read(self, index: Int64s) -> Rows:
@@ -300,22 +282,9 @@ class _BlockRows(Split):
 
 @dataclass(frozen=True)
 class _BlockWriter(ShardWriter):
-    """Writes rows that are encoded already."""
+    """Writes the files of blocks, whose labels may be names."""
 
     @override
     def schema(self, split: Split) -> pa.Schema:
         assert isinstance(split, _BlockRows)
         return stored_schema((), is_multilabel=False, has_names=split.labels.dtype.kind == "U")
-
-    @override
-    def read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[StoredRow]:
-        rows = split.read(index)
-        for number, image, label, name in zip(
-            index.tolist(), rows.images, rows.labels.tolist(), rows.names, strict=True
-        ):
-            if isinstance(image, Missing):
-                corrupt.append((number, name, image.reason))
-            else:
-                assert isinstance(image, bytes)
-                # an empty name is stored as null
-                yield StoredRow(number, image, None if label == "" else label, name)

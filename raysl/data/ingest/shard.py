@@ -93,7 +93,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class StoredRow:
+class _Row:
     """One image as it is stored."""
 
     index: int
@@ -162,12 +162,12 @@ class ShardWriter:
             labels_digest="",
         )
 
-    def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[StoredRow]]:
+    def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[_Row]]:
         """Yield the rows of each row group; broken images are left out and added to `corrupt`."""
-        pool: list[StoredRow] = []
+        pool: list[_Row] = []
         turn = 0
         for index in order.chunks():
-            pool += self.read(order.split, index, corrupt)
+            pool += self._read(order.split, index, corrupt)
             if order.is_mixed:
                 if sum(len(row.image) for row in pool) < MIXED_BYTES:
                     continue
@@ -179,10 +179,10 @@ class ShardWriter:
             pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
         yield from filter(None, self._cut(pool))
 
-    def _cut(self, rows: list[StoredRow]) -> list[list[StoredRow]]:
+    def _cut(self, rows: list[_Row]) -> list[list[_Row]]:
         """Cut rows into row groups; the last one may be incomplete, or empty."""
         most_rows = self.layout.rows_per_group or MOST_GROUP_ROWS
-        groups: list[list[StoredRow]] = [[]]
+        groups: list[list[_Row]] = [[]]
         num_bytes = 0
         for row in rows:
             num_bytes += len(row.image)
@@ -193,7 +193,7 @@ class ShardWriter:
             groups[-1].append(row)
         return groups
 
-    def read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[StoredRow]:
+    def _read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[_Row]:
         """Yield the rows with these indices; broken images are left out and added to `corrupt`."""
         with limiting(split.limits):
             rows = split.read(index)
@@ -206,10 +206,10 @@ class ShardWriter:
             except CorruptImage as error:
                 corrupt.append((number, name, str(error)))
             else:
-                yield StoredRow(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
+                yield _Row(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
 
 
-def _to_table(rows: list[StoredRow], schema: pa.Schema) -> pa.Table:
+def _to_table(rows: list[_Row], schema: pa.Schema) -> pa.Table:
     columns = zip(*((row.index, row.image, row.label, row.name) for row in rows), strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -330,7 +330,7 @@ def encode_for_storage(
     if resize is not None and min(pixels.shape[1:]) > resize:
         small = shrink(pixels, resize).permute(1, 2, 0).contiguous().numpy()  # [H, W, 3]
         return _encode(small, "JPEG", quality=quality)
-    return image if isinstance(image, bytes) else _encode(np.ascontiguousarray(image), "PNG")
+    return image if isinstance(image, bytes) else encode_png(np.asarray(image))
 
 
 def shrink(pixels: Tensor, side: int) -> Tensor:
@@ -341,6 +341,11 @@ def shrink(pixels: Tensor, side: int) -> Tensor:
         return pixels
     size = [max(side, round(length * side / short)) for length in (height, width)]
     return F.interpolate(pixels[None], size, mode="bicubic", antialias=True)[0]
+
+
+def encode_png(pixels: np.ndarray) -> bytes:
+    """Return pixels uint8 [H, W] or [H, W, 3] as a PNG file."""
+    return _encode(np.ascontiguousarray(pixels), "PNG")
 
 
 def _encode(pixels: np.ndarray, kind: str, **options: Any) -> bytes:

@@ -5,7 +5,6 @@ executed part by part: each execution makes the blocks that its rank has offered
 """
 
 import json
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from ray.data.block import Block as RayBlock
 from ray.data.block import BlockAccessor, BlockMetadata
 from typing_extensions import override
 
+from raysl.cluster.numbered_parts import quieten
 from raysl.data.decode.corrupt import Known, Replaced
 from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows
 from raysl.process.code_errors import explaining_code
@@ -70,15 +70,12 @@ def stream_dataset(
         labels: labels of the nodes on which tasks may run; None: on all.
     """
     context = DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+    quieten(context)
     context.target_max_block_size = None  # a block is never split
-    context.raise_original_map_exception = True  # Ray's own has lost what raysl says about the images
     if Rest not in context.custom_execution_callback_classes:
         context.custom_execution_callback_classes.append(Rest)
     limits = ExecutionResources.for_limits(object_store_memory=buffer_bytes)
     context.execution_options = ExecutionOptions(preserve_order=True, resource_limits=limits, label_selector=labels)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     with DataContext.current(context):
         source = BlockSource(stream, [loader], steps)
         dataset = ray.data.read_datasource(source, num_cpus=task_cpus, override_num_blocks=1)

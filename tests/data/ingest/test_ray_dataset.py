@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import ray.data
 import torch
 from PIL import Image
 from ray.data import Dataset
+from ray.data.datasource.partitioning import Partitioning
 
 import raysl
-from raysl.data.decode.decode import decode
+from raysl.cluster.connection import connect
+from raysl.data.decode.decode import decode, open_image
 from raysl.data.ingest import ray_dataset
 from raysl.data.ingest.ingest import verify
+from raysl.data.ingest.shard import encode_png
 from raysl.data.source import Split
 from raysl.data.sources.parquet import Parquet
 from raysl.errors import ConfigError, RunFailed
@@ -89,7 +93,8 @@ def test_files_keep_their_rows_where_blocks_of_ray_data_are_smaller(tmp_path: Pa
     assert contents(tmp_path / "small") == contents(tmp_path / "whole")
 
 
-def test_arrays_are_stored_without_loss_and_names_of_classes_are_numbered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_per_file", [1, 2])
+def test_arrays_are_stored_without_loss_and_names_of_classes_are_numbered(rows_per_file: int, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     pixels = [generator.integers(0, 256, (4 + number, 6, 3)).astype(np.uint8) for number in range(6)]
     labels = ["dog", "cat", None, "dog", "cat", "dog"]
@@ -99,13 +104,51 @@ def test_arrays_are_stored_without_loss_and_names_of_classes_are_numbered(tmp_pa
             for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
         ]
     )
-    raysl.ingest(images, str(tmp_path), rows_per_file=2)
+    raysl.ingest(images, str(tmp_path), rows_per_file=rows_per_file)
     split = stored(tmp_path)
     assert split.classes == ("cat", "dog")
     read = split.read(np.arange(6))
     for image, label, name in zip(read.images, read.labels.tolist(), read.names, strict=True):
         assert torch.equal(decode(image).permute(1, 2, 0), torch.from_numpy(pixels[int(name)]))
         assert label == {"cat": 0, "dog": 1, None: -1}[labels[int(name)]]
+
+
+def test_files_of_any_size_and_mode_are_read_by_ray_data_or_as_bytes(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    shapes = {"L": (9, 8), "LA": (8, 9, 2), "RGB": (12, 10, 3), "RGBA": (7, 9, 4)}
+    for mode, shape in shapes.items():
+        (tmp_path / "files" / mode).mkdir(parents=True)
+        pixels = generator.integers(0, 256, shape).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "files" / mode / "a.png")
+    files = str(tmp_path / "files")
+    partitioning = Partitioning("dir", field_names=["label"], base_dir=files)
+    read = ray.data.read_images(files, partitioning=partitioning, include_paths=True)
+    as_bytes = ray.data.read_binary_files(files, partitioning=partitioning, include_paths=True)
+    frame = pd.DataFrame(as_bytes.rename_columns({"bytes": "image"}).take_all())
+    nested = frame.assign(image=[{"bytes": image, "path": None} for image in frame["image"]])
+    for number, images in enumerate(
+        (read, ray.data.from_pandas(frame), ray.data.from_items(nested.to_dict("records")))
+    ):
+        out = tmp_path / f"{number}"
+        assert raysl.ingest(images, str(out)).rows == {"train": 4}
+        split = stored(out)
+        assert split.classes == tuple(shapes)
+        rows = split.read(np.arange(4))
+        for image, label, name in zip(rows.images, rows.labels.tolist(), rows.names, strict=True):
+            mode = split.classes[label]
+            assert name.endswith(f"{mode}/a.png")
+            assert torch.equal(decode(image), decode((tmp_path / "files" / mode / "a.png").read_bytes()))
+
+
+def test_large_images_are_shrunk_once(tmp_path: Path) -> None:
+    wide = np.tile(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (60, 1, 3))  # [60, 120, 3]
+    images = [{"image": wide, "name": "array"}, {"image": encode_png(wide), "name": "file"}]
+    raysl.ingest(ray.data.from_items([images[0]]).union(ray.data.from_items([images[1]])), str(tmp_path), resize=30)
+    first, second = stored(tmp_path).read(np.arange(2)).images
+    assert first == second
+    with open_image(first) as file:
+        assert file.format == "JPEG"
+    assert decode(first).shape == (3, 30, 60)
 
 
 def test_images_without_labels_and_names_are_unlabelled(tmp_path: Path) -> None:
@@ -135,6 +178,7 @@ def test_a_finished_one_changes_nothing_and_other_rows_are_refused(tmp_path: Pat
 
 
 def _killed_after_a_file(out: str) -> None:
+    connect()
     blocks = ray_dataset.blocks
 
     def deadly(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -201,7 +245,7 @@ def _raising(row: dict[str, Any]) -> dict[str, Any]:
             r"no whole num",
         ),
         (
-            lambda: dataset(4).union(ray.data.from_items([{"image": png(1), "label": "cat", "path": "x"}] * 4)),
+            lambda: dataset(8, 2).map(lambda row: row if row["path"] < "4" else {**row, "label": "cat"}),
             r"the dataset has names as labels, such as 'cat', and numbers, such as 2; use one of both",
         ),
         (lambda: dataset().filter(lambda row: False), r"the dataset has no rows; give one with images"),
