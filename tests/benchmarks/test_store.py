@@ -134,8 +134,32 @@ def test_tasks_and_a_pool_of_actors_make_the_same_features(tmp_path: Path, share
     torch.testing.assert_close(sets["trained"].load((FEATURES,)).features, before)
 
 
+class _Counted:
+    """Work on ten images in chunks of four, which counts the images of each chunk."""
+
+    part_rows = 4
+
+    def read(self, number: int) -> Numpy:
+        return {"index": np.arange(4 * number, min(10, 4 * number + 4))}
+
+    def embed(
+        self, chunk: dict[str, np.ndarray], networks: nn.ModuleDict, device: torch.device
+    ) -> dict[str, np.ndarray]:
+        index = chunk["index"]
+        return {"index": index, "count": np.full(len(index), len(index))}
+
+
+@pytest.mark.parametrize("with_pool", [False, True])
+def test_a_chunk_stays_whole_beside_a_smaller_one(with_pool: bool, shared_ray: None) -> None:
+    found = list(over_chunks(_Counted(), nn.ModuleDict(), [2, 0, 1], with_pool))
+    index, count = (np.concatenate([block[name] for block in found]) for name in ("index", "count"))
+    assert dict(zip(index.tolist(), count.tolist(), strict=True)) == {**dict.fromkeys(range(8), 4), 8: 2, 9: 2}
+
+
 class _Damaged:
     """Work on images whose file is damaged."""
+
+    part_rows = 4
 
     def read(self, number: int) -> Numpy:
         raise DamagedData(f"cannot read row group {number} of a.parquet; restore the file and start again")

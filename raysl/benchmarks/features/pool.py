@@ -21,8 +21,16 @@ from raysl.errors import ConfigError
 from raysl.process.code_errors import explaining_code
 
 
+PADDING = "padding"
+"""Column of rows that a chunk is filled up with."""
+
+
 class Work(Protocol):
     """The work on a chunk, in two steps; it is sent to other processes."""
+
+    @property
+    def part_rows(self) -> int:
+        """Largest number of images of a chunk."""
 
     def read(self, number: int) -> Numpy:
         """Read the images of a chunk; arrays of equal length."""
@@ -60,7 +68,7 @@ def over_chunks(
         chunks = chunks.map_batches(
             _Pool,
             fn_constructor_args=(work, reference),
-            batch_size=None,
+            batch_size=work.part_rows,  # for GPUs Ray Data asks for a number
             concurrency=(1, size),
             **({"num_gpus": min(1.0, resources.own_gpus)} if resources.gpus >= 1 else {"num_cpus": each}),
         )
@@ -73,13 +81,15 @@ def over_chunks(
 
 
 class _Read:
+    """Reads chunks, and fills each up to the same number of rows, so that it reaches the pool as one batch."""
+
     def __init__(self, work: Work) -> None:
         self.work = work
 
     @explaining_code(of_users=True)
     def __call__(self, block: Numpy) -> Numpy:
         torch.set_num_threads(1)
-        return _joined([self.work.read(int(number)) for number in block[NUMBER]])
+        return _joined([_filled_up(self.work.read(int(number)), self.work.part_rows) for number in block[NUMBER]])
 
 
 class _Pool:
@@ -89,7 +99,9 @@ class _Pool:
         self.networks = ray.get(reference).to(self.device)
 
     @explaining_code(of_users=True)
-    def __call__(self, chunk: Numpy) -> Numpy:
+    def __call__(self, batch: Numpy) -> Numpy:
+        is_image = ~batch[PADDING]
+        chunk = {name: column[is_image] for name, column in batch.items() if name != PADDING}
         return self.work.embed(chunk, self.networks, self.device)
 
 
@@ -103,6 +115,13 @@ class _Both:
         networks = fetch_once(self.reference)
         chunks = (self.work.read(int(number)) for number in block[NUMBER])
         return _joined([self.work.embed(chunk, networks, torch.device("cpu")) for chunk in chunks])
+
+
+def _filled_up(chunk: Numpy, num_rows: int) -> Numpy:
+    """Repeat the last row of a chunk until there are `num_rows`."""
+    count = len(next(iter(chunk.values())))
+    rows = np.arange(num_rows)
+    return {name: column[rows.clip(max=count - 1)] for name, column in chunk.items()} | {PADDING: rows >= count}
 
 
 def _joined(parts: list[Numpy]) -> Numpy:
