@@ -36,7 +36,7 @@ def kinds(notebook: NotebookNode) -> list[set[str]]:
 
 
 def test_there_are_notebooks() -> None:
-    assert {path.stem for path in NOTEBOOKS} == {"images_to_neighbours", "sweep_to_leaderboard"}
+    assert {path.stem for path in NOTEBOOKS} == {"dataset_to_backbone", "images_to_neighbours", "sweep_to_leaderboard"}
 
 
 @notebooks
