@@ -87,7 +87,8 @@ class BlockSource(Datasource):
     """The offered blocks of a stream.
 
     Args:
-        stream, steps: as in `stream_dataset`.
+        stream: key by which the rank offers blocks.
+        steps: name of the operator on the dashboard.
         loader: reference to the loader, in a list, so that Ray does not resolve it for each task.
     """
 

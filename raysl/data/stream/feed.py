@@ -81,9 +81,9 @@ class Feed:
 
     Args:
         stream: key of the stream, see `raysl.data.stream.dataset.offer`.
-        dataset: of the stream.
+        dataset: dataset of the stream.
         blocks: returns the blocks of the stream, with the corrupt images that are known when they are asked for.
-        order: of the run's samples.
+        order: order of the run's samples.
         task_cpus: CPUs of each data task.
         make: makes the rows of a block in this process.
         on_starved: called each time that a block is made in this process, because no CPU is free for data tasks.
@@ -119,8 +119,8 @@ class Feed:
         """Let Ray Data end; return its statistics."""
         self.costs.seconds = time.perf_counter() - self.start
         stats = self.executions.end()
-        if found := re.search(r"Spilled to disk: (\d+)", stats):
-            self.costs.spilled_mb = int(found[1])
+        if spilled := re.search(r"Spilled to disk: (\d+)", stats):
+            self.costs.spilled_mb = int(spilled[1])
         return stats
 
     def _wait(self, block: NumberedBlock) -> BlockRows:

@@ -39,9 +39,9 @@ class RayBatches:
         rank, world: this process among the training workers.
         device: of the batches; on a GPU a thread prepares the next ones (see `raysl.data.stream.prefetch`).
         reference: to the loader in Ray's object store, from where data tasks take it.
-        shard: of the training dataset, see `raysl.data.stream.dataset.stream_dataset`.
+        shard: training dataset of the rank, see `raysl.data.stream.dataset.stream_dataset`.
         task_cpus: CPUs of each data task.
-        name: of the run, for the names of its datasets.
+        name: name of the run, for the names of its datasets.
         corrupt: records images that were replaced.
         on_starved: called each time that this process makes a block, because no CPU is free for data tasks.
     """
