@@ -56,7 +56,7 @@ class MachinesConfig(BenchmarkConfig):
 
 
 class MachinesBenchmark(Benchmark):
-    """Base of the benchmarks `svm` and `svm_low_shot`, for images with several labels or one."""
+    """Base of the benchmarks `svm` and `low_shot_svm`, for images with several labels or one."""
 
     @classmethod
     @override

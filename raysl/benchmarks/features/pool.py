@@ -20,7 +20,6 @@ from raysl.data.decode.images import NoValidImage
 from raysl.errors import ConfigError
 from raysl.process.code_errors import explaining_code
 
-
 PADDING = "padding"
 """Column of rows that a chunk is filled up with."""
 
