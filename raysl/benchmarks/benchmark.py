@@ -14,6 +14,7 @@ from raysl.benchmarks.metric import Metric as Metric
 from raysl.benchmarks.metric import by_name as by_name
 from raysl.benchmarks.metric import mean_of as mean_of
 from raysl.benchmarks.metric import metrics_of as metrics_of
+from raysl.config.ranges import check_ranges
 from raysl.config.schema import BenchmarkConfig as BenchmarkConfig
 from raysl.errors import ConfigError as ConfigError
 from raysl.hashing import Int64s
@@ -265,6 +266,7 @@ class Benchmark(ABC):
     are on a GPU. Others get both on one device."""
 
     def __init__(self, config: Any) -> None:
+        check_ranges(config)
         self.config = config
 
     @classmethod

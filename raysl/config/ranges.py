@@ -215,7 +215,7 @@ def describe_rules(kind: Any) -> str:
 
 
 def check_ranges(settings: Any) -> None:
-    """Refuse a dataclass with a number, or a pair of numbers, that is not in the range of its field.
+    """Refuse a dataclass with a number, a pair of numbers or a choice that its field does not allow.
 
     Raises:
         OutOfRange: with the field, its value and its range.
@@ -232,6 +232,8 @@ def _problem(value: Any, kind: Any) -> str | None:
     if value is None or get_origin(inner) in (Union, types.UnionType):
         members = [member for member in get_args(inner) if member is not type(None)]
         return None if value is None or len(members) > 1 else _problem(value, members[0])
+    if get_origin(inner) is Literal and value not in get_args(inner):
+        return f"is none of {', '.join(map(str, get_args(inner)))}"
     parts = zip(value, get_args(inner), strict=False) if get_origin(inner) is tuple else ()
     problems = [_problem(*part) for part in parts] + [rule.problem(value) for rule in rules_of(kind)]
     return next(filter(None, problems), None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from raysl.components import resolve
 from raysl.config.background import parse_color
+from raysl.config.ranges import check_ranges
 from raysl.config.schema import DataConfig as DataConfig
 from raysl.data.decode.bands import WrongBands, bands_of
 from raysl.data.decode.decode import CorruptImage, decode
@@ -34,6 +35,7 @@ class Source(ABC):
     Config: ClassVar[type[DataConfig]]
 
     def __init__(self, config: Any) -> None:
+        check_ranges(config)
         self.config = config
 
     @abstractmethod

@@ -63,7 +63,7 @@ def test_facts_cost_no_random_number(kind: type[Backbone], fields: dict[str, obj
 
 
 def test_facts_of_impossible_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="depth 20"):
+    with pytest.raises(ConfigError, match="depth=20"):
         ResNet.info(ResNet.Config(depth=20))
 
 

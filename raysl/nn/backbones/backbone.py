@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from raysl.config.ranges import check_ranges
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.published import Published
@@ -54,6 +55,7 @@ class Backbone(nn.Module, ABC):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+        check_ranges(config)
         self.config = config
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ def vit() -> ViT:
 def resnet() -> ResNet:
     """A map of half the image's side, with random weights."""
     torch.manual_seed(0)
-    return ResNet(ResNet.Config(depth=10, width=16, num_stages=2, stem="small")).eval()
+    return ResNet(ResNet.Config(depth=10, width=16, num_stages=2, stem="cifar")).eval()
 
 
 def config(root: Path, **fields: Any) -> VideoSegmentation.Config:

@@ -55,7 +55,7 @@ def test_a_crop_depends_on_its_number_alone_and_pixels_do_not_travel() -> None:
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     for size in (7, 97):
-        with pytest.raises(ConfigError, match=rf"data.size={size} is out of \[8, 96\]"):
+        with pytest.raises(ConfigError, match=rf"size={size} "):
             source_of(size=size).required("train")
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="num_test=0 "):
         source_of(num_test=0).required("test")
