@@ -119,8 +119,8 @@ class Feed:
         """Let Ray Data end; return its statistics."""
         self.costs.seconds = time.perf_counter() - self.start
         stats = self.executions.end()
-        if spilled := re.search(r"Spilled to disk: (\d+)", stats):
-            self.costs.spilled_mb = int(spilled[1])
+        if spilled := re.findall(r"Spilled to disk: (\d+)", stats):
+            self.costs.spilled_mb = max(map(int, spilled))
         return stats
 
     def _wait(self, block: NumberedBlock) -> BlockRows:
@@ -164,7 +164,7 @@ class _Executions:
         self.stream = stream
         self.dataset = dataset
         self.blocks = blocks
-        self.stats = ""
+        self.stats: list[str] = []
         self.ready: Queue[Arrived | BaseException] = Queue(maxsize=1)
         self.is_over = Event()
         self.thread = Thread(target=self._work, name="raysl-blocks", daemon=True)
@@ -181,15 +181,16 @@ class _Executions:
         """End with the next block that Ray Data hands over; return its statistics."""
         self.is_over.set()
         self.thread.join(END_S)
-        return self.stats
+        return "\n".join(self.stats)
 
     def _work(self) -> None:
         try:
-            size = FIRST_BLOCKS
+            size, done = FIRST_BLOCKS, 0
             while not self.is_over.is_set() and (part := list(islice(self.blocks, size))):
                 offer(self.stream, part)
                 self._execute()
-                self.stats = self.dataset.stats()
+                self.stats.append(f"From block {done} on\n{self.dataset.stats()}")
+                done += len(part)
                 size = min(MOST_BLOCKS, 2 * size)
             self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)}), 0.0))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the rank gets it
