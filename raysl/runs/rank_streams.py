@@ -10,6 +10,8 @@ import ray
 from ray.train import DataConfig, UserCallback
 from typing_extensions import override
 
+from raysl.cluster.names import ray_name
+
 TRAIN = "train"
 STORE_SHARE = 0.25
 """Of a node's object store, for blocks that wait for its ranks."""
@@ -40,7 +42,7 @@ class RankStreams(DataConfig):
     ) -> None:
         super().__init__(datasets_to_split=[])
         self.loader = loader
-        self.name = name
+        self.name = ray_name(name)
         self.steps = steps
         self.task_cpus = task_cpus
         self.buffer_bytes = buffer_bytes
@@ -50,8 +52,11 @@ class RankStreams(DataConfig):
         """Start a process for data tasks, which Ray Data's tasks then find idle."""
         from raysl.data.stream.dataset import prepare_process
 
-        options: dict[str, Any] = {"runtime_env": {"env_vars": self.variables}} if self.variables else {}
-        ray.remote(num_cpus=self.task_cpus, **options)(prepare_process).remote(self.loader)
+        # A trial's own resources, in which Ray would look for room, are those of its driver.
+        options: dict[str, Any] = {"num_cpus": self.task_cpus, "scheduling_strategy": "DEFAULT"}
+        if self.variables:
+            options["runtime_env"] = {"env_vars": self.variables}
+        ray.remote(**options)(prepare_process).remote(self.loader)
 
     @override
     def configure(

@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from raysl import distributed as dist
 from raysl.checkpoint.files import read_meta
 from raysl.cluster.board import Board
+from raysl.cluster.names import ray_name
 from raysl.cluster.sent_files import receive_files
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.decode.corrupt import CorruptLog
@@ -297,7 +298,7 @@ def _batches(
         reference=reference,
         shard=ray.train.get_dataset_shard(TRAIN),
         task_cpus=job.task_cpus,
-        name=job.config.name,
+        name=ray_name(job.config.name),
         corrupt=corrupt,
         on_starved=on_starved or (lambda: None),
     )

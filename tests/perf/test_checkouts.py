@@ -60,7 +60,7 @@ import psutil
 
 def main():
     task = json.loads(sys.argv[2])
-    others = len(psutil.Process(os.getppid()).children()) - 1
+    others = sum("perf/checkouts.py" in " ".join(child.cmdline()) for child in psutil.Process(os.getppid()).children()) - 1
     with Path("turns").open("a") as log:
         print(os.getpid(), others, file=log)
     connection = socket.socket(socket.AF_UNIX)
