@@ -21,10 +21,8 @@ from raysl.data.stream.rows import BlockRows
 
 FIRST_BLOCKS, MOST_BLOCKS = 64, 1024
 """Blocks of the first execution of a stream, and of each later one at most; each has twice those of the last."""
-FIRST_S = 1.0
-"""How long a rank waits for the first block, which it then makes itself while the processes of data tasks start."""
 STARVED_S = 30.0
-"""How long it waits for a later one, which it then makes itself too."""
+"""How long a rank waits for a block, which it then makes itself."""
 STILL_STARVED_S = 0.5
 """How long it waits once no CPU was free for data tasks."""
 POLL_S = 0.2
@@ -135,15 +133,14 @@ class Feed:
         while True:
             if self.arrived is None:
                 try:
-                    self.arrived = self.executions.take(FIRST_S if block.number == 0 else self.patience_s)
+                    self.arrived = self.executions.take(self.patience_s)
                 except Empty:
-                    if block.number > 0:
-                        if ray.available_resources().get("CPU", 0.0) < self.task_cpus:
-                            self.patience_s = STILL_STARVED_S
-                            self.on_starved()
-                        elif self.patience_s < STARVED_S:
-                            self.patience_s = STARVED_S
-                            continue
+                    if ray.available_resources().get("CPU", 0.0) < self.task_cpus:
+                        self.patience_s = STILL_STARVED_S
+                        self.on_starved()
+                    elif self.patience_s < STARVED_S:
+                        self.patience_s = STARVED_S
+                        continue
                     self.costs.made_here += 1
                     return self.make(block)
             number, rows, task_s = self.arrived
