@@ -1,7 +1,7 @@
 """The training images of a run as Ray Train hands them out: a dataset a rank, which the rank itself executes.
 
-Ray Data's scheduler takes 9 ms of CPU a block, and a rank needs 2 to 5 blocks a second. In the worker it needs no
-process of its own, ends with the worker, and grows with nothing.
+Ray Data's scheduler takes 8 ms of CPU a block, and a rank needs 2 to 5 blocks a second. In the worker it needs no
+process of its own and ends with the worker.
 """
 
 from typing import Any

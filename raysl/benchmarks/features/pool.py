@@ -69,7 +69,7 @@ def over_chunks(
             fn_constructor_args=(work, reference),
             batch_size=work.part_rows,  # for GPUs Ray Data asks for a number
             concurrency=(1, size),
-            **({"num_gpus": min(1.0, resources.own_gpus)} if resources.gpus >= 1 else {"num_cpus": each}),
+            **({"num_gpus": network["GPU"]} if "GPU" in network else {"num_cpus": each}),
         )
     else:
         chunks = chunks.map_batches(_Both(work, reference), batch_size=None, num_cpus=each)

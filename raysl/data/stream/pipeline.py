@@ -2,8 +2,8 @@
 
 Each rank works out which blocks it needs (`raysl.data.stream.blocks`) and has a dataset of Ray Data make them, some
 ahead of training (`raysl.data.stream.dataset`). A stateless task makes a block, so any process can make any of them
-again. The rank joins the rows of blocks to batches, and compares the indices that arrive with the order. Nothing is
-shared between ranks or grows with their number.
+again. The rank joins the rows of blocks to batches, and compares the indices that arrive with the order. No process
+handles the images of all ranks.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
