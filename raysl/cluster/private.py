@@ -1,5 +1,6 @@
 """Private parts of Ray: starting a cluster with the processes and waits that training needs, and what Ray logs."""
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from ray._private.authentication import authentication_token_setup as token_setu
 from raysl.redact import HIDDEN, redact_variables
 
 LOOK_EVERY_S = 0.02
+TASKS_EVERY_S = 0.02
 AT_ONCE = 4
 """Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its workers,
 what hands them their datasets and what keeps them in step."""
@@ -96,6 +98,23 @@ def keep_token_private() -> None:
     with suppress(OSError):  # of another user, or given by a variable in place of a file
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
+
+
+def notice_finished_tasks() -> bool:
+    """Have Ray Data start the next task of this process's datasets soon after one has ended; it waits for up to 0.1 s.
+
+    Returns:
+        Whether this version of Ray has the setting.
+    """
+    try:
+        executor = importlib.import_module("ray.data._internal.execution.streaming_executor_state")
+    except ImportError:
+        return False
+    name = "WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"
+    if not hasattr(executor, name):
+        return False
+    setattr(executor, name, TASKS_EVERY_S)
+    return True
 
 
 def keep_credentials_out() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 
@@ -14,13 +14,15 @@ import numpy as np
 import ray
 from ray.data import DataIterator
 
+from raysl.cluster.private import notice_finished_tasks
 from raysl.data.order import Order
 from raysl.data.stream.blocks import Block, NumberedBlock
 from raysl.data.stream.dataset import from_ray, offer
 from raysl.data.stream.rows import BlockRows
 
-FIRST_BLOCKS, MOST_BLOCKS = 64, 1024
-"""Blocks of the first execution of a stream, and of each later one at most; each has twice those of the last."""
+PARTS = (1, 64, 256, 1024)
+"""Blocks of the first executions of a stream, and of all later ones the last. The first block is made alone: further
+processes for data tasks, which the next execution starts, would take its CPUs while they start."""
 STARVED_S = 30.0
 """How long a rank waits for a block, which it then makes itself."""
 STILL_STARVED_S = 0.5
@@ -164,6 +166,7 @@ class _Executions:
         self.stats: list[str] = []
         self.ready: Queue[Arrived | BaseException] = Queue(maxsize=1)
         self.is_over = Event()
+        notice_finished_tasks()
         self.thread = Thread(target=self._work, name="raysl-blocks", daemon=True)
         self.thread.start()
 
@@ -182,13 +185,12 @@ class _Executions:
 
     def _work(self) -> None:
         try:
-            size, done = FIRST_BLOCKS, 0
-            while not self.is_over.is_set() and (part := list(islice(self.blocks, size))):
+            sizes, done = chain(PARTS, repeat(PARTS[-1])), 0
+            while not self.is_over.is_set() and (part := list(islice(self.blocks, next(sizes)))):
                 offer(self.stream, part)
                 self._execute()
                 self.stats.append(f"From block {done} on\n{self.dataset.stats()}")
                 done += len(part)
-                size = min(MOST_BLOCKS, 2 * size)
             self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)}), 0.0))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the rank gets it
             self._hand_over(error)
