@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -36,24 +36,27 @@ def start_node(
 
 
 @contextlib.contextmanager
-def two_nodes(folder: Path, cpus: tuple[int, int], before: str = "") -> Iterator[str]:
-    """The address of a cluster of a head and one more node inside.
+def some_nodes(folder: Path, *cpus: int, before: str = "", labels: Sequence[str] = ()) -> Iterator[str]:
+    """The address of a cluster of a head and more nodes inside.
 
     Args:
         folder: folder of what the nodes print.
-        cpus: CPUs of the head and of the other node.
-        before: shell command for the other node, see `start_node`.
+        cpus: of the head and of each other node.
+        before: shell command for the other nodes, see `start_node`.
+        labels: of each node, such as `ray-subcluster=a`; none if empty.
     """
+    labelled = [[f"--labels={each}"] for each in labels] or [[] for _ in cpus]
     (port,) = free_ports(1)
     sessions = tempfile.mkdtemp(prefix="ray_")  # short: the paths of its sockets have a limit
     words = (f"--port={port}", f"--temp-dir={sessions}", "--include-dashboard=false")
-    nodes = [start_node("--head", f"--num-cpus={cpus[0]}", *words, log=folder / "head.log")]
+    nodes = [start_node("--head", f"--num-cpus={cpus[0]}", *labelled[0], *words, log=folder / "head.log")]
     try:
         wait_for_line("Ray runtime started", folder / "head.log", nodes[0])
         address = f"127.0.0.1:{port}"
-        other = (f"--address={address}", f"--num-cpus={cpus[1]}")
-        nodes.append(start_node(*other, log=folder / "node.log", before=before))
-        wait_for_line("Ray runtime started", folder / "node.log", nodes[1])
+        for number in range(1, len(cpus)):
+            other = (f"--address={address}", f"--num-cpus={cpus[number]}", *labelled[number])
+            nodes.append(start_node(*other, log=folder / f"node-{number}.log", before=before))
+            wait_for_line("Ray runtime started", folder / f"node-{number}.log", nodes[number])
         yield address
     finally:
         for node in reversed(nodes):

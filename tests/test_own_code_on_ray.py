@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from raysl.train.files import parse_events
-from tests.ray_nodes import client_environment, two_nodes
+from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import finish, wait_for_step
 from tests.walk.blocks import ROOT, blocks_of
 
@@ -151,7 +151,7 @@ def test_a_printed_source_and_method_train_on_two_nodes_and_go_on_under_another_
     words = [f"data={{name: arrays.py:Mine, path: {tmp_path}/images}}", *VICREG, *NETWORK]
     words += [f"storage={tmp_path}/runs", "train.workers=2", "train.cpus_per_worker=1.4"]
     words += ["train.epochs=10", "benchmarks=[]"]
-    with two_nodes(tmp_path, cpus=(2, 2)) as address:  # in a folder without the user's files
+    with some_nodes(tmp_path, 2, 2) as address:  # in a folder without the user's files
         environment = {**client_environment(), "RAY_ADDRESS": address}
         stopped = start(first, *words, environment=environment)
         wait_for_step(tmp_path / "runs/own", 6, stopped, timeout=300)

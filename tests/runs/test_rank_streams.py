@@ -1,13 +1,14 @@
 """The images of a run are datasets of Ray Data, made wherever a CPU is free."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.ray_nodes import client_environment, two_nodes
+from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import SMALL, finish
 
 pytestmark = pytest.mark.cluster
@@ -22,11 +23,14 @@ print(json.dumps(ray.get(get_or_create_stats_actor().get_datasets.remote())))
 """Prints what the Data page of Ray's dashboard shows."""
 
 
-def test_a_run_is_among_the_executions_of_ray_data_and_nodes_without_workers_make_its_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("labels", "num_nodes"), [((), 2), (("ray-subcluster=a", "ray-subcluster=a", "zone=b"), 1)])
+def test_a_run_is_among_the_executions_of_ray_data_and_nodes_without_workers_make_its_images(
+    tmp_path: Path, labels: tuple[str, ...], num_nodes: int
+) -> None:
     command = [sys.executable, "-m", "raysl", "pretrain", "quickstart", *SMALL, f"storage={tmp_path}/runs", "name=own"]
-    with two_nodes(tmp_path, cpus=(3, 2)) as address:
+    with some_nodes(tmp_path, 3, 2, 2, labels=labels) as address:
         environment = {**client_environment(), "RAY_ADDRESS": address}
-        # The worker takes all CPUs of the head, so that all data tasks run on the other one.
+        # The worker takes all CPUs of the head, so that all data tasks run on the others.
         process = subprocess.Popen(
             [*command, "train.cpus_per_worker=3"],
             stdout=subprocess.PIPE,
@@ -40,7 +44,12 @@ def test_a_run_is_among_the_executions_of_ray_data_and_nodes_without_workers_mak
         )
     assert "no CPU of the cluster is free" not in output
     assert "images of worker 0: " in output
-    (stream,) = (each for name, each in json.loads(shown.stdout).items() if name.startswith("own, rank 0"))
-    assert stream["state"] == "FINISHED"
-    assert any(name.startswith("ReadDecodeCropAugment") for name in stream["operators"])
-    assert "ReadDecodeCropAugment" in (tmp_path / "runs/own/data_stats.txt").read_text()
+    assert "made by the worker itself" not in output
+    streams = [each for name, each in json.loads(shown.stdout).items() if name.startswith("own, rank 0")]
+    assert streams
+    for stream in streams:
+        assert stream["state"] == "FINISHED"
+        assert any(name.startswith("ReadDecodeCropAugment") for name in stream["operators"])
+    stats = (tmp_path / "runs/own/data_stats.txt").read_text()
+    assert "ReadDecodeCropAugment" in stats
+    assert max(map(int, re.findall(r"(\d+) nodes used", stats))) == num_nodes, stats

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray_nodes import client_environment, two_nodes
+from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import start
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ def test_a_local_storage_that_a_node_does_not_share_is_refused_before_the_first_
         pytest.skip("this user may not give a process other mounts than its own")
     storage = tmp_path / "runs"
     storage.mkdir()
-    with two_nodes(tmp_path, cpus=(1, 3), before=f"mount -t tmpfs none {storage}") as address:
+    with some_nodes(tmp_path, 1, 3, before=f"mount -t tmpfs none {storage}") as address:
         for name, value in {**client_environment(), "RAY_ADDRESS": address}.items():
             monkeypatch.setenv(name, value)
         process = start(storage, "one", "train.workers=2", "train.cpus_per_worker=1")
