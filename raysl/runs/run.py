@@ -33,12 +33,13 @@ from raysl.runs.history import frame
 from raysl.runs.losses import Losses
 from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
+from raysl.runs.outcome import Outcome
 from raysl.runs.prepare import Measure, Prepared, continued, prepare
 from raysl.runs.ray_log import telling_losses
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
 from raysl.runs.trainer import UserCallback, run_workers
-from raysl.runs.worker import Job, Outcome, max_corrupt
+from raysl.runs.worker import Job, max_corrupt
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many

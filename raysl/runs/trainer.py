@@ -38,11 +38,12 @@ from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
+from raysl.runs.outcome import Outcome
 from raysl.runs.process_group import ProcessGroup
 from raysl.runs.rank_streams import TRAIN, PrepareAgain, RankStreams, no_dataset
 from raysl.runs.retries import Failures, Restarts, Retries, final_cause, free_places, saved_step
 from raysl.runs.watch import Watch
-from raysl.runs.worker import Job, Outcome, pack, train_worker
+from raysl.runs.worker import Job, pack, train_worker
 
 ABORT_S = 1.5
 LOOK_EVERY_S = 0.3

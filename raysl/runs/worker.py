@@ -38,6 +38,7 @@ from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.losses import Losses
 from raysl.runs.metrics import RayMetrics, Tags
+from raysl.runs.outcome import Outcome
 from raysl.runs.prepare import Prepared
 from raysl.runs.presence import Presence
 from raysl.runs.rank_streams import TRAIN
@@ -128,22 +129,6 @@ def unpack(settings: dict[str, Any]) -> Job:
     job: Job = ray.get(settings["job"])
     loader: Loader = ray.get(settings["loader"])
     return replace(job, run=replace(job.run, loader=loader, test=loader.held_out))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How training ended; rank 0 returns it to the driver.
-
-    Args:
-        failure: why the run failed, if a new attempt would fail in the same way.
-        is_input_wrong: whether the user's settings are the reason.
-        ended: why a callback ended the run for good before its last step, or None.
-    """
-
-    step: int
-    failure: str | None = None
-    is_input_wrong: bool = False
-    ended: str | None = None
 
 
 @explaining_code()

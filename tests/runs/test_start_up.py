@@ -34,8 +34,9 @@ import raysl.runs.elastic
 import raysl.runs.rank_streams
 import raysl.runs.watch
 from ray.train.backend import Backend
+from raysl.runs.outcome import Outcome
 from raysl.runs.process_group import ProcessGroup
-group = pickle.loads(pickle.dumps(ProcessGroup(timeout_s=7)))
+group, _ = pickle.loads(pickle.dumps((ProcessGroup(timeout_s=7), Outcome(step=3))))
 assert issubclass(group.backend_cls, Backend) and group.train_func_context is not None
 print(sorted({"torch", "numba", "raysl.methods.method", "raysl.runs.worker"} & set(sys.modules)))
 """
