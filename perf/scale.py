@@ -148,7 +148,7 @@ def measure_stream(task: ScaleTask) -> dict[str, float]:
     from raysl.cluster.resources import TASK_CPUS
     from raysl.data.stream.blocks import NumberedBlock
     from raysl.data.stream.dataset import stream_dataset
-    from raysl.data.stream.feed import Feed
+    from raysl.data.stream.feed import PARTS, Feed
 
     connect()
     try:
@@ -165,7 +165,7 @@ def measure_stream(task: ScaleTask) -> dict[str, float]:
         def make(block: NumberedBlock) -> BlockRows:
             return load_block(cast(Loader, loader), block.block)
 
-        feed = Feed("perf", dataset.iterator(), blocks, order, TASK_CPUS, make, lambda: None)
+        feed = Feed("perf", dataset.iterator(), blocks, order, TASK_CPUS, make, lambda: None, PARTS)
         arriving = iter(feed)
         next(arriving)[1]()
         first_s = time.perf_counter() - start

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +21,8 @@ from raysl.data.stream.dataset import from_ray, offer
 from raysl.data.stream.rows import BlockRows
 
 PARTS = (1, 64, 256, 1024)
-"""Blocks of the first executions of a stream, and of all later ones the last. The first block is made alone: further
-processes for data tasks, which the next execution starts, would take its CPUs while they start."""
+"""Blocks of the first executions of a training stream, and of all later ones the last. The first block is made alone:
+further processes for data tasks, which the next execution starts, would take its CPUs while they start."""
 STARVED_S = 30.0
 """How long a rank waits for a block, which it then makes itself."""
 STILL_STARVED_S = 0.5
@@ -87,6 +87,7 @@ class Feed:
         task_cpus: CPUs of each data task.
         make: makes the rows of a block in this process.
         on_starved: called each time that a block is made in this process, because no CPU is free for data tasks.
+        parts: blocks of each execution, and of all later ones the last.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Feed:
         task_cpus: float,
         make: Callable[[NumberedBlock], BlockRows],
         on_starved: Callable[[], object],
+        parts: Sequence[int],
     ) -> None:
         self.order = order
         self.blocks = blocks
@@ -108,7 +110,7 @@ class Feed:
         self.arrived: Arrived | None = None
         self.costs = StreamCosts()
         self.start = time.perf_counter()
-        self.executions = _Executions(stream, dataset, blocks())
+        self.executions = _Executions(stream, dataset, blocks(), parts)
 
     def __iter__(self) -> Generator[tuple[Block, Callable[[], BlockRows]], None, None]:
         """Yield each block with what waits for its rows."""
@@ -159,8 +161,11 @@ class Feed:
 class _Executions:
     """Executes the dataset of a stream part by part in a thread, which hands over what arrives."""
 
-    def __init__(self, stream: str, dataset: DataIterator, blocks: Iterator[NumberedBlock]) -> None:
+    def __init__(
+        self, stream: str, dataset: DataIterator, blocks: Iterator[NumberedBlock], parts: Sequence[int]
+    ) -> None:
         self.stream = stream
+        self.parts = parts
         self.dataset = dataset
         self.blocks = blocks
         self.stats: list[str] = []
@@ -185,7 +190,7 @@ class _Executions:
 
     def _work(self) -> None:
         try:
-            sizes, done = chain(PARTS, repeat(PARTS[-1])), 0
+            sizes, done = chain(self.parts, repeat(self.parts[-1])), 0
             while not self.is_over.is_set() and (part := list(islice(self.blocks, next(sizes)))):
                 offer(self.stream, part)
                 self._execute()

@@ -6,7 +6,7 @@ again. The rank joins the rows of blocks to batches, and compares the indices th
 handles the images of all ranks.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows, known_rows, plain_blocks
 from raysl.data.stream.dataset import stream_dataset, stream_key
-from raysl.data.stream.feed import Feed, StreamCosts
+from raysl.data.stream.feed import PARTS, Feed, StreamCosts
 from raysl.data.stream.loader import PLAIN_ROWS, Loader
 from raysl.data.stream.prefetch import batches_for
 from raysl.data.stream.rows import BlockRows, join_batches, load_block, to_loaded
@@ -80,7 +80,7 @@ class RayBatches:
         listed, key = list(blocks), uuid4().hex
         name = f"{self.name}, plain images of rank {self.rank}"
         images = stream_dataset(key, self.reference, name, "Decode", self.task_cpus, None)
-        feed = self._feed(key, images.iterator(), lambda: iter(listed))
+        feed = self._feed(key, images.iterator(), lambda: iter(listed), PARTS[-1:])
         try:
             for _, wait in feed:
                 yield self.loader.finish_plain(to_loaded(wait()), self.device)
@@ -107,10 +107,10 @@ class RayBatches:
         target = max(1, min(MOST_ROWS, rows))
         blocks = partial(self.loader.blocks, self.rank, self.world, step, self.total_steps, target)
         self.end()
-        self._training = self._feed(stream_key(self.reference, self.rank), self.shard, blocks)
+        self._training = self._feed(stream_key(self.reference, self.rank), self.shard, blocks, PARTS)
         return self._training
 
-    def _feed(self, key: str, rows: DataIterator, blocks: Callable[[], Iterator[Block]]) -> Feed:
+    def _feed(self, key: str, rows: DataIterator, blocks: Callable[[], Iterator[Block]], parts: Sequence[int]) -> Feed:
         def numbered() -> Iterator[NumberedBlock]:
             for number, block in enumerate(blocks()):
                 yield NumberedBlock(number, block, known_rows(block, self.loader.order, self.corrupt.known))
@@ -118,4 +118,4 @@ class RayBatches:
         def make(block: NumberedBlock) -> BlockRows:
             return load_block(self.loader, block.block, block.known)
 
-        return Feed(key, rows, numbered, self.loader.order, self.task_cpus, make, self.on_starved)
+        return Feed(key, rows, numbered, self.loader.order, self.task_cpus, make, self.on_starved, parts)
