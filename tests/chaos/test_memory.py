@@ -23,7 +23,7 @@ def little_memory() -> dict[str, str]:
 
 
 def test_a_data_task_without_memory_is_repeated(disturb: Disturb, calm: Calm, record: Record) -> None:
-    run = disturb(*GATED, f"data.eat_gb={EATEN_GB}", hold=0, environment=little_memory())
+    run = disturb(*GATED, "data.hold_read=2", f"data.eat_gb={EATEN_GB}", hold=0, environment=little_memory())
     run.start()
     run.last.until(run.held_readers)
     eater = run.held_readers()[0]

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from raysl.cluster.connection import cluster_resources, connect
-from raysl.cluster.numbered_parts import NUMBER, Numpy, blocks, fetch_once, numbered
+from raysl.cluster.numbered_parts import NUMBER, Numpy, blocks, numbered
 from raysl.cluster.resources import TASK_CPUS
+from raysl.cluster.tasks import fetch_once
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.data.decode.images import NoValidImage
 from raysl.errors import ConfigError

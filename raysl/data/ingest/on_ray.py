@@ -1,27 +1,28 @@
-"""Ingesting on all CPUs of a cluster, by Ray Data."""
+"""Ingesting on all CPUs of a cluster."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-from ray.data import Dataset
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from raysl.cluster.connection import connect
-from raysl.cluster.numbered_parts import over_numbers
+from raysl.cluster.tasks import over_numbers
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import instance
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.ingest import Ingested, ingest_source
-from raysl.data.ingest.ray_dataset import ROWS_PER_FILE, ingest_dataset
 from raysl.data.ingest.shard import Layout
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
 
 T = TypeVar("T")
 
 
 def ingest(
-    data: DataConfig | Dataset,
+    data: "DataConfig | Dataset",
     out: str,
     *,
     resize: int | None = None,
@@ -56,15 +57,17 @@ def ingest(
             cannot be written or holds other files.
         RunFailed: if no image can be decoded, the storage keeps failing, or a function of the dataset raises.
     """
-    if rows_per_file is None:
-        rows_per_file = ROWS_PER_FILE if isinstance(data, Dataset) else Layout.rows_per_file
-    layout = Layout(
-        rows_per_file=rows_per_file, rows_per_group=rows_per_group, seed=seed, resize=resize, quality=quality
-    )
-    if isinstance(data, Dataset):
-        return ingest_dataset(data, out, layout)
-    way = "raysl.load_config('quickstart').data, or a ray.data.Dataset"
-    return ingest_source(instance(data, DataConfig, "data", way), out, layout, on_ray)
+    sizes = {} if rows_per_file is None else {"rows_per_file": rows_per_file}
+    layout = partial(Layout, rows_per_group=rows_per_group, seed=seed, resize=resize, quality=quality)
+    if isinstance(data, DataConfig):
+        return ingest_source(data, out, layout(**sizes), on_ray)
+    from ray.data import Dataset  # it takes seconds to import
+
+    from raysl.data.ingest.ray_dataset import ROWS_PER_FILE, ingest_dataset
+
+    if not isinstance(data, Dataset):
+        instance(data, DataConfig, "data", "raysl.load_config('quickstart').data, or a ray.data.Dataset")
+    return ingest_dataset(data, out, layout(**{"rows_per_file": ROWS_PER_FILE, **sizes}))
 
 
 def on_ray(
