@@ -156,7 +156,7 @@ _ENDS = {
     ),
     r"receives a SIGTERM": "its process was ended by SIGTERM",
     r"Segmentation fault|SIGABRT": "its process crashed",
-    r"connection error code|crashed (unexpectedly|with)|owner has exited": _KILLED,
+    r"connection error code|crashed (unexpectedly|with)|owner has exited|RPC error: Socket closed": _KILLED,
     r"ray\.kill": "Ray ended its process on request",
 }
 

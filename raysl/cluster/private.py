@@ -1,4 +1,4 @@
-"""Private parts of Ray: starting a cluster with the processes and waits that training needs, and what Ray logs."""
+"""Private parts of Ray: starting a cluster with the processes that training needs, how long Ray waits, what it logs."""
 
 import importlib
 import os
@@ -18,6 +18,7 @@ from raysl.redact import HIDDEN, redact_variables
 
 LOOK_EVERY_S = 0.02
 TASKS_EVERY_S = 0.02
+"""Seconds between looks for a node that starts, and for data tasks that have ended."""
 AT_ONCE = 4
 """Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its workers,
 what hands them their datasets and what keeps them in step."""
@@ -101,7 +102,7 @@ def keep_token_private() -> None:
 
 
 def notice_finished_tasks() -> bool:
-    """Have Ray Data start the next task of this process's datasets soon after one has ended; it waits for up to 0.1 s.
+    """Have Ray Data look for finished tasks of this process's datasets often; by itself it looks every 0.1 s.
 
     Returns:
         Whether this version of Ray has the setting.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 
 import ray
@@ -11,6 +12,8 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.process.code_errors import explaining_code
 
 T = TypeVar("T")
+MOST_TASKS = 1000
+"""Tasks that run or wait for a CPU at a time."""
 
 
 def over_numbers(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T]:
@@ -23,15 +26,17 @@ def over_numbers(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T
         ConfigError, RunFailed: raised by `work`, or for code of the user that fails in it.
     """
     task, reference = ray.remote(num_cpus=1)(_call), [ray.put(work)]
-    waiting = [task.remote(reference, number) for number in numbers]
+    rest = iter(numbers)
+    submitted = [task.remote(reference, number) for number in islice(rest, MOST_TASKS)]
     try:
-        while waiting:
-            ready, waiting = ray.wait(waiting)
+        while submitted:
+            (done,), submitted = ray.wait(submitted)
             with raising_as_there():
-                result = ray.get(ready[0])
+                result = ray.get(done)
+            submitted += [task.remote(reference, number) for number in islice(rest, 1)]
             yield result
     finally:
-        for each in waiting:
+        for each in submitted:
             ray.cancel(each)
 
 

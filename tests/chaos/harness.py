@@ -41,6 +41,7 @@ GATED = (
 HOLD = 17  # between the checkpoints of steps 15 and 20, in the third of five epochs
 NOT_ABOUT_IT = re.compile(
     r"^(step \d|saved checkpoint_|first step after|started on| *[\d.]+ s  |checkpoint  |run   |report  |$"
+    r"|images of worker 0: "
     r"|\d{4}-\d\d-\d\d .* -- |Running entrypoint for job|Killed$"  # of `ray job submit`
     r"|data=\S+ has its own|views=\S+ from \S+ stays|settings adapted to |optim\.warmup=|benchmark  metric|---"
     r"|knn  |note  |verdict  |rank  trial|\d+     trial_|leaderboard )"

@@ -23,6 +23,7 @@ def little_memory() -> dict[str, str]:
 
 
 def test_a_data_task_without_memory_is_repeated(disturb: Disturb, calm: Calm, record: Record) -> None:
+    # The first read is the driver's, of a sample.
     run = disturb(*GATED, "data.hold_read=2", f"data.eat_gb={EATEN_GB}", hold=0, environment=little_memory())
     run.start()
     run.last.until(run.held_readers)

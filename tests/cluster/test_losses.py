@@ -85,11 +85,13 @@ def test_other_errors_of_ray_are_one_line(error: BaseException, why: str) -> Non
     assert reason(error) == why
 
 
-def test_a_process_beside_the_workers_is_told_of_once() -> None:
-    text = _said("process_killed")
+@pytest.mark.parametrize("ended", ["process_killed", "task_killed"])
+def test_a_process_beside_the_workers_is_told_of_once(ended: str) -> None:
+    text = _said(ended)
     line = describe_message(text)
     assert line is not None
-    assert line.startswith("lost a data task or another process of Ray on 192.0.2.2 (process 28353): its process was ")
+    start = "lost a data task or another process of Ray on 192.0.2.2 (process 28353): its process was killed"
+    assert line.startswith(start)
     assert describe_message(text, known=[28353]) is None
 
 

@@ -59,15 +59,15 @@ def ingest(
     """
     sizes = {} if rows_per_file is None else {"rows_per_file": rows_per_file}
     layout = partial(Layout, rows_per_group=rows_per_group, seed=seed, resize=resize, quality=quality)
-    if isinstance(data, DataConfig):
-        return ingest_source(data, out, layout(**sizes), on_ray)
-    from ray.data import Dataset  # it takes seconds to import
+    if not isinstance(data, DataConfig):
+        from ray.data import Dataset  # a second to import, which files do without
 
-    from raysl.data.ingest.ray_dataset import ROWS_PER_FILE, ingest_dataset
+        from raysl.data.ingest.ray_dataset import ROWS_PER_FILE, ingest_dataset
 
-    if not isinstance(data, Dataset):
-        instance(data, DataConfig, "data", "raysl.load_config('quickstart').data, or a ray.data.Dataset")
-    return ingest_dataset(data, out, layout(**{"rows_per_file": ROWS_PER_FILE, **sizes}))
+        if isinstance(data, Dataset):
+            return ingest_dataset(data, out, layout(**{"rows_per_file": ROWS_PER_FILE, **sizes}))
+    way = "raysl.load_config('quickstart').data, or a ray.data.Dataset"
+    return ingest_source(instance(data, DataConfig, "data", way), out, layout(**sizes), on_ray)
 
 
 def on_ray(

@@ -165,9 +165,9 @@ class _Executions:
         self, stream: str, dataset: DataIterator, blocks: Iterator[NumberedBlock], parts: Sequence[int]
     ) -> None:
         self.stream = stream
-        self.parts = parts
         self.dataset = dataset
         self.blocks = blocks
+        self.parts = parts
         self.stats: list[str] = []
         self.ready: Queue[Arrived | BaseException] = Queue(maxsize=1)
         self.is_over = Event()
