@@ -25,10 +25,10 @@ def test_a_system_without_proc_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_table_has_both_goals() -> None:
-    repeats = [{"worker": 8.0, "driver": 24.0}, {"worker": 16.0, "driver": 20.0}, {"worker": 9.0, "driver": 21.0}]
+    repeats = [{"worker": 7.0, "driver": 19.0}, {"worker": 9.0, "driver": 15.0}, {"worker": 7.5, "driver": 16.0}]
     assert recovery_table({"repeats": repeats}).splitlines() == [
-        "worker killed to next step               9.00 s (8.0 to 16.0)  goal under 15 s: ok",
-        "driver killed: command to first step    21.00 s (20.0 to 24.0)  goal under 20 s: short",
+        "worker killed to next step               7.50 s (7.0 to 9.0)  goal under 8 s: ok",
+        "driver killed: command to first step    16.00 s (15.0 to 19.0)  goal under 15 s: short",
     ]
 
 
