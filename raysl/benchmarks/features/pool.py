@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import ray
 import torch
+from ray.data import ActorPoolStrategy
 from torch import nn
 
 from raysl.cluster.connection import cluster_resources, connect
@@ -69,7 +70,7 @@ def over_chunks(
             _Pool,
             fn_constructor_args=(work, reference),
             batch_size=work.part_rows,  # for GPUs Ray Data asks for a number
-            concurrency=(1, size),
+            compute=ActorPoolStrategy(min_size=1, max_size=size),
             **({"num_gpus": network["GPU"]} if "GPU" in network else {"num_cpus": each}),
         )
     else:
