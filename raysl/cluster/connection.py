@@ -161,7 +161,7 @@ def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
         listen(text)
     if _listeners:
         return
-    from raysl.cluster.losses import describe_message  # imports Ray Train, which may wait until something is lost
+    from raysl.cluster.failures import describe_message  # imports Ray Train, which may wait until something is lost
 
     if line := describe_message(text):
         log.warning(line)

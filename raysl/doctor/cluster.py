@@ -14,8 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysl.cluster.autoscaler import read_activity, read_autoscaler
 from raysl.cluster.controllers import runs_at_work
+from raysl.cluster.failures import reason
 from raysl.cluster.head import keep_actors_on_head
-from raysl.cluster.losses import reason
 from raysl.cluster.resources import amount
 from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import node as node_module

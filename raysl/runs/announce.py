@@ -7,26 +7,26 @@ import torch
 
 from raysl.plan.plan import TrainPlan
 from raysl.process.screen import counted
-from raysl.runs.losses import Losses, step_before
-from raysl.runs.ray_log import note_losses
+from raysl.runs.failures import FailureNotes, step_before
+from raysl.runs.ray_log import note_failures
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.disk import Disk
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, parse_events
 from raysl.train.state import TrainState
 
 
-def note_lost(losses: Losses, logs: Path) -> int | None:
+def note_failed(notes: FailureNotes, logs: Path) -> int | None:
     """Note in events.jsonl what was lost before this group of workers; return the updates that had been done by then.
 
     Returns:
         None if nothing was lost just before.
     """
-    lost, (group, _) = losses.all(), losses.group()
+    failures, (group, _) = notes.all(), notes.group()
     events_file, metrics_file = logs / EVENTS_FILE, logs / METRICS_FILE
     events, metrics = (file.read_bytes() if file.exists() else b"" for file in (events_file, metrics_file))
     with events_file.open("ab") as file:
-        file.write(note_losses(events, lost))
-    step = step_before(lost, group)
+        file.write(note_failures(events, failures))
+    step = step_before(failures, group)
     return (
         None
         if step is None
@@ -35,20 +35,20 @@ def note_lost(losses: Losses, logs: Path) -> int | None:
 
 
 def announce(
-    plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk, lost_step: int | None = None
+    plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk, failed_step: int | None = None
 ) -> None:
     """Note the start in events.jsonl, which the driver shows.
 
     Args:
         nodes: addresses of the nodes of all workers.
-        lost_step: updates that had been done when workers were lost just before.
+        failed_step: updates that had been done when workers were lost just before.
     """
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
     workers, threads = counted(plan.world, "worker"), counted(torch.get_num_threads(), "thread")
     where = f"{workers} on {state.device.type}, {rows} images each, {threads}"
     what = f"resumed at step {state.step}" if state.step else "started"
-    if lost_step is not None:
-        what = f"going on at step {state.step}, {counted(max(0, lost_step - state.step), 'step')} again,"
+    if failed_step is not None:
+        what = f"going on at step {state.step}, {counted(max(0, failed_step - state.step), 'step')} again,"
     if change := _size_change(plan, state, logs):
         disk.note(logs, change)
     disk.note(logs, f"{what} on {where}", nodes=nodes)

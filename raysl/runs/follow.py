@@ -102,7 +102,7 @@ class _Follower:
         if new and self.view is None:
             self.waits.enter("making the first batch")
         for note in new:
-            if note.get("kind") != "loss":  # the driver has told it already
+            if note.get("kind") != "failure":  # the driver has told it already
                 log.info(note["event"])
             self.num_events += 1
         self.read[EVENTS_FILE] = versions[EVENTS_FILE]

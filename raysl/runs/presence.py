@@ -5,7 +5,7 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.cluster.board import Board
 from raysl.methods.method import StepOutput
-from raysl.runs.losses import Losses, Position
+from raysl.runs.failures import FailureNotes, Position
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 
@@ -17,8 +17,8 @@ class Presence(Callback):
     """Notes the first step of this group of workers, which from then on can save a checkpoint when asked to stop."""
 
     def __init__(self, board: Board) -> None:
-        self.losses = Losses(board)
-        self.group, _ = self.losses.group()
+        self.notes = FailureNotes(board)
+        self.group, _ = self.notes.group()
         self.is_noted = not dist.is_main()
 
     @override
@@ -30,7 +30,7 @@ class Presence(Callback):
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         if not self.is_noted:
             self.is_noted = True
-            self.losses.note_begun(self.group)
+            self.notes.note_begun(self.group)
 
 
 def position() -> Position:

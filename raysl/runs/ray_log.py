@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from raysl.cluster.board import Board
 from raysl.cluster.connection import hearing
-from raysl.cluster.losses import describe_message
+from raysl.cluster.failures import describe_message
 from raysl.errors import StorageError, log
 from raysl.redact import redact
+from raysl.runs.failures import Failure, FailureNotes
 from raysl.runs.folder import RunFolder
-from raysl.runs.losses import Loss, Losses
 from raysl.train.files import EVENTS_FILE, event_line, parse_events
 
 RAY_LOG = "ray.log"
@@ -19,12 +19,12 @@ MAX_CHARACTERS = 1_000_000  # of the file
 
 
 @contextmanager
-def telling_losses(folder: RunFolder, board: Board) -> Iterator["LossTeller"]:
-    """Tell each loss in one line while inside; afterwards all of them stand in the run's events.
+def telling_failures(folder: RunFolder, board: Board) -> Iterator["FailureTeller"]:
+    """Tell each failure in one line while inside; afterwards all of them stand in the run's events.
 
     Ray's own words go to `ray.log` in the run's folder.
     """
-    teller = LossTeller(folder, board)
+    teller = FailureTeller(folder, board)
     try:
         with hearing(teller.hear):
             yield teller
@@ -32,40 +32,40 @@ def telling_losses(folder: RunFolder, board: Board) -> Iterator["LossTeller"]:
         teller.close()
 
 
-class LossTeller:
+class FailureTeller:
     """Tells what the controller of a run notes on its board, and what Ray prints."""
 
     def __init__(self, folder: RunFolder, board: Board) -> None:
         self.folder = folder
         self.board = board
-        self.losses = Losses(board)
+        self.notes = FailureNotes(board)
         self.ray_log = RayLog(folder)
-        self.told: dict[str, Loss] = {}
+        self.told: dict[str, Failure] = {}
 
     def look(self) -> None:
-        """Tell new losses; to be called several times a second."""
-        for name in self.losses.names():
+        """Tell new failures; to be called several times a second."""
+        for name in self.notes.names():
             if name not in self.told:
-                self.told[name] = loss = self.losses.read(name)
-                self.ray_log.add(f"{loss.text}\n{loss.dump}")
-                if loss.is_retried:
-                    log.warning(loss.text)
+                self.told[name] = failure = self.notes.read(name)
+                self.ray_log.add(f"{failure.text}\n{failure.dump}")
+                if failure.is_retried:
+                    log.warning(failure.text)
 
     def hear(self, text: str) -> None:
         """Take what Ray prints, in any thread."""
-        if line := describe_message(text, self.losses.pids()):
-            self.losses.add(Loss(time.time(), line, text))
+        if line := describe_message(text, self.notes.pids()):
+            self.notes.add(Failure(time.time(), line, text))
         else:
             self.ray_log.add(text)
 
     def close(self) -> None:
-        """Add the losses to the run's events, which no worker writes any more."""
+        """Add the failures to the run's events, which no worker writes any more."""
         if self.board.is_there:
             self.look()
             self.board.clear()
         try:
             events = self.folder.read_if_there(EVENTS_FILE)
-            if new := note_losses(events, list(self.told.values())):
+            if new := note_failures(events, list(self.told.values())):
                 self.folder.write(EVENTS_FILE, events + new)
         except StorageError as error:
             log.warning("the events of the run lack what was lost: %s", error)
@@ -110,7 +110,9 @@ class RayLog:
                 log.warning("what Ray says is not in %s: %s", self.folder.uri_of(RAY_LOG), error)
 
 
-def note_losses(events: bytes, losses: list[Loss]) -> bytes:
-    """Return lines for losses that are not in the events of a run yet."""
-    noted = {note.get("time") for note in parse_events(events) if note.get("kind") == "loss"}
-    return b"".join(event_line(loss.text, "loss", at=loss.time) for loss in losses if loss.time not in noted)
+def note_failures(events: bytes, failures: list[Failure]) -> bytes:
+    """Return lines for failures that are not in the events of a run yet."""
+    noted = {note.get("time") for note in parse_events(events) if note.get("kind") == "failure"}
+    return b"".join(
+        event_line(failure.text, "failure", at=failure.time) for failure in failures if failure.time not in noted
+    )

@@ -29,14 +29,14 @@ from raysl.storage.folder import Folder
 
 
 @dataclass
-class Failures:
-    """Failures of a run since it last saved a step that it had not saved before.
+class FailureCount:
+    """FailureCount of a run since it last saved a step that it had not saved before.
 
     Args:
         most: number of failures after which the run is tried again; -1 for no limit.
         num: failures so far.
 
-    >>> failures = Failures(most=1, step=10)
+    >>> failures = FailureCount(most=1, step=10)
     >>> [failures.add(saved) for saved in (10, 15, 15)]
     [True, True, False]
     """
@@ -70,7 +70,7 @@ def saved_step(uri: str) -> int:
 
 
 class Retries(FailurePolicy):
-    """Tries a run again until `Failures` says that it is enough.
+    """Tries a run again until `FailureCount` says that it is enough.
 
     A node that is taken away after a notice (spot instances) and a start that waits for resources do not count. An
     exception of code, a wrong setting and a missing or damaged file of images end the run.
@@ -80,7 +80,7 @@ class Retries(FailurePolicy):
         saved_step: returns the last saved step, in updates of the run.
     """
 
-    def __init__(self, failures: Failures, saved_step: Callable[[], int]) -> None:
+    def __init__(self, failures: FailureCount, saved_step: Callable[[], int]) -> None:
         super().__init__(FailureConfig(max_failures=failures.most))
         self.failures = failures
         self.saved_step = saved_step
@@ -126,12 +126,12 @@ def note_notice(has_notice: bool) -> None:
 _has_notice = False
 
 
-def decided_failures() -> Failures | None:
+def decided_failures() -> FailureCount | None:
     """Return the failures at the last decision of this controller that counted one."""
     return _decided
 
 
-_decided: Failures | None = None
+_decided: FailureCount | None = None
 
 
 class Restarts(WorkerGroupCallback):

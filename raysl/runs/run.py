@@ -27,15 +27,15 @@ from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
 from raysl.runs.costs import CostCounter, counting_costs
 from raysl.runs.cpus_note import claim_cpus
+from raysl.runs.failures import FailureNotes
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
-from raysl.runs.losses import Losses
 from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
 from raysl.runs.outcome import Outcome
 from raysl.runs.prepare import Measure, Prepared, continued, prepare
-from raysl.runs.ray_log import telling_losses
+from raysl.runs.ray_log import telling_failures
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
 from raysl.runs.trainer import UserCallback, run_workers
@@ -255,15 +255,15 @@ class _Start:
         self.folder.write(PROBE_FILE, job.probe.encode())
         with (
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
-            telling_losses(self.folder, board) as teller,
+            telling_failures(self.folder, board) as teller,
             stopping(self.folder, board, self.signals, self.stop, self._describe_left) as request,
             self.counter.holding(count_gpus(train)),
         ):
-            losses, missing = Losses(board), MissingLines(train, shape, node_resources, newest, growth_now)
+            notes, missing = FailureNotes(board), MissingLines(train, shape, node_resources, newest, growth_now)
 
             def look() -> None:
                 teller.look()
-                missing.look(losses.group()[1] == "waiting", time.monotonic())
+                missing.look(notes.group()[1] == "waiting", time.monotonic())
                 request.look()
 
             outcome = run_workers(job, shape, self.callbacks, self.newest.step, look)

@@ -14,8 +14,8 @@ from raysl.cluster.board import Board
 from raysl.errors import ConfigError, RunFailed, Stopped, log
 from raysl.process.screen import duration
 from raysl.process.signals import Signals
+from raysl.runs.failures import FailureNotes
 from raysl.runs.folder import STOP_FILE, RunFolder
-from raysl.runs.losses import Losses
 from raysl.storage.folder import outlast, without_waiting
 
 PATIENCE_S = 30.0
@@ -34,7 +34,7 @@ class Stopping:
         self, folder: RunFolder, board: Board, signals: Signals, stop: threading.Event | None, left: Callable[[], str]
     ) -> None:
         self.folder = folder
-        self.losses = Losses(board)
+        self.notes = FailureNotes(board)
         self.signals = signals
         self.stop = stop
         self.left = left
@@ -54,10 +54,10 @@ class Stopping:
         """
         if not self.is_requested:
             return
-        _, phase = self.losses.group()
+        _, phase = self.notes.group()
         if phase == "done":
             return
-        if not self.losses.can_save():
+        if not self.notes.can_save():
             self.signals.left = self.left()
             raise self.signals.stopped
         if self.asked_at is None:

@@ -27,7 +27,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, disconnect, is_private, not_inherited
 from raysl.cluster.controllers import forget_controller, note_controller
-from raysl.cluster.losses import reason
+from raysl.cluster.failures import reason
 from raysl.cluster.names import ray_name
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import CodeError, RunFailed, Stopped
@@ -36,12 +36,12 @@ from raysl.process.temporary import temporary_folder
 from raysl.runs.controller import OneNode, TrainController
 from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
+from raysl.runs.failures import Failure, FailureNotes
 from raysl.runs.folder import RunFolder
-from raysl.runs.losses import Loss, Losses
 from raysl.runs.outcome import Outcome
 from raysl.runs.process_group import ProcessGroup
 from raysl.runs.rank_streams import TRAIN, PrepareAgain, RankStreams, no_dataset
-from raysl.runs.retries import Failures, Restarts, Retries, final_cause, free_places, saved_step
+from raysl.runs.retries import FailureCount, Restarts, Retries, final_cause, free_places, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, pack, train_worker
 
@@ -72,12 +72,12 @@ def run_workers(
         CodeError: if code raised an exception in a worker or a data task.
         RunFailed: if workers or Ray Train's controller failed too often without a saved step between two failures.
     """
-    failures, losses = Failures(job.config.train.max_failures, step), Losses(Board(job.board))
+    failures, notes = FailureCount(job.config.train.max_failures, step), FailureNotes(Board(job.board))
     while True:
         try:
             return _run_workers(job, shape, callbacks, failures, look)
         except (TrainingFailedError, RayTaskError) as error:
-            text = next((loss.text for loss in reversed(losses.all()) if not loss.is_retried), reason(error))
+            text = next((each.text for each in reversed(notes.all()) if not each.is_retried), reason(error))
             if isinstance(cause := final_cause(error), CodeError):
                 raise CodeError(f"training failed: {text}; {_MEND}") from error
             if cause is not None:
@@ -88,9 +88,9 @@ def run_workers(
             if not failures.add(saved_step(RunFolder.of(job.config).uri)):
                 raise RunFailed(f"training failed: {text}; no retry is left, {failures}; {_AGAIN}") from error
             free_places()
-            number, _ = losses.group()
-            losses.write_group(number, "waiting")
-            losses.add(Loss(time.time(), f"{text}; {failures.describe_retry()}", str(error), group=number))
+            number, _ = notes.group()
+            notes.write_group(number, "waiting")
+            notes.add(Failure(time.time(), f"{text}; {failures.describe_retry()}", str(error), group=number))
 
 
 _AGAIN = "start the same command again to resume"
@@ -98,7 +98,7 @@ _MEND = f"a retry would meet it again; mend it and {_AGAIN}; the traceback is in
 
 
 def _run_workers(
-    job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback], failures: Failures, look: Look
+    job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback], failures: FailureCount, look: Look
 ) -> Outcome:
     """Start Ray Train's controller, and return what its main worker returns."""
     train = job.config.train

@@ -32,7 +32,7 @@ from ray.train.v2.api.exceptions import (
 from typing_extensions import override
 
 from raysl.cluster.board import Board
-from raysl.cluster.losses import (
+from raysl.cluster.failures import (
     HungWorker,
     SilentWorker,
     Worker,
@@ -42,13 +42,13 @@ from raysl.cluster.losses import (
 )
 from raysl.errors import CodeError
 from raysl.process.screen import duration
-from raysl.runs.losses import Loss, Losses, Position
+from raysl.runs.failures import Failure, FailureNotes, Position
 from raysl.runs.retries import decided_failures, final_cause, is_preemption, is_waiting, worker_errors
 
 ANSWER_S = 3.0
 """Seconds in which a worker says where it is."""
 MAX_DUMP = 50_000
-"""Characters that are kept about a loss: tracebacks and Ray's own words."""
+"""Characters that are kept about a failure: tracebacks and Ray's own words."""
 
 
 class Watch(ControllerCallback, WorkerGroupCallback):
@@ -59,9 +59,9 @@ class Watch(ControllerCallback, WorkerGroupCallback):
     """
 
     def __init__(self, board: Board, hang_timeout_s: float) -> None:
-        self.losses = Losses(board)
+        self.notes = FailureNotes(board)
         self.hangs = HangWatch(hang_timeout_s)
-        self.group, _ = self.losses.group()
+        self.group, _ = self.notes.group()
         self.is_retried = True
         self.actors: list[Any] = []
         self.workers: dict[int, Worker] = {}
@@ -73,8 +73,8 @@ class Watch(ControllerCallback, WorkerGroupCallback):
         self.actors = workers
         self.workers = {rank: Worker(each.metadata.node_ip, each.metadata.pid) for rank, each in enumerate(workers)}
         self.hangs.restart()
-        self.losses.add_pids([os.getpid(), *(worker.pid for worker in self.workers.values())])
-        self.losses.write_group(self.group, "working")
+        self.notes.add_pids([os.getpid(), *(worker.pid for worker in self.workers.values())])
+        self.notes.write_group(self.group, "working")
         return {}
 
     @override
@@ -102,16 +102,16 @@ class Watch(ControllerCallback, WorkerGroupCallback):
         if isinstance(end, RestartingState | ReschedulingState | ErroredState) and not isinstance(
             current_state, ErroredState
         ):
-            self._note_loss(end.training_failed_error)
-        self.losses.write_group(self.group, "done" if isinstance(end, FinishedState) else "waiting")
+            self._note_failure(end.training_failed_error)
+        self.notes.write_group(self.group, "done" if isinstance(end, FinishedState) else "waiting")
 
-    def _note_loss(self, error: TrainingFailedError) -> None:
+    def _note_failure(self, error: TrainingFailedError) -> None:
         if is_waiting(error):
             return  # it waits for nodes
         positions = ask(self.actors) if isinstance(error, WorkerGroupError) else {}
         steps = [position["step"] for position in [*positions.values(), *self.hangs.positions.values()]]
         text = "; ".join(filter(None, [self._describe(error, positions), self._describe_retry(error)]))
-        self.losses.add(Loss(time.time(), text, _dump(error), max(steps, default=0), self.group, self.is_retried))
+        self.notes.add(Failure(time.time(), text, _dump(error), max(steps, default=0), self.group, self.is_retried))
 
     def _describe(self, error: TrainingFailedError, positions: Mapping[int, Position]) -> str:
         if isinstance(error, PreemptionError):
@@ -149,7 +149,7 @@ class Watch(ControllerCallback, WorkerGroupCallback):
 
 
 def _dump(error: TrainingFailedError) -> str:
-    """Return the tracebacks of code, whose middle Ray cuts out, and then Ray's own words about a loss."""
+    """Return the tracebacks of code, whose middle Ray cuts out, and then Ray's own words about a failure."""
     traces = dict.fromkeys(each.trace for each in worker_errors(error) if isinstance(each, CodeError))
     return "\n".join([*traces, str(error)])[:MAX_DUMP]
 

@@ -33,10 +33,10 @@ from raysl.plan.setup import Setup
 from raysl.process.code_errors import explaining_code
 from raysl.process.cpus import Cpus
 from raysl.process.memory import keep_freed_memory
-from raysl.runs.announce import announce, note_lost
+from raysl.runs.announce import announce, note_failed
+from raysl.runs.failures import FailureNotes
 from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
-from raysl.runs.losses import Losses
 from raysl.runs.metrics import RayMetrics, Tags
 from raysl.runs.outcome import Outcome
 from raysl.runs.prepare import Prepared
@@ -162,10 +162,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     state = _restore(job, setup, device, checkpoint)
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
-        lost_step = None
+        failed_step = None
         with disk.writing(logs):
-            lost_step = note_lost(Losses(Board(job.board)), logs)
-        announce(plan, state, logs, nodes, disk, lost_step)
+            failed_step = note_failed(FailureNotes(Board(job.board)), logs)
+        announce(plan, state, logs, nodes, disk, failed_step)
         if scaling := describe_scaling(setup.as_written):
             disk.note(logs, scaling)
         reporter.put_logs()

@@ -20,7 +20,7 @@ from ray.tune.search import Searcher
 from typing_extensions import override
 
 from raysl.cluster.connection import share_cluster
-from raysl.cluster.losses import reason
+from raysl.cluster.failures import reason
 from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.cluster.sent_files import receive_files

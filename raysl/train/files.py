@@ -27,8 +27,8 @@ def note_event(logs: Path, event: str, kind: str | None = None, nodes: Sequence[
 
     Args:
         event: a sentence without a full stop.
-        kind: `save` for events that reports leave out, `loss` for what was lost, and `finished`, `stopped` or `failed`
-            for the end of a start.
+        kind: `save` for events that reports leave out, `failure` for what was lost, and `finished`, `stopped` or
+            `failed` for the end of a start.
         nodes: addresses of the nodes of the workers that start, in the order of their ranks.
     """
     append(logs / EVENTS_FILE, event_line(event, kind, nodes))

@@ -15,7 +15,7 @@ from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, Wo
 
 from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
 from raysl.runs.elastic import SaveOnNotice
-from raysl.runs.retries import Failures, Retries, note_notice, saved_step
+from raysl.runs.retries import FailureCount, Retries, note_notice, saved_step
 
 
 class Run:
@@ -23,7 +23,7 @@ class Run:
 
     def __init__(self, most: int, step: int = 0, num: int = 0) -> None:
         self.step = step
-        self.policy = Retries(Failures(most, step, num), lambda: self.step)
+        self.policy = Retries(FailureCount(most, step, num), lambda: self.step)
 
     def goes_on_after(self, error: TrainingFailedError) -> bool:
         """Whether the run goes on."""

@@ -12,7 +12,7 @@ from pyarrow.fs import LocalFileSystem
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.tune.experiment import Trial
 
-from raysl.cluster.losses import reason
+from raysl.cluster.failures import reason
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.leaderboard.leaderboard import Leaderboard

@@ -19,7 +19,7 @@ from ray.exceptions import RayTaskError
 from typing_extensions import override
 
 from raysl.cluster.connection import connect
-from raysl.cluster.losses import reason
+from raysl.cluster.failures import reason
 from raysl.cluster.numbered_parts import Numpy, blocks
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.data.decode.decode import CorruptImage

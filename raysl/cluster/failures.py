@@ -202,10 +202,10 @@ def _to_lower(process: str) -> str:
 
 
 def describe_message(text: str, known: Iterable[int] = ()) -> str | None:
-    """Describe in one line a loss that Ray prints by itself; None for a text that tells of none.
+    """Describe in one line a failure that Ray prints by itself; None for a text that tells of none.
 
     Args:
-        known: processes whose loss is described elsewhere, as that of training workers is.
+        known: processes whose failure is described elsewhere, as that of training workers is.
     """
     if node := re.search(r"node with node id: \w+ and address: (\S+)", text):
         return f"lost node {node[1]}: nothing answers there"

@@ -6,7 +6,7 @@ import pytest
 from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, OutOfMemoryError, RayTaskError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 
-from raysl.cluster.losses import HungWorker, SilentWorker, Worker, describe_failures, describe_message, reason
+from raysl.cluster.failures import HungWorker, SilentWorker, Worker, describe_failures, describe_message, reason
 from raysl.errors import RunFailed
 
 SAID = Path(__file__).with_name("said")

@@ -22,7 +22,7 @@ class Position(TypedDict):
 
 
 @dataclass(frozen=True)
-class Loss:
+class Failure:
     """Something that was lost.
 
     Args:
@@ -41,7 +41,7 @@ class Loss:
     is_retried: bool = True
 
 
-class Losses:
+class FailureNotes:
     """The notes of a run about its groups of workers."""
 
     def __init__(self, board: Board) -> None:
@@ -66,42 +66,42 @@ class Losses:
         return phase == "working" and self.board.read("begun") == number
 
     def add_pids(self, pids: list[int]) -> None:
-        """Note processes of training workers and of their controller, whose loss the controller or the driver tells."""
+        """Note processes of training workers and of their controller, whose end the controller or the driver tells."""
         self.board.write("pids", sorted({*self.pids(), *pids}))
 
     def pids(self) -> set[int]:
         """Return the processes that were noted so far."""
         return set(self.board.read("pids") or ())
 
-    def add(self, loss: Loss) -> None:
-        """Note a loss."""
-        self.board.write(f"loss/{loss.time:017.6f}", asdict(loss))
+    def add(self, failure: Failure) -> None:
+        """Note a failure."""
+        self.board.write(f"failure/{failure.time:017.6f}", asdict(failure))
 
     def names(self) -> list[str]:
-        """Return the names of all losses so far, in the order of their times."""
-        return self.board.names("loss/")
+        """Return the names of all failures so far, in the order of their times."""
+        return self.board.names("failure/")
 
-    def read(self, name: str) -> Loss:
-        """Return a loss."""
-        return Loss(**self.board.read(name))
+    def read(self, name: str) -> Failure:
+        """Return a failure."""
+        return Failure(**self.board.read(name))
 
-    def all(self) -> list[Loss]:
-        """Return all losses so far, in the order of their times."""
+    def all(self) -> list[Failure]:
+        """Return all failures so far, in the order of their times."""
         return [self.read(name) for name in self.names()]
 
 
-def step_before(losses: list[Loss], group: int) -> int | None:
+def step_before(failures: list[Failure], group: int) -> int | None:
     """Return the updates that were done, as far as known, when the group before this one was lost.
 
-    >>> step_before([Loss(1.0, "lost worker 0", "", step=7, group=1)], group=2)
+    >>> step_before([Failure(1.0, "lost worker 0", "", step=7, group=1)], group=2)
     7
 
     Args:
-        losses: all so far.
+        failures: all so far.
         group: number of the new group of workers.
 
     Returns:
         None if nothing was lost between the two groups.
     """
-    steps = [loss.step for loss in losses if loss.group == group - 1 > 0]
+    steps = [each.step for each in failures if each.group == group - 1 > 0]
     return max(steps, default=None)

@@ -18,9 +18,9 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 
 from raysl.errors import CodeError
 from raysl.process.code_errors import explaining_code
+from raysl.runs.failures import Failure, step_before
 from raysl.runs.folder import RunFolder
-from raysl.runs.losses import Loss, step_before
-from raysl.runs.ray_log import note_losses, telling_losses
+from raysl.runs.ray_log import note_failures, telling_failures
 from raysl.runs.watch import MAX_DUMP, HangWatch, _dump
 from raysl.train.files import parse_events
 from tests.processes import wait_until
@@ -52,26 +52,32 @@ class Stall(Callback):
 """
 
 
-def test_a_loss_is_noted_once() -> None:
-    first, second = Loss(1.5, "lost worker 0", "", step=7, group=1), Loss(2.5, "lost worker 1", "", step=9, group=2)
-    events = note_losses(b"", [first])
-    events += note_losses(events, [first, second])
+def test_a_failure_is_noted_once() -> None:
+    first, second = (
+        Failure(1.5, "lost worker 0", "", step=7, group=1),
+        Failure(2.5, "lost worker 1", "", step=9, group=2),
+    )
+    events = note_failures(b"", [first])
+    events += note_failures(events, [first, second])
     assert [(note["event"], note["kind"], note["time"]) for note in parse_events(events)] == [
-        ("lost worker 0", "loss", 1.5),
-        ("lost worker 1", "loss", 2.5),
+        ("lost worker 0", "failure", 1.5),
+        ("lost worker 1", "failure", 2.5),
     ]
     assert [step_before([first, second], group) for group in (1, 2, 3, 4)] == [None, 7, 9, None]
 
 
-def test_losses_are_told_once_and_stand_in_the_events_and_ray_speaks_in_a_file(
+def test_failures_are_told_once_and_stand_in_the_events_and_ray_speaks_in_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, board = RunFolder(str(tmp_path)), Notes(pids=[12])
-    lost, last = Loss(1.5, "lost worker 0", "Ray's 70 lines"), Loss(9e9, "no retry is left", "more", is_retried=False)
+    lost, last = (
+        Failure(1.5, "lost worker 0", "Ray's 70 lines"),
+        Failure(9e9, "no retry is left", "more", is_retried=False),
+    )
     process = "Worker IP address: 10.0.0.2 Worker PID: {} Worker exit detail: The process receives a SIGTERM."
-    with telling_losses(folder, board) as teller:
-        for loss in (lost, last):
-            teller.losses.add(loss)
+    with telling_failures(folder, board) as teller:
+        for failure in (lost, last):
+            teller.notes.add(failure)
         for pid in (12, 13):  # a training worker, and another process
             teller.hear(process.format(pid))
         teller.look()
