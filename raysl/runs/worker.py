@@ -139,7 +139,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     again after an exception.
     """
     job = unpack(settings)
-    import_compiler_meanwhile(job.config.train, dist.world())
+    compiler = import_compiler_meanwhile(job.config.train, dist.world())
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
     device = ray.train.torch.get_device()
@@ -159,6 +159,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
     on_starved = cache(partial(disk.note, logs, NO_CPUS)) if dist.is_main() else None
     batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
+    if compiler is not None:
+        compiler.join()  # the network may look for parts of torch that it has half imported
     state = _restore(job, setup, device, checkpoint)
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
