@@ -35,7 +35,7 @@ SETTINGS = (
 )
 LONGEST_WAIT_S = 300.0
 UNDER_WAY_S = 3.0
-"""Seconds of training before the worker is killed: until then processes that make images are still starting."""
+"""Seconds of training after the first checkpoint before the worker is killed, so that the start is over."""
 
 
 def measure_recovery(

@@ -155,7 +155,7 @@ def hearing(listen: Callable[[str], None]) -> Iterator[None]:
 
 
 def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
-    """Show what Ray prints without notes that need no action, and a loss in one line."""
+    """Show what Ray prints without notes that need no action, and a failure in one line."""
     text = "\n".join(data["lines"])
     for listen in list(_listeners):
         listen(text)

@@ -2,7 +2,7 @@
 
 Ray Train's controller loads this module and decides; the functions that it sends to workers are the only ones that
 import torch. Ray Train's own `TorchConfig` would have the controller, and so each start and each controller after a
-loss, load torch for nothing.
+failure, load torch for nothing.
 """
 
 import os

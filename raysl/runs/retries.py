@@ -30,7 +30,7 @@ from raysl.storage.folder import Folder
 
 @dataclass
 class FailureCount:
-    """FailureCount of a run since it last saved a step that it had not saved before.
+    """Number of failures of a run since it last saved a step that it had not saved before.
 
     Args:
         most: number of failures after which the run is tried again; -1 for no limit.
@@ -135,7 +135,7 @@ _decided: FailureCount | None = None
 
 
 class Restarts(WorkerGroupCallback):
-    """Counts, in Ray Train's controller, how often a run's workers start again, after a loss or for another number.
+    """Counts, in Ray Train's controller, how often a run's workers start again, after a failure or for another number.
 
     Args:
         tags: of the counter, from `raysl.runs.metrics.tags_of`.

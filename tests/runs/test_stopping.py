@@ -74,8 +74,8 @@ def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(tmp_
     [
         pytest.param({}, id="before the first group"),
         pytest.param({"group": {"number": 1, "phase": "working"}}, id="before the first step"),
-        pytest.param({"group": {"number": 1, "phase": "waiting"}, "begun": 1}, id="after a loss"),
-        pytest.param({"group": {"number": 2, "phase": "working"}, "begun": 1}, id="before the first step after a loss"),
+        pytest.param({"group": {"number": 1, "phase": "waiting"}, "begun": 1}, id="after a failure"),
+        pytest.param({"group": {"number": 2, "phase": "working"}, "begun": 1}, id="before a step after a failure"),
     ],
 )
 def test_a_run_of_which_no_worker_trains_ends_at_once(tmp_path: Path, notes: dict[str, Any]) -> None:
