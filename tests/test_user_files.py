@@ -83,6 +83,26 @@ def test_a_name_in_settings_means_the_file_that_the_driver_has_sent(
     assert resolve("source", "mine.py:Mine").__module__ == module
 
 
+def test_files_that_another_thread_imports_meanwhile_are_no_error(
+    another_process: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(CACHED)
+    (tmp_path / "other.py").write_text("class Other: pass\n")
+    resolve("source", "mine.py:Mine")
+    write = another_process.write
+
+    def imports_meanwhile(name: str, value: object) -> None:
+        resolve("source", "other.py:Other")
+        write(name, value)
+
+    monkeypatch.setattr(another_process, "write", imports_meanwhile)
+    sent_files.send_files()
+    sent_files.send_files()
+    leave(tmp_path, monkeypatch)
+    sent_files.receive_files()
+    assert set(user_files.SENT) == {"mine.py", "other.py"}
+
+
 def test_other_content_is_another_module() -> None:
     assert UserFile("/a.py", "x = 1").module != UserFile("/a.py", "x = 2").module
 
