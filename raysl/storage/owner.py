@@ -273,6 +273,8 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
         log.info("taking over from %s, which has ended", owner)
         return True
     signs, beat = files.signs(owner), files.beat(owner)
+    if files.newest() != owner:  # its file was read half written, or was written over: the signs are not of this owner
+        return False
     age = time.time() - _last_seen(owner, beat)
     if age > times.stale_s + times.clock_error_s:
         log.info("taking over from %s, which was last seen %.0f min ago", owner, age / 60)

@@ -219,6 +219,25 @@ def test_a_folder_that_an_owner_of_a_former_version_left_behind_is_taken_over(fo
         assert ".beat-0f" not in files_of(folder)
 
 
+def test_an_owner_whose_file_was_read_half_written_is_respected(folder: Folder, tmp_path: Path) -> None:
+    owner, storage = leave(folder, 0.0), Storage()
+    contents = iter([b"{", folder.read(owner.name)])
+
+    def write_on(path: str) -> None:
+        if path.endswith(owner.name) and (content := next(contents, None)) is not None:
+            Path(path).write_bytes(content)
+
+    storage.fail = write_on
+    at_work = threading.Timer(0.3, OwnerFiles(folder).renew, [owner])
+    at_work.start()
+    with (
+        pytest.raises(RunInUse, match="in use by process 1 on gone"),
+        own_remote(on(storage, shared(tmp_path)), times=FAST),
+    ):
+        pass
+    at_work.join()
+
+
 @pytest.mark.parametrize("age_s", [-3600.0, 0.0, 200.0])
 def test_a_lock_left_behind_is_taken_over_when_it_gave_no_sign_for_a_while(
     folder: Folder, age_s: float, caplog: pytest.LogCaptureFixture
