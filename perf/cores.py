@@ -22,7 +22,7 @@ from perf.pictures import STORED, read_pictures, write_pictures
 from raysl.config.load import load_config
 from raysl.data.stream.loader import Loader
 from raysl.process.memory import keep_freed_memory
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 
 log = logging.getLogger("raysl")
 

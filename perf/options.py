@@ -34,8 +34,8 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.methods.place import prepare_device
 from raysl.process.memory import keep_freed_memory
-from raysl.runs.prepare import Prepared, prepare
 from raysl.train.loop import fit
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.reporter import LocalReporter
 from raysl.train.state import TrainState
 

@@ -40,7 +40,7 @@ _HOME = {
     "benchmark": "raysl.benchmarks.suite.evaluate",
     "compare": "raysl.benchmarks.suite.several",
     "sweep": "raysl.sweeps.run",
-    "views": "raysl.runs.views",
+    "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
     "setup": "raysl.train.process",
     "Predictor": "raysl.predictor",
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from raysl.pretraining import pretrain as pretrain
     from raysl.runs.history import load_history as load_history
     from raysl.runs.overview import list_runs as list_runs
-    from raysl.runs.views import views as views
     from raysl.sweeps.run import sweep as sweep
     from raysl.train.process import setup as setup
+    from raysl.train.views import views as views
     from raysl.weights.convert import convert as convert
 
 

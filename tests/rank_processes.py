@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 RunRanks = Callable[..., list[Any]]
 """What the fixture `run_ranks` gives to tests: the function below."""
 
-multiprocessing.set_forkserver_preload(["raysl.train.state", "raysl.train", "raysl.runs.prepare"])  # seconds each time
+multiprocessing.set_forkserver_preload(["raysl.train.state", "raysl.train", "raysl.train.prepare"])  # seconds each time
 
 
 def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: float = 90.0) -> list[Any]:

@@ -9,7 +9,7 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.method import Method, StepOutput
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views
+from raysl.train.prepare import check_views
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from tests.methods.properties import TINY

@@ -12,9 +12,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.train import LocalReporter, TrainState, fit
+from raysl.train.prepare import prepare
 from tests.methods.properties import SMALL
 
 PAGE = (Path(__file__).parent.parent / "docs" / "parts.md").read_text()

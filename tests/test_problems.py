@@ -9,10 +9,10 @@ import pytest
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.process.screen import warnings_named
-from raysl.runs.prepare import prepare
 from raysl.sweeps.checks import check_trials
 from raysl.sweeps.load import from_tree, load_starts
 from raysl.sweeps.schema import SweepConfig
+from raysl.train.prepare import prepare
 
 
 def test_pythons_none_is_null_where_null_may_be() -> None:

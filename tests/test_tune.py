@@ -29,13 +29,13 @@ from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
 from raysl.runs.history import frame
 from raysl.runs.lineage import read_parents
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.files import note_event
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.tune import Pointer, RunTrainable, flatten_space, trainable
 from tests.runs.runs import SMALL, assert_same

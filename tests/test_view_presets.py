@@ -15,7 +15,7 @@ from raysl.config.schema import MethodConfig, ViewPreset
 from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views
+from raysl.train.prepare import check_views
 from raysl.transforms import Affine, GaussianBlur, Grayscale, HorizontalFlip, ViewRecipe
 
 METHODS = sorted(ALIASES["method"])

@@ -9,8 +9,8 @@ from perf.peers.task import Clock, Features, Task, frozen
 from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
-from raysl.runs.prepare import Prepared, prepare
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 
 

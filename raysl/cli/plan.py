@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
     from raysl.plan.cost import Cost
     from raysl.plan.setup import Setup
-    from raysl.runs.prepare import Prepared
+    from raysl.train.prepare import Prepared
 
 Gpu = Annotated[
     str | None,
@@ -50,7 +50,7 @@ def run_plan(
     if gpu is None and (as_json or images is not None):
         raise ConfigError("--json and --images go with --gpu; add --gpu h100, a100 or l4")
     if images is None:
-        from raysl.runs.prepare import prepare
+        from raysl.train.prepare import prepare
 
         run = prepare(config)
         setup = run.setup
@@ -105,7 +105,7 @@ def _cost(setup: "Setup", gpu: str) -> "Cost":
     from raysl.plan.cards import card_of
     from raysl.plan.cost import Cost
     from raysl.plan.plan import TrainPlan
-    from raysl.runs.prepare import check_views
+    from raysl.train.prepare import check_views
     from raysl.train.rehearsal import rehearse
 
     card, config, old = card_of(gpu), setup.config, setup.plan

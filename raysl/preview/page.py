@@ -18,7 +18,7 @@ from raysl.preview.recipe_table import recipe_table
 from raysl.preview.samples import GroupPictures, SampleViews, StoredImage, ViewPicture, sample_views
 from raysl.report.html import document
 from raysl.report.images import data_uri
-from raysl.runs.prepare import make_views
+from raysl.train.prepare import make_views
 from raysl.transforms.view_recipe import ViewRecipe
 
 

@@ -18,8 +18,8 @@ from raysl.process.temporary import temporary_folder
 from raysl.process.waiting import enter
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import Prepared
 from raysl.storage.folder import absolute, outlast
+from raysl.train.prepare import Prepared
 from raysl.train.state import TrainState, check_resumable
 
 

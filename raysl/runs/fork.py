@@ -43,11 +43,11 @@ from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.lineage import Parent, read_parents, write_parents
-from raysl.runs.prepare import Prepared, prepare
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState, check_resumable
 
 MOST_NAMED = 8  # tensors in a message

@@ -16,7 +16,6 @@ from raysl.checkpoint.files import KEPT_FILE, META_FILE, PREFIX, STATE_FILE, che
 from raysl.errors import StorageError
 from raysl.process.temporary import make_temporary_folder, temporary_folder
 from raysl.runs.folder import RunFolder
-from raysl.runs.store import LocalStore, RemoteStore, Store
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
@@ -29,6 +28,7 @@ from raysl.train.files import (
     TRACKING_DATABASE,
 )
 from raysl.train.reporter import Reporter, Save
+from raysl.train.store import LocalStore, RemoteStore, Store
 
 
 class RayReporter(Reporter):

@@ -34,7 +34,6 @@ from raysl.runs.history import frame
 from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
 from raysl.runs.outcome import Outcome
-from raysl.runs.prepare import Measure, Prepared, continued, prepare
 from raysl.runs.ray_log import telling_failures
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
@@ -45,6 +44,7 @@ from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
+from raysl.train.prepare import Measure, Prepared, continued, prepare
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,7 +39,6 @@ from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.metrics import RayMetrics, Tags
 from raysl.runs.outcome import Outcome
-from raysl.runs.prepare import Prepared
 from raysl.runs.presence import Presence
 from raysl.runs.rank_streams import TRAIN
 from raysl.runs.ray_reporter import RayReporter, local_logs
@@ -56,6 +55,7 @@ from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
 from raysl.train.files import DATA_STATS_FILE
 from raysl.train.loop import fit
+from raysl.train.prepare import Prepared
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
 

@@ -15,12 +15,12 @@ from raysl.errors import ConfigError, Problems, did_you_mean, log
 from raysl.leaderboard.entry import Objective
 from raysl.process.screen import only_errors
 from raysl.report.contents import is_beside
-from raysl.runs.prepare import prepare
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.problems import ProblemsByName, with_names
 from raysl.sweeps.schema import COSTS, SweepConfig
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.sweeps.trial import setting
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 
 MOST_COMBINATIONS = 10_000

@@ -13,11 +13,11 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import log
 from raysl.methods.method import Method, StepOutput
 from raysl.process.screen import only_errors
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.sweeps.record import Record
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
+from raysl.train.prepare import prepare
 from raysl.train.reporter import LocalReporter
 from raysl.train.state import TrainState
 

@@ -25,7 +25,6 @@ from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.board import Board
@@ -48,6 +47,7 @@ from raysl.sweeps.search import RandomSearch, Search
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
 from raysl.sweeps.trial import ALONE, Trial
+from raysl.train.prepare import prepare
 
 EPOCHS = "train.epochs"
 

@@ -15,7 +15,7 @@ from raysl.data.assignments import read_assignments
 from raysl.errors import ConfigError
 from raysl.methods.clusterfit import ClusterFit
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 
 WORDS = ("backbone.num_stages=1", "backbone.width=4", "data.limit=70", "benchmarks=[]")

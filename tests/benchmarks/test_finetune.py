@@ -18,7 +18,7 @@ from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.errors import ConfigError
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades, train_here
 

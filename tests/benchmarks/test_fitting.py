@@ -30,8 +30,8 @@ from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
-from raysl.runs.prepare import prepare
 from raysl.train.expected import course_warning
+from raysl.train.prepare import prepare
 from tests.benchmarks.test_knn import random_set
 from tests.data.samples import png
 from tests.data.sources.test_coco import dataset

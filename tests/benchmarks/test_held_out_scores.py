@@ -20,10 +20,10 @@ from raysl.checkpoint.files import checkpoint_names
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.nn.classifiers import StageHead
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades
 from tests.rank_processes import RunRanks

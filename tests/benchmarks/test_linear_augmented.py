@@ -26,8 +26,8 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
 from raysl.nn.classifiers import StageHead
 from raysl.nn.pooling import Pool
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades, train_here
 from tests.train.problem import StopAt

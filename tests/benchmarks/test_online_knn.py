@@ -19,9 +19,9 @@ from raysl.data.sources.digits import Digits
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import evaluation_recipe
 from tests.methods.properties import small

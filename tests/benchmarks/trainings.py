@@ -18,12 +18,12 @@ from raysl.errors import Stopped
 from raysl.plan.setup import Setup
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import prepare
 from raysl.runs.run import TrainedRun
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.logs import MetricsLog
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
 from tests.data.samples import png
 

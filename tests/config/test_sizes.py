@@ -9,7 +9,7 @@ from raysl.components import ALIASES, Classes
 from raysl.config.dump import to_dict
 from raysl.config.load import apply_overrides, load_config
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views
+from raysl.train.prepare import check_views
 from tests.config.conftest import Write
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}

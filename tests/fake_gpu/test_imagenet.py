@@ -3,7 +3,7 @@
 import pytest
 
 from raysl.config.load import load_config
-from raysl.runs.prepare import Prepared, prepare
+from raysl.train.prepare import Prepared, prepare
 from tests.fake_gpu.pretended import needs_pretended_gpu
 from tests.fake_gpu.training import on_gpu, trained_run
 from tests.fake_gpu.watch import TO_GPU_PAGEABLE

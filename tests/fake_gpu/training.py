@@ -18,7 +18,6 @@ from raysl.data.source import make_source
 from raysl.data.stream import loader as loader_module
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.plan import TrainPlan
-from raysl.runs.prepare import Prepared
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
@@ -27,6 +26,7 @@ from raysl.train.callbacks.logs import MetricsLog
 from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.watch import CollapseWatch
+from raysl.train.prepare import Prepared
 from raysl.train.state import TrainState
 from tests.fake_gpu.pretended import pretended_gpu
 from tests.fake_gpu.watch import CUDA, Event, Watch, is_on_gpu

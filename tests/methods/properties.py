@@ -16,8 +16,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.plan import TrainPlan
-from raysl.runs.prepare import Prepared, prepare
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 
 Steps = dict[str, Any]

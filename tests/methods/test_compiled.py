@@ -11,8 +11,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.place import prepare_device
-from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.fake_gpu.breaks import Traced, backend, traced, traced_steps
 from tests.methods.properties import METHODS

@@ -18,9 +18,9 @@ from raysl.nn.backbones.vit import ViT
 from raysl.nn.dino_head import DINOHead
 from raysl.optim.build import set_schedules
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views
 from raysl.schedule import Step
 from raysl.train.gradients import clip_norm
+from raysl.train.prepare import check_views
 from raysl.train.state import TrainState
 from tests.methods.test_dino_v2 import SMALL, expected_losses
 from tests.methods.test_ibot import whole_batch

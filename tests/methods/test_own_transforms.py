@@ -10,7 +10,7 @@ from raysl.components import ALIASES, Classes
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import make_views
+from raysl.train.prepare import make_views
 
 FILE = """
 from dataclasses import dataclass

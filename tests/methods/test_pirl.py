@@ -14,8 +14,8 @@ from raysl.errors import ConfigError
 from raysl.methods.pirl import PIRL
 from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views
 from raysl.schedule import Step
+from raysl.train.prepare import check_views
 from raysl.transforms import ColorJitter, RandomPhotometric
 
 FIRST, SECOND = Step(0, 10, 5), Step(1, 10, 5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from raysl.config.load import load_config
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from tests.methods.properties import METHODS, STOPS, exact_steps, on_ranks
 from tests.rank_processes import RunRanks
 

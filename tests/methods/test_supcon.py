@@ -9,8 +9,8 @@ from raysl.errors import ConfigError
 from raysl.methods.supcon import PolicyCrops, SupCon
 from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
+from raysl.train.prepare import prepare
 from raysl.transforms import AutoAugment, HorizontalFlip
 from tests.losses.test_sup_con import slow_sup_con
 

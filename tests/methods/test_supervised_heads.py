@@ -16,9 +16,9 @@ from raysl.methods.supervised import Supervised
 from raysl.nn.pooling import Pool
 from raysl.optim.build import set_schedules
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.train.expected import check_expected_names
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.methods.properties import Steps, exact_steps
 from tests.rank_processes import RunRanks

@@ -17,8 +17,8 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.moments import covariances
 from raysl.nn.places import place_centres
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import make_views
 from raysl.schedule import Step
+from raysl.train.prepare import make_views
 from raysl.transforms import GaussianBlur, HorizontalFlip, Solarize
 
 STEP = Step(0, 10, 5)

@@ -20,7 +20,7 @@ from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.methods.properties import METHODS, Steps, exact_steps, small
 from tests.rank_processes import RunRanks

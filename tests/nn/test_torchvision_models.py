@@ -18,8 +18,8 @@ from raysl.nn.backbones.backbone import BackboneInfo
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.drop_path import DropPath, keyed_draws
-from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 
 NAMES = models.list_models(module=models)

@@ -18,8 +18,8 @@ from raysl.optim.build import build_optimizer, set_schedules
 from raysl.optim.groups import split_groups
 from raysl.optim.sgd import SGD
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
+from raysl.train.prepare import prepare
 from tests.optim.probe import Probe
 
 COURSE: dict[str, Any] = {"lr": 2.0, "lr_scaling": "none", "warmup": Duration.parse("0ep")}

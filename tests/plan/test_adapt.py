@@ -19,9 +19,9 @@ from raysl.optim.course import peak_lr
 from raysl.plan.adapt import adapt, describe_adapted, power_of_two
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
-from raysl.runs import prepare as room
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import prepare
+from raysl.train import prepare as room
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 
 ENOUGH = 1e15  # bytes

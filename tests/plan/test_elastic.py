@@ -14,7 +14,7 @@ from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 
 
 @pytest.mark.parametrize(

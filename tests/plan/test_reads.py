@@ -8,7 +8,7 @@ from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.plan.reads import Reads
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 
 ROW_BYTES = 300_000
 DATA = load_config("simclr", ["data=parquet", "data.path=/images", "data.limit=900000"]).data

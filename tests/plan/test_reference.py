@@ -15,9 +15,9 @@ from raysl.optim.build import lr_at
 from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.files import METRICS_FILE
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.train.problem import SMALL, batches, differing, tensors_of
 

@@ -18,8 +18,8 @@ from raysl.methods.method import Method
 from raysl.nn.ema import Teacher
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import make_views
 from raysl.schedule import Step
+from raysl.train.prepare import make_views
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import ViewRecipe
 from tests.small_copy import ROWS, SmallCopy

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from raysl import distributed as dist
 from raysl.nn.adapters import merge_adapters
-from raysl.runs.prepare import Prepared
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import Prepared
 from raysl.train.state import TrainState
 from tests.methods.properties import InFloat64
 

@@ -20,13 +20,13 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import Prepared, prepare
 from raysl.runs.run import _check_corrupt
 from raysl.schedule import Step
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 from tests.rank_processes import RunRanks
 from tests.runs.runs import SMALL

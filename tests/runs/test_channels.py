@@ -21,8 +21,8 @@ from raysl.data.ingest.inspect import inspect
 from raysl.data.source import make_source
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.transforms import functional
 from raysl.transforms.channels import network_input, to_shown

@@ -8,9 +8,9 @@ import pytest
 
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
-from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.faults import Faults
 from tests.runs.runs import (

@@ -19,13 +19,13 @@ from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
 from raysl.runs.lineage import Parent, read_parents
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.storage.owner import OwnerTimes
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.callbacks.stop import Pause
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.faults import Faults
 from tests.runs.runs import SMALL, assert_same

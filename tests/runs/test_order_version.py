@@ -13,7 +13,7 @@ from raysl.errors import ConfigError
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
-from raysl.runs.prepare import Prepared, continued, prepare
+from raysl.train.prepare import Prepared, continued, prepare
 from raysl.train.state import TrainState
 from tests.runs.runs import SMALL
 

@@ -20,10 +20,10 @@ from raysl.process.waiting import Waiting
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import _Follower
 from raysl.runs.overview import find_runs
-from raysl.runs.store import RemoteStore
 from raysl.runs.summary import RunSummary
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, note_event
+from raysl.train.store import RemoteStore
 from tests.bucket import MARKER, PART, Bucket, kinds
 from tests.checkpoint.facts import facts
 from tests.processes import wait_until

@@ -33,12 +33,12 @@ from raysl.plan.setup import Setup
 from raysl.runs.begin import begin
 from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import Prepared, prepare
 from raysl.runs.worker import _callbacks, max_corrupt
 from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
 from raysl.train.files import METRICS_FILE, STARTUP_FILE
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 from raysl.transforms.recipes import Crops
 from tests.runs.runs import SMALL, finish, start

@@ -13,7 +13,7 @@ DRIVER = """
 import sys
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.load import load_config
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 prepare(load_config("quickstart"), check_benchmarks)
 late = {"torch._dynamo", "torchvision", "matplotlib", "sklearn", "sympy"}
 print(sorted(late & set(sys.modules)))

@@ -17,8 +17,8 @@ from raysl.nn.adapters import AdaptedLinear, add_adapters, merge_adapters
 from raysl.nn.backbones.timm_models import TimmModel
 from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import make_views, prepare
 from raysl.schedule import Step
+from raysl.train.prepare import make_views, prepare
 from raysl.train.rehearsal import rehearse
 from raysl.train.state import TrainState
 from tests.methods.properties import small

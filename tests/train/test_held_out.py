@@ -24,11 +24,11 @@ from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.held_out import HeldOut
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.rank_processes import RunRanks

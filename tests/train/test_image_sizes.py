@@ -6,7 +6,7 @@ import pytest
 
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 
 OTHER = r", or another backbone\.patch_size"
 

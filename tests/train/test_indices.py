@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raysl.config.load import load_config
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from tests.runs.runs import SMALL, finish, kill_driver, start, wait_for_step
 
 RECORDER = '''\

@@ -15,10 +15,10 @@ from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.methods.properties import small
 from tests.rank_processes import RunRanks

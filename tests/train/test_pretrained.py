@@ -18,8 +18,8 @@ from raysl.nn.backbones.timm_models import TimmModel
 from raysl.plan.setup import Setup
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import prepare
 from raysl.schedule import Step
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
 from tests.weights.networks import shaken
 from tests.weights.published import COMMIT, TINY, digest_of, empty_hub_cache, in_hub_cache

@@ -11,9 +11,9 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
-from raysl.runs.prepare import Prepared
 from raysl.schedule import Duration
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import Prepared
 from raysl.train.state import TrainState
 from raysl.train.warm_heads import check_heads, warm_heads_warning
 from tests.methods.properties import small

@@ -28,7 +28,7 @@ from raysl.pretraining import pretrain
 from raysl.process.waiting import waiting
 from raysl.runs.begin import begin, check_weights
 from raysl.runs.folder import RunFolder
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
 from tests.runs.runs import SMALL, finish, start
 from tests.test_trust import MINE, rewrite

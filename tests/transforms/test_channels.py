@@ -8,7 +8,7 @@ from torch import Tensor
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.transforms import network_input, normalize
 

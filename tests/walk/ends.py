@@ -52,7 +52,7 @@ class Ends:
             "raysl.sweeps.run.sweep": self.sweep,
             "raysl.sweeps.status.status_of": self.status,
             "raysl.preview.page.write_views": self.views,
-            "raysl.runs.prepare.prepare": self.prepare,
+            "raysl.train.prepare.prepare": self.prepare,
             "raysl.cli.plan._setup_of": self.prepare,
             "raysl.cli.plan._course": lambda setup: [],
             "raysl.cli.plan._reads": lambda run: [],

@@ -28,7 +28,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
 from raysl.weights.convert import KINDS, convert, load_weights
 from raysl.weights.exports import detectron2_name, to_timm, to_torchvision

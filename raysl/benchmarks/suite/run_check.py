@@ -8,7 +8,7 @@ from raysl.benchmarks.suite.fitting import MeasuredImages, group_left_out
 from raysl.config.schema import RunConfig
 from raysl.data.source import Split
 from raysl.report.contents import online_knn
-from raysl.runs.prepare import Measurements
+from raysl.train.prepare import Measurements
 
 
 def check_benchmarks(config: RunConfig, train: Split, test: Split | None) -> Measurements:

@@ -17,8 +17,8 @@ from raysl.benchmarks.depth import Depth
 from raysl.benchmarks.metric import metrics_of
 from raysl.components import resolve
 from raysl.errors import ConfigError
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
+from raysl.train.prepare import prepare
 from tests.benchmarks.dense.scenes import RESNET, VIT, context
 from tests.benchmarks.dense.test_crops import random_of
 from tests.benchmarks.dense.test_depths import FAR, NEAR, bts

@@ -31,8 +31,8 @@ from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.optim.sgd import SGD
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
+from raysl.train.prepare import prepare
 from raysl.transforms.functional import Interpolation, normalize
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
 from tests.benchmarks.dense.test_boxes import coco, voc

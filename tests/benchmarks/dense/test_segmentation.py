@@ -18,8 +18,8 @@ from raysl.benchmarks.training_runs import run
 from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.nn.pooling import RawPixels
-from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
 from tests.benchmarks.dense.test_crops import random_of

@@ -9,7 +9,7 @@ from raysl.config.load import load_config
 from raysl.data.decode.decode import decode
 from raysl.data.decode.images import read_images
 from raysl.data.sources.parquet import Parquet
-from raysl.runs.prepare import prepare
+from raysl.train.prepare import prepare
 
 
 def test_rows_in_the_order_of_an_epoch_are_those_of_the_files(cifar10: Path) -> None:

@@ -33,8 +33,8 @@ from raysl.data.stream.dataset import stream_dataset, stream_key
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
 from raysl.hashing import Int64s
-from raysl.runs.prepare import prepare
 from raysl.runs.worker import Job, pack, unpack
+from raysl.train.prepare import prepare
 from raysl.transforms import ColorJitter, HorizontalFlip, RandomResizedCrop, View, ViewRecipe
 from raysl.transforms.view_recipe import evaluation_recipe
 

@@ -10,13 +10,13 @@ import pytest
 from raysl.checkpoint.files import Kept, checkpoint_name, checkpoint_names, read_meta
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
-from raysl.runs.store import RemoteStore
 from raysl.schedule import Duration
 from raysl.storage.folder import Folder
 from raysl.train import Callback, LocalReporter, fit
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
 from raysl.train.callbacks.early_stop import EarlyStop
 from raysl.train.state import TrainState
+from raysl.train.store import RemoteStore
 from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import Logs, train
 from tests.train.problem import StopAt, batches, problem

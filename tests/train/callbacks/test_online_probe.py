@@ -14,11 +14,11 @@ from raysl.data.source import make_source
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
-from raysl.runs.prepare import Prepared, prepare
 from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.online_probe import Head, OnlineProbe
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 from tests.methods.properties import SMALL, small
 from tests.rank_processes import RunRanks

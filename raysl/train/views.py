@@ -26,7 +26,7 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, log
 from raysl.plan.adapt import describe_adapted
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views, make_loader
+from raysl.train.prepare import check_views, make_loader
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,10 +13,10 @@ from raysl.data.source import make_source
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
 from raysl.pretraining import pretrain
-from raysl.runs.prepare import prepare
-from raysl.runs.views import views
 from raysl.train import LocalReporter, fit
+from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
+from raysl.train.views import views
 
 BROKEN = ["name=one", "train.batch_size=4", "benchmarks=[knn]"]
 

@@ -8,8 +8,8 @@ import pytest
 
 from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, seal
 from raysl.errors import StorageError
-from raysl.runs.store import LocalStore, RemoteStore
 from raysl.storage.folder import Folder, outlast
+from raysl.train.store import LocalStore, RemoteStore
 from tests.checkpoint.facts import facts
 from tests.faults import Faults
 
