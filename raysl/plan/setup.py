@@ -41,6 +41,11 @@ class Setup:
         return self.config.seed
 
     @property
+    def max_corrupt(self) -> int:
+        """Number of training images that may be broken before the run stops."""
+        return int(self.config.data.max_corrupt * self.data.num_samples)
+
+    @property
     def method(self) -> Any:
         """The method's own settings."""
         return self.config.method

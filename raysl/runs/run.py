@@ -38,7 +38,7 @@ from raysl.runs.ray_log import telling_failures
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
 from raysl.runs.trainer import UserCallback, run_workers
-from raysl.runs.worker import Job, max_corrupt
+from raysl.runs.worker import Job
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
@@ -340,6 +340,6 @@ def _newest(folder: RunFolder) -> str | None:
 
 def _check_corrupt(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> None:
     """Fail at every start of a run that stopped for too many broken images, until more of them are allowed."""
-    limit = max_corrupt(run.setup)
+    limit = run.setup.max_corrupt
     if newest.meta["metrics"].get("corrupt_images", 0) > limit:
         raise RunFailed(too_many(parse_corrupt(folder.read_if_there(CORRUPT_FILE)), limit))

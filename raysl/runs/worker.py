@@ -1,11 +1,9 @@
 """A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +19,7 @@ from raysl.checkpoint.files import read_meta
 from raysl.cluster.board import Board
 from raysl.cluster.names import ray_name
 from raysl.cluster.sent_files import receive_files
-from raysl.config.schema import RunConfig, TrainConfig
+from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.loader import Loader
 from raysl.data.stream.pipeline import RayBatches
@@ -56,7 +54,7 @@ from raysl.train.disk import Disk
 from raysl.train.files import DATA_STATS_FILE
 from raysl.train.loop import fit
 from raysl.train.prepare import Prepared
-from raysl.train.process import repeat_kernels
+from raysl.train.process import import_compiler_meanwhile, repeat_kernels
 from raysl.train.state import TrainState
 
 NO_CPUS = (
@@ -171,7 +169,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         if scaling := describe_scaling(setup.as_written):
             disk.note(logs, scaling)
         reporter.put_logs()
-    broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
+    broken = CorruptImages(corrupt, logs, setup.max_corrupt, disk)
     writers = [
         MetricsLog(logs),
         TensorBoard(logs),
@@ -218,23 +216,6 @@ def _end_stream(batches: RayBatches, logs: Path, disk: Disk) -> None:
         with disk.writing(logs):
             (logs / DATA_STATS_FILE).write_text(stats)
         disk.note(logs, f"images of worker 0: {costs}")
-
-
-def import_compiler_meanwhile(train: TrainConfig, world: int) -> threading.Thread | None:
-    """Import torch's compiler in a thread, while this rank finds its folder and waits for others, if it will be needed.
-
-    `DistributedDataParallel` needs it too. It takes more than a second, which a run of one worker saves.
-    """
-    if world == 1 and not train.compile:
-        return None
-    thread = threading.Thread(target=import_module, args=("torch._dynamo",), name="raysl-compiler", daemon=True)
-    thread.start()
-    return thread
-
-
-def max_corrupt(setup: Setup) -> int:
-    """Return the number of images of a run that may be broken before it stops."""
-    return int(setup.config.data.max_corrupt * setup.data.num_samples)
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:

@@ -2,10 +2,12 @@
 
 import logging
 import os
+import threading
+from importlib import import_module
 from typing import Any
 
 from raysl.config.arguments import instance
-from raysl.config.schema import RunConfig
+from raysl.config.schema import RunConfig, TrainConfig
 from raysl.errors import ConfigError, log
 from raysl.process.environment import environment, environment_text, problems
 from raysl.process.screen import ToStderr
@@ -74,6 +76,18 @@ def repeat_kernels(is_deterministic: bool) -> None:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = not is_deterministic and torch.cuda.is_available()
+
+
+def import_compiler_meanwhile(train: TrainConfig, world: int) -> threading.Thread | None:
+    """Import torch's compiler in a thread, while this rank finds its folder and waits for others, if it will be needed.
+
+    `DistributedDataParallel` needs it too. It takes more than a second, which a run of one worker saves.
+    """
+    if world == 1 and not train.compile:
+        return None
+    thread = threading.Thread(target=import_module, args=("torch._dynamo",), name="raysl-compiler", daemon=True)
+    thread.start()
+    return thread
 
 
 def _level(level: int | str) -> int:

@@ -18,7 +18,7 @@ from raysl.process.waiting import Waiting, waiting
 ROOT = Path(raysl.__path__[0]).parent
 LIVE = """
 import logging
-from raysl.runs.follow import ProgressView
+from raysl.train.progress import ProgressView
 from raysl.process.waiting import waiting
 with waiting() as waits:
     waits.enter("reading the dataset")

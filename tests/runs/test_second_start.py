@@ -33,7 +33,7 @@ from raysl.plan.setup import Setup
 from raysl.runs.begin import begin
 from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
-from raysl.runs.worker import _callbacks, max_corrupt
+from raysl.runs.worker import _callbacks
 from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
@@ -152,7 +152,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
         "train.expect: loss is 3, outside [1, 2]",
     ),
     "data.augment_on": (["data.augment_on=task"], lambda run: run.prepared.loader.augment_in_task, True),
-    "data.max_corrupt": (["data.max_corrupt=0.5"], lambda run: max_corrupt(run.prepared.setup), 128),
+    "data.max_corrupt": (["data.max_corrupt=0.5"], lambda run: run.prepared.setup.max_corrupt, 128),
     "data.max_pixels": (["data.max_pixels=9999"], lambda run: run.prepared.loader.split.limits.max_pixels, 9999),
     "data.max_file_bytes": (
         ["data.max_file_bytes=999"],

@@ -2,12 +2,8 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
-
-from raysl.config.load import load_config
-from raysl.runs.worker import import_compiler_meanwhile
 
 DRIVER = """
 import sys
@@ -85,14 +81,3 @@ def test_a_controller_of_a_run_imports_neither_torch_nor_what_trains() -> None:
 @pytest.mark.cluster
 def test_a_single_worker_steps_with_every_optimizer_without_the_compiler_of_torch() -> None:
     assert said(WORKER) == ["[]"]
-
-
-def test_the_compiler_is_imported_beside_the_start_of_workers_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported: list[str] = []
-    monkeypatch.setattr("raysl.runs.worker.import_module", imported.append)
-    train = load_config("quickstart").train
-    assert import_compiler_meanwhile(train, 1) is None
-    for thread in (import_compiler_meanwhile(train, 2), import_compiler_meanwhile(replace(train, compile=True), 1)):
-        assert thread is not None
-        thread.join()
-    assert imported == ["torch._dynamo"] * 2

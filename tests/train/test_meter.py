@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from raysl.runs.follow import ProgressView
 from raysl.train.meter import WARM_UP, Meter
+from raysl.train.progress import ProgressView
 
 
 @pytest.fixture
