@@ -34,7 +34,7 @@ _HOME = {
     "pretrain": "raysl.pretraining",
     "load_backbone": "raysl.checkpoint.backbone",
     "load_history": "raysl.runs.history",
-    "list_runs": "raysl.runs.overview",
+    "list_runs": "raysl.leaderboard.run_list",
     "extract": "raysl.benchmarks.features.extraction",
     "ingest": "raysl.data.ingest.on_ray",
     "benchmark": "raysl.benchmarks.suite.evaluate",
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from raysl.checkpoint.backbone import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
     from raysl.data.ingest.on_ray import ingest as ingest
+    from raysl.leaderboard.run_list import list_runs as list_runs
     from raysl.predictor import Predictor as Predictor
     from raysl.pretraining import pretrain as pretrain
     from raysl.runs.history import load_history as load_history
-    from raysl.runs.overview import list_runs as list_runs
     from raysl.sweeps.run import sweep as sweep
     from raysl.train.process import setup as setup
     from raysl.train.views import views as views

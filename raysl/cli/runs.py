@@ -11,7 +11,7 @@ from raysl.cli.arguments import DEFAULT_STORAGE, set_up, show_json
 from raysl.process.screen import duration
 
 if TYPE_CHECKING:
-    from raysl.runs.summary import RunSummary
+    from raysl.leaderboard.run_summary import RunSummary
 
 
 def run_runs(
@@ -55,8 +55,8 @@ def run_runs(
     """
     set_up(False)
     from raysl.errors import ConfigError
+    from raysl.leaderboard.run_list import as_row, check_keys, find_runs, value_of
     from raysl.report.contents import online_names
-    from raysl.runs.overview import as_row, check_keys, find_runs, value_of
 
     if best is not None and least is not None:
         raise ConfigError("--best and --least exclude each other; give one")
@@ -104,7 +104,7 @@ def _page(
 
 
 def _sorted(runs: list["RunSummary"], key: str, is_largest_first: bool) -> list["RunSummary"]:
-    from raysl.runs.overview import value_of
+    from raysl.leaderboard.run_list import value_of
 
     return sorted(runs, key=lambda run: value_of(run, key), reverse=is_largest_first)
 
@@ -115,8 +115,8 @@ def _is_number(value: Any) -> bool:
 
 def _table(runs: list["RunSummary"], columns: list[str]) -> list[str]:
     """Return the lines of the table, numbers to the right."""
+    from raysl.leaderboard.run_list import value_of
     from raysl.report.summary import aligned
-    from raysl.runs.overview import value_of
 
     has_datasets = len({run.dataset for run in runs}) > 1
     head = ["run", "state", "method", *(["dataset"] * has_datasets), "step", "epoch", "left", "changed", *columns]

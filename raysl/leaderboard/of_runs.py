@@ -10,12 +10,12 @@ from typing import Any
 
 from raysl.leaderboard.entry import Entry, Objective, Status, SweepFacts
 from raysl.leaderboard.leaderboard import MOST_POINTS, Leaderboard, thinned
+from raysl.leaderboard.logged import Logged
 from raysl.leaderboard.page.page import page
+from raysl.leaderboard.run_list import check_keys, find_runs, value_of
+from raysl.leaderboard.run_summary import RunSummary, State
 from raysl.report.contents import online_names
 from raysl.runs.folder import RunFolder
-from raysl.runs.logged import Logged
-from raysl.runs.overview import check_keys, find_runs, value_of
-from raysl.runs.summary import RunSummary, State
 from raysl.storage.folder import Folder, absolute
 from raysl.storage.reads import REMOTE_READS
 from raysl.train.callbacks.logs import split_metrics

@@ -14,9 +14,9 @@ from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
+from raysl.leaderboard.logged import Logged
 from raysl.redact import redact_uri
 from raysl.report.stored import plain as jsonable
-from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import check_types, kinds_of, read_record
 from raysl.sweeps.judging import Course, Verdict

@@ -10,12 +10,12 @@ from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
 from raysl.config.schema import RunConfig
 from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError, log
+from raysl.leaderboard.logged import Logged
 from raysl.pretraining import Result, pretrain
 from raysl.process.code_errors import explaining_code
 from raysl.report.contents import Score
 from raysl.runs.costs import Costs, counting_costs
 from raysl.runs.folder import RunFolder
-from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_record
 from raysl.sweeps.record import Note, measures_of

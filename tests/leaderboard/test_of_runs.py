@@ -23,7 +23,7 @@ from raysl.leaderboard.serve import RunsServer
 from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.owner import own_folder
-from tests.runs.test_overview import make_run
+from tests.leaderboard.test_run_list import make_run
 
 
 def with_seed(run: Path, seed: int) -> Path:

@@ -18,11 +18,11 @@ from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import RunFailed, Stopped
 from raysl.leaderboard.of_runs import RunsPage
+from raysl.leaderboard.run_list import find_runs, list_runs, value_of
 from raysl.plan.setup import Setup
 from raysl.pretraining import _facts
 from raysl.runs.costs import COSTS_FILE, CostCounter, Costs, counting_costs
 from raysl.runs.folder import RunFolder
-from raysl.runs.overview import find_runs, list_runs, value_of
 from raysl.runs.run import training
 from raysl.storage.folder import Folder
 from raysl.sweeps import run_trial

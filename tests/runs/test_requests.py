@@ -15,12 +15,12 @@ import pytest
 from raysl.checkpoint.files import newest_whole, seal
 from raysl.config.dump import dump
 from raysl.config.load import load_config
+from raysl.leaderboard.run_list import find_runs
+from raysl.leaderboard.run_summary import RunSummary
 from raysl.plan.plan import TrainPlan
 from raysl.process.waiting import Waiting
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import _Follower
-from raysl.runs.overview import find_runs
-from raysl.runs.summary import RunSummary
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, note_event
 from raysl.train.store import RemoteStore

@@ -11,7 +11,7 @@ from raysl.config.load import load_config
 from raysl.errors import RunFailed
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import MOST_POINTS
-from raysl.runs.logged import Logged
+from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder
 from raysl.sweeps import run_trial
 from raysl.sweeps.entries import make_entry

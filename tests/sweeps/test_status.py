@@ -9,8 +9,8 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
+from raysl.leaderboard.logged import Logged
 from raysl.runs.folder import RunFolder
-from raysl.runs.logged import Logged
 from raysl.storage.folder import Folder
 from raysl.sweeps import estimate
 from raysl.sweeps.estimate import mean_seconds

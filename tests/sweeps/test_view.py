@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from raysl.config.load import load_config
+from raysl.leaderboard.logged import Logged
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_nodes
-from raysl.runs.logged import Logged
 from raysl.sweeps import view
 from raysl.sweeps.estimate import whole_seconds
 from raysl.sweeps.judging import Verdict

@@ -12,9 +12,9 @@ from pyarrow import fs
 from raysl.checkpoint.files import META_FILE, SETTINGS_FILE
 from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError, did_you_mean
+from raysl.leaderboard.run_summary import RunSummary, summarise
 from raysl.report.contents import is_beside
 from raysl.runs.folder import RunFolder
-from raysl.runs.summary import RunSummary, summarise
 from raysl.storage.folder import Folder, absolute, storage_errors
 from raysl.storage.reads import REMOTE_READS
 

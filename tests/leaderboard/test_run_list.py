@@ -13,8 +13,8 @@ from raysl.cli import app
 from raysl.config.dump import dump
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.leaderboard.run_list import find_runs, list_runs
 from raysl.runs.folder import RunFolder
-from raysl.runs.overview import find_runs, list_runs
 from raysl.runs.stopping import noting_end
 from raysl.storage.owner import own_folder
 from raysl.train.files import event_line
