@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import ray
 
 from raysl.cluster.connection import connect
-from raysl.cluster.tasks import over_numbers
+from raysl.cluster.tasks import fetch_once, raising_as_there
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import instance
 from raysl.config.schema import DataConfig
@@ -14,11 +17,14 @@ from raysl.data.ingest.ingest import Ingested, ingest_source
 from raysl.data.ingest.shard import Layout
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
+from raysl.process.code_errors import explaining_code
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 T = TypeVar("T")
+MOST_TASKS = 1000
+"""Tasks that run or wait for a CPU at a time."""
 
 
 def ingest(
@@ -76,7 +82,7 @@ def on_ray(
     """Work on parts as tasks of one CPU each, on all CPUs that the cluster has or adds."""
     connect()
     wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
-    return over_numbers(_PartWork(work, splits, parts), range(len(parts)))
+    return _over_numbers(_PartWork(work, splits, parts), range(len(parts)))
 
 
 @dataclass(frozen=True)
@@ -88,3 +94,37 @@ class _PartWork(Generic[T]):
     def __call__(self, number: int) -> T:
         part = self.parts[number]
         return self.work(self.splits[part.split], part)
+
+
+def _over_numbers(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T]:
+    """Yield what `work` returns for each number, in any order; each call is a task of one CPU.
+
+    Ray repeats the task of a lost node elsewhere. What plain tasks return is small, and an execution of Ray Data would
+    take some seconds to start.
+
+    Raises:
+        ConfigError, RunFailed: raised by `work`, or for code of the user that fails in it.
+    """
+    task, reference = ray.remote(num_cpus=1)(_call), [ray.put(work)]
+    rest = iter(numbers)
+    submitted = [task.remote(reference, number) for number in islice(rest, MOST_TASKS)]
+    try:
+        while submitted:
+            (done,), submitted = ray.wait(submitted)
+            with raising_as_there():
+                result = ray.get(done)
+            submitted += [task.remote(reference, number) for number in islice(rest, 1)]
+            yield result
+    finally:
+        for each in submitted:
+            ray.cancel(each)
+
+
+@explaining_code(of_users=True)
+def _call(work: list[Any], number: int) -> Any:
+    """Call a function for a number.
+
+    Args:
+        work: reference to the function, in a list, so that a process fetches it once.
+    """
+    return fetch_once(work[0])(number)
