@@ -33,7 +33,7 @@ _HOME = {
     "load_config": "raysl.config.load",
     "pretrain": "raysl.pretraining",
     "load_backbone": "raysl.checkpoint.backbone",
-    "load_history": "raysl.runs.history",
+    "load_history": "raysl.train.history",
     "list_runs": "raysl.leaderboard.run_list",
     "extract": "raysl.benchmarks.features.extraction",
     "ingest": "raysl.data.ingest.on_ray",
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from raysl.leaderboard.run_list import list_runs as list_runs
     from raysl.predictor import Predictor as Predictor
     from raysl.pretraining import pretrain as pretrain
-    from raysl.runs.history import load_history as load_history
     from raysl.sweeps.run import sweep as sweep
+    from raysl.train.history import load_history as load_history
     from raysl.train.process import setup as setup
     from raysl.train.views import views as views
     from raysl.weights.convert import convert as convert

@@ -13,6 +13,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 from typing_extensions import override
 
 from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
+from raysl.checkpoint.lineage import read_parents
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
 from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
@@ -21,15 +22,14 @@ from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
+from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError, log
 from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
-from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
-from raysl.runs.lineage import read_parents
 from raysl.schedule import Step
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as

@@ -14,6 +14,7 @@ import ray
 
 import raysl
 from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.lineage import read_parents
 from raysl.checkpoint.tensors import load_tensors
 from raysl.cluster import connection
 from raysl.cluster.connection import cluster_resources, share_cluster
@@ -27,14 +28,13 @@ from raysl.methods.method import StepOutput
 from raysl.pretraining import Result
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.runs.history import frame
-from raysl.runs.lineage import read_parents
 from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.files import note_event
+from raysl.train.history import frame
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.tune import Pointer, RunTrainable, flatten_space, trainable

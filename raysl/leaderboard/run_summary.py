@@ -7,15 +7,15 @@ import yaml
 
 from raysl.checkpoint.files import META_FILE, PREFIX, SETTINGS_FILE
 from raysl.config.load import stored_tree
+from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError
 from raysl.redact import redact
-from raysl.runs.costs import COSTS_FILE, Costs
-from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Version
 from raysl.storage.owner import is_at_work
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.logs import split_metrics
+from raysl.train.costs import COSTS_FILE, Costs
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
 from raysl.user_files import short_name
 

@@ -13,10 +13,11 @@ from raysl.checkpoint.weights import read_weights
 from raysl.components import Classes
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
+from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, log
 from raysl.process.temporary import temporary_folder
 from raysl.process.waiting import enter
-from raysl.runs.dataset_note import DatasetNote, claim_dataset
+from raysl.runs.claim_dataset import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import absolute, outlast
 from raysl.train.prepare import Prepared

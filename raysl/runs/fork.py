@@ -26,6 +26,7 @@ from raysl.checkpoint.files import (
     upload,
     verify,
 )
+from raysl.checkpoint.lineage import Parent, read_parents, write_parents
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.checkpoint.weights import misfits
 from raysl.config.arguments import run_config
@@ -34,15 +35,15 @@ from raysl.config.dump import dump
 from raysl.config.load import stored_tree
 from raysl.config.schema import OptimConfig, RunConfig
 from raysl.data.batch import DataInfo
+from raysl.data.dataset_note import DatasetNote
 from raysl.data.order import epoch_length
 from raysl.errors import ConfigError, log
 from raysl.optim.build import build_optimizer
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri
-from raysl.runs.dataset_note import DatasetNote, claim_dataset
+from raysl.runs.claim_dataset import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
-from raysl.runs.lineage import Parent, read_parents, write_parents
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics

@@ -25,12 +25,10 @@ from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
-from raysl.runs.costs import CostCounter, counting_costs
 from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.failures import FailureNotes
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
-from raysl.runs.history import frame
 from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
 from raysl.runs.outcome import Outcome
@@ -43,7 +41,9 @@ from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.costs import CostCounter, counting_costs
 from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
+from raysl.train.history import frame
 from raysl.train.prepare import Measure, Prepared, continued, prepare
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from functools import partial
 
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
+from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, StorageError, log
 from raysl.process.screen import counted
-from raysl.runs.dataset_note import DatasetNote
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.record import Record
 from raysl.sweeps.trial import Trial

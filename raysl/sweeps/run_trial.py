@@ -14,13 +14,13 @@ from raysl.leaderboard.logged import Logged
 from raysl.pretraining import Result, pretrain
 from raysl.process.code_errors import explaining_code
 from raysl.report.contents import Score
-from raysl.runs.costs import Costs, counting_costs
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_record
 from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
+from raysl.train.costs import Costs, counting_costs
 from raysl.train.files import METRICS_FILE
 
 

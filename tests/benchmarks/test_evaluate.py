@@ -14,8 +14,8 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
 from raysl.pretraining import pretrain
-from raysl.runs.costs import Costs
 from raysl.runs.folder import RunFolder
+from raysl.train.costs import Costs
 from raysl.train.state import TrainState
 from tests.benchmarks.test_fitting import folder_of
 from tests.data.samples import png

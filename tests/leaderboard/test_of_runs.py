@@ -16,11 +16,11 @@ from raysl.benchmarks.suite.protocols import stored_protocols
 from raysl.cli import app
 from raysl.config.dump import dump
 from raysl.config.load import load_config
+from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.of_runs import RunsPage
 from raysl.leaderboard.serve import RunsServer
-from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.storage.owner import own_folder
 from tests.leaderboard.test_run_list import make_run

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.lineage import Parent, read_parents
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
@@ -18,7 +19,6 @@ from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
-from raysl.runs.lineage import Parent, read_parents
 from raysl.schedule import Step
 from raysl.storage.owner import OwnerTimes
 from raysl.train import LocalReporter, fit

@@ -26,12 +26,12 @@ from raysl.config.fields import find_group, list_settings
 from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.view_presets import PRESETS
+from raysl.data.dataset_note import DATASET_FILE
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 from raysl.runs.begin import begin
-from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
 from raysl.runs.worker import _callbacks
 from raysl.train.callbacks.online_probe import OnlineProbe

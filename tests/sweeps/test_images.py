@@ -10,9 +10,9 @@ import pytest
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
+from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.run import SweepRun

@@ -19,6 +19,7 @@ from raysl.benchmarks.features.thumbnails import decoded, thumbnails_of
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint.backbone import Checkpoint
+from raysl.checkpoint.lineage import read_parents
 from raysl.components import resolve
 from raysl.config.docs import describe
 from raysl.config.dump import plain, to_dict
@@ -30,7 +31,6 @@ from raysl.hashing import permutation
 from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
-from raysl.runs.lineage import read_parents
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import setup_of

@@ -27,8 +27,8 @@ from raysl.config.dump import plain
 from raysl.process.code_errors import explaining_code
 from raysl.process.node_files import forget_node_folders
 from raysl.redact import redact
-from raysl.runs.costs import counting_costs
 from raysl.storage.folder import Folder, outlast
+from raysl.train.costs import counting_costs
 
 FORGET_S = 30.0
 """Seconds to wait until all nodes have deleted what their processes shared; a later command deletes the rest."""

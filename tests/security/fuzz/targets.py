@@ -18,9 +18,11 @@ from PIL import Image
 from raysl.benchmarks.suite.results import Results
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import Kept, newest_whole
+from raysl.checkpoint.lineage import read_parents
 from raysl.config.dump import dump
 from raysl.config.load import load_config, load_dumped
 from raysl.data.assignments import Assignments, read_assignments
+from raysl.data.dataset_note import DatasetNote
 from raysl.data.decode.decode import decode, image_size
 from raysl.data.decode.jpeg import read_header
 from raysl.data.ingest.ingest import ingest_source
@@ -36,18 +38,16 @@ from raysl.leaderboard.page.page import page as leaderboard_page
 from raysl.plan.setup import Setup
 from raysl.report.page import page as report_page
 from raysl.report.stored import parse_report_json, report_json
-from raysl.runs.costs import Costs
 from raysl.runs.cpus_note import claim_cpus
-from raysl.runs.dataset_note import DatasetNote
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
-from raysl.runs.history import load_history
-from raysl.runs.lineage import read_parents
 from raysl.storage.folder import Folder
 from raysl.sweeps.load import load_sweep
 from raysl.sweeps.record import Note
 from raysl.train.callbacks.tracking import own_id
+from raysl.train.costs import Costs
 from raysl.train.files import parse_corrupt, parse_startup
+from raysl.train.history import load_history
 from raysl.train.state import TrainState
 from raysl.tune import POINTER_FILE, Pointer
 from tests.data.samples import png

@@ -21,7 +21,6 @@ from raysl.leaderboard.of_runs import RunsPage
 from raysl.leaderboard.run_list import find_runs, list_runs, value_of
 from raysl.plan.setup import Setup
 from raysl.pretraining import _facts
-from raysl.runs.costs import COSTS_FILE, CostCounter, Costs, counting_costs
 from raysl.runs.folder import RunFolder
 from raysl.runs.run import training
 from raysl.storage.folder import Folder
@@ -29,6 +28,7 @@ from raysl.sweeps import run_trial
 from raysl.sweeps.entries import make_entry
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.trial import Trial
+from raysl.train.costs import COSTS_FILE, CostCounter, Costs, counting_costs
 from raysl.train.state import TrainState
 from tests.runs.runs import SMALL
 
@@ -45,7 +45,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("raysl.runs.costs.time", clock)
+    monkeypatch.setattr("raysl.train.costs.time", clock)
     return clock
 
 

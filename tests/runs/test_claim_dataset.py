@@ -9,9 +9,10 @@ import pytest
 from raysl.checkpoint.files import checkpoint_name, checkpoint_names
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
+from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
-from raysl.runs.dataset_note import DatasetNote, claim_dataset
+from raysl.runs.claim_dataset import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState
 

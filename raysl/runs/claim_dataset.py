@@ -7,8 +7,7 @@ again, as by a copy, cause a warning. Facts that one of both notes lacks are not
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from raysl.checkpoint.files import (
@@ -24,66 +23,13 @@ from raysl.checkpoint.files import (
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
-from raysl.data.source import Split
+from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
-from raysl.storage.folder import Folder
-from raysl.storage.records import read_as
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
-
-DATASET_FILE = "dataset.json"
-
-
-@dataclass(frozen=True)
-class DatasetNote:
-    """The facts that identify the training images of a run.
-
-    Args:
-        num_classes: number of classes of their labels; 0 without labels.
-        epoch_len: global batches in an epoch.
-        content: see `Split.content`.
-        written: see `Split.written`.
-    """
-
-    fingerprint: str
-    num_samples: int
-    num_classes: int
-    epoch_len: int
-    content: Mapping[str, str] = field(default_factory=dict)
-    written: str = ""
-
-    @classmethod
-    def of(cls, train: Split, epoch_len: int) -> "DatasetNote":
-        """Return the note of a split."""
-        content, written = dict(train.content()), train.written(ask=False)
-        return cls(train.fingerprint, train.num_samples, len(train.classes), epoch_len, content, written)
-
-    @classmethod
-    def read(cls, folder: Folder) -> "DatasetNote | None":
-        """Return the note in a run's folder, or None."""
-        content = folder.read_if_there(DATASET_FILE)
-        if not content:
-            return None
-        return read_as(cls, content, folder.uri_of(DATASET_FILE))
-
-    def changes(self, before: "DatasetNote") -> list[str]:
-        """Return a line for each difference from an earlier note."""
-        names = {"num_samples": "training images", "num_classes": "classes", "epoch_len": "steps in an epoch"}
-        old, new = asdict(before), asdict(self)
-        lines = [f"{words}: {old[name]:,} -> {new[name]:,}" for name, words in names.items() if old[name] != new[name]]
-        if self.fingerprint != before.fingerprint and not lines:
-            lines.append("as many training images as before, but others (names, sizes or order)")
-        others = [what for what in self.content if self.content[what] != before.content.get(what, self.content[what])]
-        if others and not lines:
-            lines.append(f"as many training images as before, but other {' and '.join(others)}")
-        return lines
-
-    def is_rewritten_since(self, before: "DatasetNote") -> bool:
-        """Whether files have other times of writing than in an earlier note."""
-        return bool(self.written and before.written) and self.written != before.written
 
 
 def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint) -> NewestCheckpoint:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError
-from raysl.runs.folder import RunFolder
 from raysl.storage.addresses import absolute
+from raysl.storage.folder import Folder
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 
@@ -31,7 +31,7 @@ def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
     Raises:
         ConfigError: if no run has logged anything there, or the storage cannot be read.
     """
-    folder = RunFolder(absolute(text_or_path(run, "run", "runs/quickstart")))
+    folder = Folder(absolute(text_or_path(run, "run", "runs/quickstart")))
     lines = parse_metrics(folder.read_if_there(METRICS_FILE), folder.uri_of(METRICS_FILE))
     if not lines:
         raise ConfigError(f"nothing has been logged in {folder.uri!r}; give the folder of a run that has made a step")

@@ -8,8 +8,8 @@ import pytest
 
 import raysl
 from raysl.errors import ConfigError
-from raysl.runs.history import frame
 from raysl.train.callbacks.logs import MetricsLog
+from raysl.train.history import frame
 from tests.train.callbacks.own import Logs, train
 
 
