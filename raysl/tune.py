@@ -15,7 +15,6 @@ from typing_extensions import override
 from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
 from raysl.checkpoint.lineage import read_parents
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
-from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
 from raysl.cluster.sent_files import receive_files
 from raysl.cluster.settings import use_settings
@@ -33,6 +32,7 @@ from raysl.runs.fork import fork
 from raysl.schedule import Step
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
+from raysl.sweeps.credentials import keep_credentials_out
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams

@@ -91,7 +91,8 @@ def kill_node(process: subprocess.Popen[bytes]) -> None:
 def client_environment() -> dict[str, str]:
     """Of a process that talks to such a cluster: its token, and `python` as the one that runs here."""
     make_token()
-    kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    left_out = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")  # with the second a head refuses other nodes
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"  # a job says `python`
     return {**kept, "RAY_AUTH_MODE": "token", "PATH": path}
 

@@ -5,18 +5,17 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
-import ray._private.services
-import ray._raylet
 from ray.exceptions import AuthenticationError, RaySystemError, RpcError
 
+from raysl.cluster.private import try_cluster
 from raysl.errors import ConfigError
 
 ANSWER_S = 10.0
 """Seconds in which a cluster must accept a connection."""
-
-_core: Any = ray._raylet  # its stub leaves out most names
+TOKEN = Path.home() / ".ray" / "auth_token"
+"""File in which Ray keeps this user's token."""
 _HOST_AND_PORT = re.compile(r"(\[[^\[\]]+\]|[^\[\]:/\s]+):(\d{1,5})")
 _OTHERS = "set the address of another one, or unset RAY_ADDRESS for a private one on this machine"
 
@@ -42,23 +41,25 @@ def prepare(address: str) -> None:
             process does not have.
     """
     check_address(address)
-    target = _running_cluster() if address == "auto" else address
-    host, _, port = target.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-    except OSError as error:
-        raise ConfigError(f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, {_OTHERS}") from error
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        except OSError as error:
+            raise ConfigError(
+                f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, {_OTHERS}"
+            ) from error
     mode = os.environ.get("RAY_AUTH_MODE")
-    if mode == "token" and (reason := _why_no_token()):
+    if mode == "token" and (reason := why_no_token()):
         raise ConfigError(
             f"RAY_AUTH_MODE=token needs a token and {reason}: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH as on the head "
             f"of {address}, or unset RAY_AUTH_MODE if that cluster has no tokens"
         )
-    if _accepts(target, address):
+    if _accepts(address):
         return
-    if mode is None and not _why_no_token():
+    if mode is None and not why_no_token():
         os.environ["RAY_AUTH_MODE"] = "token"
-        if _accepts(target, address):
+        if _accepts(address):
             return
         del os.environ["RAY_AUTH_MODE"]
     raise ConfigError(
@@ -67,33 +68,29 @@ def prepare(address: str) -> None:
     )
 
 
-def _why_no_token() -> str:
+def why_no_token() -> str:
     """Return why Ray finds no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token; empty if it does."""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     try:
-        is_there = _core.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
-    except AuthenticationError:
-        return f"RAY_AUTH_TOKEN_PATH={os.environ.get('RAY_AUTH_TOKEN_PATH', '')} holds none"
-    return "" if is_there else "there is none"
+        is_there = os.environ.get("RAY_AUTH_TOKEN") or Path(path or TOKEN).read_text().strip()
+    except OSError:
+        is_there = ""
+    if is_there:
+        return ""
+    return f"RAY_AUTH_TOKEN_PATH={path} holds none" if path else "there is none"
 
 
-def _running_cluster() -> str:
-    try:
-        found = ray._private.services.canonicalize_bootstrap_address("auto")
-    except ConnectionError:
-        found = None
-    if found is None:
-        raise ConfigError(f"no Ray cluster runs on this machine, as RAY_ADDRESS=auto wants it; start it, {_OTHERS}")
-    return str(found)
-
-
-def _accepts(target: str, address: str) -> bool:
-    """Return whether a cluster accepts this process as RAY_AUTH_MODE is set now."""
-    _core.Config.initialize("")  # Ray has read RAY_AUTH_MODE on import
+def _accepts(address: str) -> bool:
+    """Return whether a cluster accepts this process as RAY_AUTH_MODE is set now, or that cannot be asked."""
     with _quiet():
         try:
-            _core.GcsClient(address=target)
+            try_cluster(address)
         except AuthenticationError:
             return False
+        except ConnectionError as error:
+            raise ConfigError(
+                f"no Ray cluster runs on this machine, as RAY_ADDRESS=auto wants it; start it, {_OTHERS}"
+            ) from error
         except (RpcError, RaySystemError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ConfigError(

@@ -1,7 +1,7 @@
 """The autoscaler of the connected cluster: what it may add, and what it is adding.
 
-Ray 2.60 tells drivers neither. The limits are in the configuration that the autoscaler on the head node was started
-with, or in the RayCluster of Kubernetes, so they are read there.
+Ray does not tell drivers what may be added. That is in the configuration that the autoscaler on the head node was
+started with, or in the RayCluster of Kubernetes, so it is read there.
 """
 
 import json
@@ -12,45 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import ray._private.worker
 import yaml
-from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.experimental.internal_kv import _internal_kv_get
 
-from raysl.cluster.growth import Growth, NodeGroup, read_growth
+from raysl.cluster.growth import Growth, read_growth
 from raysl.cluster.head import on_head
+from raysl.cluster.private import kuberay_config
 from raysl.process.proc import PROC
 
 log = logging.getLogger("raysl")
 
 ANSWER_S = 10
-MOST = 10_000
-"""Nodes of a group without a limit."""
 _KUBERNETES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def read_autoscaler() -> Growth | None:
     """Return what the autoscaler of the connected cluster may add up to; None if that cannot be read."""
-    if (growth := _from_ray()) is not None:
-        return growth
     port = ray.get_runtime_context().gcs_address.rpartition(":")[2]
     return on_head(read_here, port)
-
-
-def _from_ray() -> Growth | None:
-    """Return what was reported to Ray itself, as hosted platforms do."""
-    config = ray._private.state.state.get_cluster_config()
-    if config is None or not config.node_group_configs:
-        return None
-    groups = (
-        # a negative number stands for no limit
-        NodeGroup(
-            group.resources.get("CPU", 0),
-            group.resources.get("GPU", 0),
-            group.max_count if group.max_count >= 0 else MOST,
-        )
-        for group in config.node_group_configs
-    )
-    return Growth(tuple(groups), origin="the cluster's configuration")
 
 
 def read_here(port: str) -> Growth | None:
@@ -86,15 +65,10 @@ def _from_kubernetes() -> Growth | None:
     if not name or not (_KUBERNETES / "namespace").is_file():
         return None
     from jsonschema import ValidationError  # type: ignore[import-untyped]
-    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
-    from ray.autoscaler._private.kuberay.node_provider import KubernetesHttpApiClient
 
     try:
-        client = KubernetesHttpApiClient(namespace=(_KUBERNETES / "namespace").read_text().strip())
-        cluster = client.get(f"rayclusters/{name}")
-        if not cluster["spec"].get("enableInTreeAutoscaling"):
-            return None
-        return read_growth(_derive_autoscaling_config_from_ray_cr(cluster), f"the RayCluster {name}")
+        config = kuberay_config((_KUBERNETES / "namespace").read_text().strip(), name)
+        return None if config is None else read_growth(config, f"the RayCluster {name}")
     except (OSError, KeyError, ValueError, ValidationError) as error:
         # no right to read it, or no answer: settings say the same
         log.debug("the RayCluster %s cannot be read: %s", name, error)
@@ -108,28 +82,21 @@ class Activity:
     Args:
         is_adding: whether nodes are on their way.
         problem: why a node could not be started; empty if there is none.
-        is_infeasible: whether it says that no nodes of it can hold what is asked for.
     """
 
     is_adding: bool = False
     problem: str = ""
-    is_infeasible: bool = False
 
 
 def read_activity() -> Activity:
     """Return what the autoscaler of the connected cluster is doing now."""
-    client = ray._private.worker.global_worker.gcs_client
-    reply = GetClusterStatusReply()
-    reply.ParseFromString(client.get_cluster_status(timeout_s=ANSWER_S))
-    state = reply.autoscaling_state
-    if state.autoscaler_state_version:  # version 2 of Ray's autoscaler, with `ray up` and KubeRay
-        problems = [failed.reason for failed in state.failed_instance_requests if failed.reason]
-        return Activity(
-            bool(state.pending_instance_requests or state.pending_instances),
-            _first_line(problems[-1]) if problems else "",
-            bool(state.infeasible_gang_resource_requests or state.infeasible_resource_requests),
-        )
-    status: dict[str, Any] = json.loads(client.internal_kv_get(b"__autoscaling_status", None, ANSWER_S) or b"{}")
+    from ray.autoscaler.v2.sdk import get_cluster_status  # takes a while
+
+    now = get_cluster_status(ray.get_runtime_context().gcs_address, ANSWER_S)
+    if now.stats.autoscaler_version != "0":  # version 2 of Ray's autoscaler, with `ray up` and KubeRay
+        problems = [failed.details for failed in now.failed_launches if failed.details]
+        return Activity(bool(now.pending_launches or now.pending_nodes), _first_line(problems[-1]) if problems else "")
+    status: dict[str, Any] = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
     report = status.get("autoscaler_report") or {}
     failed = (report.get("node_availability_summary") or {}).get("node_availabilities") or {}
     problems = [

@@ -3,23 +3,19 @@
 import logging
 import os
 import re
-import signal
-import sys
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from typing import Any
 
 import ray
-import ray._private.services
-import ray._private.utils
-import ray._private.worker
 
-from raysl.cluster.attaching import prepare
+from raysl.cluster.at_work import note_submission
+from raysl.cluster.attaching import TOKEN, prepare, why_no_token
 from raysl.cluster.autoscaler import read_autoscaler
-from raysl.cluster.controllers import note_submission
 from raysl.cluster.growth import Growth, NodeGroup
-from raysl.cluster.private import keep_token_private, looking_often, on_loopback, starting_less
+from raysl.cluster.private import show_by, starting_fast
 from raysl.cluster.resources import Resources
 from raysl.cluster.sent_files import send_files
 from raysl.cluster.settings import cluster_settings
@@ -40,7 +36,7 @@ _ATTACHED_SETTINGS = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # an actor on the head lists runs and workers in the dashboard
 }
 _PRIVATE_SETTINGS = {
-    "RAY_prestart_worker_first_driver": "1",  # so many as `starting_less` says
+    "RAY_prestart_worker_first_driver": "1",  # so many as `starting_fast` says
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
     "RAY_DATA_USAGE_DISABLED": "1",  # one process less; without a dashboard nobody sends what it collects
 }
@@ -68,23 +64,24 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
     level = logging.INFO if is_verbose else logging.ERROR
-    ray._private.worker.print_to_stdstream = _print if is_verbose else _print_less
+    show_by(_show if is_verbose else _show_less)
     if address := os.environ.get("RAY_ADDRESS"):
         prepare(address)
         for name, value in _ATTACHED_SETTINGS.items():
             os.environ.setdefault(name, value)
-        with _keep_signal_handler(), _explain_failures(f"cannot attach to the cluster at {address}"):
+        with _explain_failures(f"cannot attach to the cluster at {address}"):
             ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _job_variables()})
         note_submission()
     else:
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
-        start = looking_often if with_state else starting_less
-        with _keep_signal_handler(), _start_in_new_sessions(), _explain_failures(), on_loopback(), start(is_needed):
-            keep_token_private()
+        _keep_token_private()
+        with _explain_failures(), starting_fast(is_needed, with_state):
             ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
-        global _private_node, _inherited
-        _private_node, _inherited = ray._private.worker.global_worker.node, dict(os.environ)
+        global _private_address, _inherited
+        _private_address, _inherited = ray.get_runtime_context().gcs_address, dict(os.environ)
+        if not ip_address(ray.util.get_node_ip_address()).is_loopback:
+            log.warning("this private cluster listens on all addresses of the machine; import raysl before ray")
     install_handlers()  # Ray's core has replaced ours for SIGTERM
     send_files()
 
@@ -112,7 +109,21 @@ def _job_variables() -> dict[str, str]:
     return {name: value for name, value in {**_SETTINGS, **waits}.items() if name not in job.get("env_vars", {})}
 
 
-_private_node: Any = None  # of the cluster that `connect` has started
+def _keep_token_private() -> None:
+    """Let only this user read the token of its clusters; Ray writes it when the first one starts, readable by all."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    if why_no_token():
+        with suppress(OSError):  # another process does the same, or Ray says what is wrong
+            TOKEN.parent.mkdir(parents=True, exist_ok=True)
+            with open(TOKEN, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(secrets.token_hex(32))
+    with suppress(OSError):  # of another user, or given by a variable in place of a file
+        if TOKEN.stat().st_mode & 0o077:
+            TOKEN.chmod(0o600)
+
+
+_private_address = ""  # of the cluster that `connect` has started
 _inherited: dict[str, str] = {}  # environment of its processes
 
 
@@ -126,7 +137,7 @@ def disconnect() -> bool:
 
 def is_private() -> bool:
     """Return whether this process is connected to a private cluster that `connect` started, which never grows."""
-    return ray.is_initialized() and ray._private.worker.global_worker.node is _private_node
+    return bool(ray.is_initialized() and ray.get_runtime_context().gcs_address == _private_address)
 
 
 def not_inherited(variables: Mapping[str, str]) -> dict[str, str]:
@@ -139,7 +150,6 @@ def not_inherited(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if inherited.get(name) != value}
 
 
-_print = ray._private.worker.print_to_stdstream
 _NO_ACTION = re.compile(r"worker processes have been started|infeasible resource requests")
 _listeners: list[Callable[[str], None]] = []
 
@@ -154,7 +164,11 @@ def hearing(listen: Callable[[str], None]) -> Iterator[None]:
         _listeners.remove(listen)
 
 
-def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
+def _show(show: Callable[..., None], data: dict[str, Any], ignore_prefix: bool) -> None:
+    show(data, ignore_prefix)
+
+
+def _show_less(show: Callable[..., None], data: dict[str, Any], ignore_prefix: bool) -> None:
     """Show what Ray prints without notes that need no action, and a failure in one line."""
     text = "\n".join(data["lines"])
     for listen in list(_listeners):
@@ -166,35 +180,7 @@ def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
     if line := describe_message(text):
         log.warning(line)
     elif not _NO_ACTION.search(text):
-        _print(data, ignore_prefix)
-
-
-@contextmanager
-def _keep_signal_handler() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM, which Ray would replace by one that ends the process."""
-    setter = ray._private.utils.set_sigterm_handler
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        ray._private.utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        ray._private.utils.set_sigterm_handler = setter
-
-
-@contextmanager
-def _start_in_new_sessions() -> Iterator[None]:
-    """Start each process of Ray in a new session while inside.
-
-    Only on Linux, which ends them together with this process; elsewhere Ray finds them by their process group, so they
-    stay in it.
-    """
-    popen = ray._private.services.ConsolePopen
-    if ray._private.utils.detect_fate_sharing_support() and sys.platform != "win32":
-        ray._private.services.ConsolePopen = partial(popen, start_new_session=True)
-    try:
-        yield
-    finally:
-        ray._private.services.ConsolePopen = popen
+        show(data, ignore_prefix)
 
 
 _trials = 0

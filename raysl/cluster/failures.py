@@ -22,14 +22,6 @@ from ray.exceptions import (
     TaskPlacementGroupRemoved,
     WorkerCrashedError,
 )
-from ray.train.v2._internal.exceptions import (
-    UserExceptionWithTraceback,
-    WorkerGroupStartupFailedError,
-    WorkerGroupStartupTimeoutError,
-    WorkerHealthCheckFailedError,
-    WorkerHealthCheckTimeoutError,
-)
-from ray.train.v2.api.exceptions import ControllerError, PreemptionError
 
 from raysl.errors import ConfigError, RunFailed
 from raysl.process.screen import duration, named
@@ -90,24 +82,26 @@ def _name(ranks: list[int], workers: Mapping[int, Worker]) -> str:
 
 
 def _pattern(error: BaseException) -> str:
-    if isinstance(error, WorkerHealthCheckFailedError | RayActorError | SilentWorker | PreemptionError):
+    if isinstance(error, RayActorError | SilentWorker) or _is(error, "WorkerHealthCheckFailedError", "PreemptionError"):
         return "lost {}"
-    if isinstance(error, WorkerHealthCheckTimeoutError | HungWorker):
+    if isinstance(error, HungWorker) or _is(error, "WorkerHealthCheckTimeoutError"):
         return "{} hung"
     return "the data of {} failed" if isinstance(error, RayError) else "{} failed"
 
 
+def _is(error: BaseException, *names: str) -> bool:
+    """Whether an error is of one of these classes of Ray Train, most of which have no public name."""
+    return type(error).__name__ in names and type(error).__module__.startswith("ray.train")
+
+
 def reason(error: BaseException) -> str:
     """Return why something failed or was lost: one line without addresses of pages and without a traceback."""
-    if isinstance(error, WorkerHealthCheckFailedError):
-        return reason(error.health_check_failure)
-    if isinstance(error, ControllerError):
-        return reason(error.controller_failure)
-    if isinstance(error, UserExceptionWithTraceback):
-        return reason(error._base_exc)
+    for name in _CAUSES:
+        if isinstance(cause := getattr(error, name, None), BaseException):
+            return reason(cause)
     if isinstance(error, RayTaskError):
         return reason(error.cause) if isinstance(error.cause, BaseException) else _last_line(str(error))
-    if isinstance(error, WorkerGroupStartupFailedError) and error.__cause__ is not None:
+    if _is(error, "WorkerGroupStartupFailedError") and error.__cause__ is not None:
         return f"a worker did not start: {reason(error.__cause__)}"
     text = _RETRIES.sub("", str(error))
     if isinstance(error, HungWorker | SilentWorker):
@@ -116,7 +110,7 @@ def reason(error: BaseException) -> str:
         return text.splitlines()[0]  # Ray may add lines
     if memory := out_of_memory(text):
         return memory
-    if isinstance(error, WorkerHealthCheckTimeoutError):
+    if _is(error, "WorkerHealthCheckTimeoutError"):
         waited = re.search(r"hanging for ([\d.]+) seconds", text)
         return f"it has not answered{f' for {duration(float(waited[1]))}' if waited else ''}"
     if isinstance(error, ActorDiedError | NodeDiedError | WorkerCrashedError | OwnerDiedError):
@@ -124,15 +118,20 @@ def reason(error: BaseException) -> str:
     for kinds, words in _WORDS.items():
         if isinstance(error, kinds):
             return words
+    if _is(error, "PreemptionError"):
+        return "its node is taken back by the cloud"
+    if _is(error, "WorkerGroupStartupTimeoutError"):
+        return "no room for all workers was free in time"
     return _short(f"{type(error).__name__}: {text.strip()}" if text.strip() else type(error).__name__)
 
 
 _RETRIES = re.compile(r"(\n|\\n)Failed to .*? attempts \(total backoff.*transient\.", re.DOTALL)
 """Text that Ray Data appends to the message of any exception in a function of a dataset."""
 
+_CAUSES = ("health_check_failure", "controller_failure", "_base_exc")
+"""Attributes in which errors of Ray Train hold the error that they are about."""
+
 _WORDS: dict[tuple[type[BaseException], ...], str] = {
-    (PreemptionError,): "its node is taken back by the cloud",
-    (WorkerGroupStartupTimeoutError,): "no room for all workers was free in time",
     (ObjectStoreFullError,): "Ray's object store is full; lower data.buffer_gb, or give the nodes a larger one",
     (OutOfDiskError,): "the disk that Ray's object store spills to is full",
     (ObjectLostError,): "a batch of images was lost with the process or the node that held it",

@@ -41,25 +41,16 @@ def keep_actors_on_head() -> None:
 
     Ray starts each on the node that needs it first, and Ray's autoscaler never gives back a node with an actor.
     """
-    if not _have_started():
-        on_head(_start_actors)
+    running = ray.util.list_named_actors(all_namespaces=True)
+    if all(actor["name"] != _STATISTICS for actor in running):
+        on_head(_read_row)
 
 
-def _have_started() -> bool:
-    from ray.data._internal.stats import STATS_ACTOR_NAME, STATS_ACTOR_NAMESPACE
-
-    try:
-        ray.get_actor(STATS_ACTOR_NAME, namespace=STATS_ACTOR_NAMESPACE)
-    except ValueError:
-        return False
-    return True
+_STATISTICS = "datasets_stats_actor"  # one of them
 
 
-def _start_actors() -> None:
-    from ray.data._internal.cluster_autoscaler import get_or_create_autoscaling_coordinator
-    from ray.data._internal.stats import get_or_create_stats_actor
-    from ray.data._internal.usage.actor import get_or_create_usage_collection_actor
+def _read_row() -> None:
+    """Execute a dataset that needs no task, for which Ray Data starts its actors on this node."""
+    from raysl.cluster.numbered_parts import blocks, numbered  # Ray Data, which not all drivers need
 
-    get_or_create_stats_actor()
-    get_or_create_usage_collection_actor()
-    get_or_create_autoscaling_coordinator()
+    list(blocks(numbered([0])))

@@ -1,151 +1,127 @@
-"""Private parts of Ray: starting a cluster with the processes that training needs, how long Ray waits, what it logs."""
+"""The private parts of Ray that raysl uses, each to be faster or quieter or to say more.
 
-import importlib
+Without a part, in another version of Ray or by RAYSL_PLAIN_RAY=1, a function does nothing or returns None or False.
+"""
+
 import os
+import pkgutil
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
-import ray._private.node
-import ray._private.ray_constants
-import ray._private.services
-import ray._private.state
-from ray._private.authentication import authentication_token_setup as token_setup
-
-from raysl.redact import HIDDEN, redact_variables
-
 LOOK_EVERY_S = 0.02
-TASKS_EVERY_S = 0.02
 """Seconds between looks for a node that starts, and for data tasks that have ended."""
 AT_ONCE = 4
-"""Processes that a private cluster has ready, on more than one CPU: a run needs these for its controller, its workers,
-what hands them their datasets and what keeps them in step."""
+"""Processes that a private cluster has ready, on more than one CPU: a run needs so many beside its data tasks."""
+Changes = dict[str, Callable[[Any], Any]]
+_CLIENT, _PRINT = "_raylet.GcsClient", "_private.worker.print_to_stdstream"
+_DATA_WAIT = "data._internal.execution.streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"
+_START = "_private.services.start_ray_process"
 _PRESTART = "--num_prestart_python_workers="
 
 
-class NotNeeded(Exception):
-    """A cluster is not needed any more while it starts."""
+def lacking() -> list[str]:
+    """Return in words what this process goes without."""
+    parts = {"fast start": _START, "quiet output": _PRINT, "check of tokens": _CLIENT, "quick data tasks": _DATA_WAIT}
+    return [words for words, name in parts.items() if _part(name) is None]
 
 
-def _always() -> bool:
-    return True
-
-
-@contextmanager
-def starting_less(is_needed: Callable[[], bool] = _always) -> Iterator[None]:
-    """Have `ray.init` start no more than a cluster of one node needs, while inside.
-
-    It leaves out the server of the dashboard, which Ray starts and waits for even where no dashboard is asked for, and
-    the monitor that would ask for more nodes. It has a few processes started for what will run, where Ray starts one a
-    CPU. It looks often for the node to be up; Ray looks after one, two and five seconds.
-
-    Args:
-        is_needed: whether to go on waiting for the node; if not, `ray.init` raises `NotNeeded`.
-    """
-    services, node = ray._private.services, ray._private.node.Node
-    start = services.start_ray_process
-
-    def start_with_few(command: list[str], *arguments: Any, **options: Any) -> Any:
-        few = f"{_PRESTART}{AT_ONCE if (os.cpu_count() or 1) > 1 else 0}"
-        words = [few if word.startswith(_PRESTART) else word for word in command]
-        return start(words, *arguments, **options)
-
-    with ExitStack() as stack:
-        stack.enter_context(_replaced(services, "start_api_server", lambda *_, **__: (None, None)))
-        stack.enter_context(_replaced(services, "start_ray_process", start_with_few))
-        stack.enter_context(_replaced(node, "start_monitor", lambda self: None))
-        stack.enter_context(looking_often(is_needed))
-        yield
-
-
-@contextmanager
-def looking_often(is_needed: Callable[[], bool] = _always) -> Iterator[None]:
-    """Have `ray.init` notice soon that its node is up, or that it is not needed, while inside."""
-    get_node = ray._private.services.get_node
-
-    def wait_and_get(gcs_address: str, node_id: str) -> Any:
-        _wait_for_node(gcs_address, node_id, is_needed)
-        return get_node(gcs_address, node_id)
-
-    with _replaced(ray._private.services, "get_node", wait_and_get):
-        yield
-
-
-@contextmanager
-def on_loopback() -> Iterator[None]:
-    """Have a cluster that is started inside listen on the loopback address only, as Ray does by itself on macOS.
-
-    Ray replaces a loopback address that it is given by that of the machine, and its servers then listen everywhere.
-    """
-    with _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
-        yield
-
-
-def keep_token_private() -> None:
-    """Let only this user read the token of its clusters; Ray writes it when the first one starts, readable by all."""
-    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
-        return
-    loader = token_setup.AuthenticationTokenLoader.instance()
-    if not loader.has_token(ignore_auth_mode=True):
-        before = os.umask(0o077)
-        try:
-            token_setup.generate_and_save_token()
-        finally:
-            os.umask(before)
-        loader.reset_cache()
-    path = Path.home() / ".ray" / "auth_token"
-    with suppress(OSError):  # of another user, or given by a variable in place of a file
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o600)
-
-
-def notice_finished_tasks() -> bool:
-    """Have Ray Data look for finished tasks of this process's datasets often; by itself it looks every 0.1 s.
-
-    Returns:
-        Whether this version of Ray has the setting.
-    """
+def _part(name: str) -> Any:
+    """Return a module of Ray or something in it; None where there is none, or none is wanted."""
     try:
-        executor = importlib.import_module("ray.data._internal.execution.streaming_executor_state")
-    except ImportError:
-        return False
-    name = "WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"
-    if not hasattr(executor, name):
-        return False
-    setattr(executor, name, TASKS_EVERY_S)
-    return True
+        return None if os.environ.get("RAYSL_PLAIN_RAY") == "1" else pkgutil.resolve_name(f"ray.{name}")
+    except (ImportError, AttributeError):
+        return None
 
 
-def keep_credentials_out() -> None:
-    """Have Ray Tune hand no credentials to the processes of trials, since Ray writes what it hands over into its logs.
-
-    Those processes have the credentials of their node, as training workers have.
-    """
-    from ray.tune.execution import class_cache
-
-    names = class_cache.ENV_VARS_TO_PROPAGATE
-    shown = redact_variables(dict.fromkeys(names, "value"))
-    names.difference_update(name for name, value in shown.items() if value == HIDDEN)
-
-
-def _wait_for_node(gcs_address: str, node_id: str, is_needed: Callable[[], bool], limit_s: float = 30.0) -> None:
-    """Wait until a node has registered; after the limit return all the same, and let Ray say what is wrong."""
-    state = ray._private.state.GlobalState()
-    state._initialize_global_state(ray._private.services._get_gcs_client_options(gcs_address))
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end and all(node["NodeID"] != node_id for node in state.node_table()):
-        if not is_needed():
-            raise NotNeeded
-        time.sleep(LOOK_EVERY_S)
+def _replace(name: str, change: Callable[[Any], Any]) -> Any:
+    """Replace a part, if it is there, by what `change` makes of it; return what it was."""
+    if (former := _part(name)) is not None:
+        owner, _, last = name.rpartition(".")
+        setattr(_part(owner), last, change(former))
+    return former
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    former = vars(owner)[name]
-    setattr(owner, name, value)
+def _changed(changes: Changes) -> Iterator[None]:
+    """Have parts replaced while inside."""
+    formers = {name: _replace(name, change) for name, change in changes.items()}
     try:
         yield
     finally:
-        setattr(owner, name, former)
+        for name, former in formers.items():
+            _replace(name, lambda _, former=former: former)  # type: ignore[misc]
+
+
+@contextmanager
+def starting_fast(is_needed: Callable[[], bool] = lambda: True, with_state: bool = False) -> Iterator[None]:
+    """Have `ray.init` start no more than a private cluster needs, and look often for its node, while inside.
+
+    It listens on the loopback address only, and on Linux gets no signals to the group of this process, which keeps its
+    handler of SIGTERM. Where it `is_needed` no more `ray.init` raises `InterruptedError`. The server of the dashboard,
+    for which Ray waits even where no dashboard is asked for, starts `with_state` alone.
+    """
+    few = f"{_PRESTART}{AT_ONCE if (os.cpu_count() or 1) > 1 else 0}"
+    changes: Changes = {"ray_constants.ENABLE_RAY_CLUSTER": lambda _: False}
+    changes["services.get_node"] = lambda get: partial(_wait_and_get, get, is_needed)
+    if sys.platform == "linux":  # elsewhere Ray finds its processes by their group, to end them
+        changes["services.ConsolePopen"] = lambda popen: partial(popen, start_new_session=True)
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        changes["utils.set_sigterm_handler"] = lambda _: lambda handler: None
+    if not with_state:
+        changes["services.start_api_server"] = lambda _: lambda *_, **__: (None, None)
+        changes["node.Node.start_monitor"] = lambda _: lambda self: None
+        changes["services.start_ray_process"] = lambda start: (
+            lambda words, *rest, **options: start(
+                [few if word.startswith(_PRESTART) else word for word in words], *rest, **options
+            )
+        )
+    with _changed({f"_private.{name}": change for name, change in changes.items()}):
+        yield
+
+
+def _wait_and_get(get: Callable[[str, str], Any], is_needed: Callable[[], bool], address: str, node: str) -> Any:
+    """Call `get`, which waits one, two and five seconds for a node, once that has registered or 30 s are over."""
+    with suppress(AttributeError, TypeError):  # other parts than these
+        client, end = _part(_CLIENT)(address=address), time.monotonic() + 30.0
+        while time.monotonic() < end and all(each.hex() != node for each in client.get_all_node_info()):
+            if not is_needed():
+                raise InterruptedError("it is not needed any more")
+            time.sleep(LOOK_EVERY_S)
+    return get(address, node)
+
+
+def show_by(show: Callable[[Callable[..., None], dict[str, Any], bool], None]) -> bool:
+    """Have `show` called, with Ray's function first, in its place where Ray prints; return whether that is possible."""
+    return _replace(_PRINT, lambda ray: partial(show, getattr(ray, "args", [ray])[0])) is not None
+
+
+def try_cluster(address: str) -> None:
+    """Connect to a cluster for a moment, by RAY_AUTH_MODE as it is now; raise Ray's error if that fails."""
+    find, settings = _part("_private.services.canonicalize_bootstrap_address"), _part("_raylet.Config")
+    if find is not None and settings is not None:
+        settings.initialize("")  # Ray has read the variable on import
+        _part(_CLIENT)(address=find(address))
+
+
+def notice_finished_tasks() -> None:
+    """Have Ray Data look often for finished tasks of this process's datasets; by itself it looks every 0.1 s."""
+    _replace(_DATA_WAIT, lambda _: LOOK_EVERY_S)
+
+
+def kuberay_config(namespace: str, name: str) -> Any:
+    """Return a RayCluster of Kubernetes as a configuration of Ray's autoscaler; None if it adds no nodes."""
+    if (client := _part("autoscaler._private.kuberay.node_provider.KubernetesHttpApiClient")) is None:
+        return None
+    cluster = client(namespace=namespace).get(f"rayclusters/{name}")
+    derive = _part("autoscaler._private.kuberay.autoscaling_config._derive_autoscaling_config_from_ray_cr")
+    return derive(cluster) if derive and cluster["spec"].get("enableInTreeAutoscaling") else None
+
+
+def aws_nodes() -> Any:
+    """Return Ray's class of nodes at AWS, for a cluster file that asks for one of raysl's, whatever is switched off."""
+    return pkgutil.resolve_name("ray.autoscaler._private.aws.node_provider.AWSNodeProvider")

@@ -2,15 +2,16 @@
 
     provider: {type: external, module: raysl.cluster.spot.SpotFirst, region: us-west-2}
 
-Ray 2.60 asks for a spot instance again and again while AWS has none, also where another group could do.
+Ray asks for a spot instance again and again while AWS has none, also where another group could do.
 """
 
 import logging
 from typing import Any
 
-from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from typing_extensions import override
+
+from raysl.cluster.private import aws_nodes
 
 _NO_SPOT = {
     "InsufficientInstanceCapacity",
@@ -23,7 +24,7 @@ _NO_SPOT = {
 _logger = logging.getLogger(__name__)
 
 
-class SpotFirst(AWSNodeProvider):
+class SpotFirst(aws_nodes()):  # type: ignore[misc]
     """AWS's nodes as Ray starts them, at the full price where a group asks for spot instances and AWS has none."""
 
     @override

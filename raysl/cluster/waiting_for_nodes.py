@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import ray
-import ray._private.worker
 from ray.exceptions import RayError, RpcError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from raysl.cluster.at_work import runs_at_work
 from raysl.cluster.autoscaler import Activity, read_activity
 from raysl.cluster.connection import is_private
-from raysl.cluster.controllers import runs_at_work, withdraw_requests_of_dead
 from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.resources import amount
 from raysl.cluster.settings import cluster_settings
@@ -41,15 +40,13 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str, need: str = "") -> Non
     Raises:
         RunFailed: if there is no room within `cluster.wait_minutes`.
     """
-    if is_private() or not bundles or ray._private.worker.global_worker.mode != ray.SCRIPT_MODE:
+    if is_private() or not bundles or ray.get_runtime_context().worker.mode != ray.SCRIPT_MODE:
         return
     keep_actors_on_head()
-    withdraw_requests_of_dead()
     group = placement_group([dict(bundle) for bundle in bundles])
     try:
         if not group.wait(SILENT_S):
             _wait(group, bundles, user, need)
-        withdraw_requests_of_dead()  # again: a run that was killed meanwhile may be what made the room
     finally:
         with suppress(RayError):
             remove_placement_group(group)
@@ -145,9 +142,7 @@ def describe_activity(activity: Activity) -> str:
     """
     if activity.problem:
         return f"the autoscaler could not add a node: {activity.problem}"
-    if activity.is_adding:
-        return "the autoscaler is adding nodes"
-    return "the autoscaler has no nodes that hold it" if activity.is_infeasible else ""
+    return "the autoscaler is adding nodes" if activity.is_adding else ""
 
 
 def growth_now() -> str:

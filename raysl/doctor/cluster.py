@@ -12,8 +12,8 @@ import ray.cloudpickle
 from ray.exceptions import RayError, RayTaskError, RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysl.cluster.at_work import runs_at_work
 from raysl.cluster.autoscaler import read_activity, read_autoscaler
-from raysl.cluster.controllers import runs_at_work
 from raysl.cluster.failures import reason
 from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.resources import amount

@@ -24,9 +24,9 @@ from ray.train.v2._internal.execution.failure_handling import FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy
 from ray.train.v2.api.exceptions import TrainingFailedError
 
+from raysl.cluster.at_work import at_work
 from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, disconnect, is_private, not_inherited
-from raysl.cluster.controllers import forget_controller, note_controller
 from raysl.cluster.failures import reason
 from raysl.cluster.names import ray_name
 from raysl.cluster.resources import WorkerShape
@@ -197,12 +197,11 @@ class Trainer(TorchTrainer):
         if variables := not_inherited(from_user):
             options["runtime_env"] = {"env_vars": variables}
         self.controller = ray.remote(**options)(TrainController).remote(settings, **arguments)
-        note_controller(self.request, self.controller._actor_id.hex(), self.run_name)
         end = self.controller.run.remote()
-        while not ray.wait([end], timeout=LOOK_EVERY_S)[0]:
-            self.look()
-        ray.get(end)
-        forget_controller(self.request)
+        with at_work(self.run_name):
+            while not ray.wait([end], timeout=LOOK_EVERY_S)[0]:
+                self.look()
+            ray.get(end)
         return ray.get(self.controller.get_result.remote())
 
     @property

@@ -21,12 +21,12 @@ from typing_extensions import override
 
 from raysl.cluster.connection import share_cluster
 from raysl.cluster.failures import reason
-from raysl.cluster.private import keep_credentials_out
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.cluster.sent_files import receive_files
 from raysl.errors import RunFailed, log
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact
+from raysl.sweeps.credentials import keep_credentials_out
 from raysl.sweeps.record import Record
 from raysl.sweeps.run_trial import measure_checkpoint, run_trial
 from raysl.sweeps.stage import Stage

@@ -5,12 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import ray
 
 from raysl.cluster import connection as cluster
-from raysl.cluster.connection import _print_less, connect, count_gpus, hearing
+from raysl.cluster.connection import _show_less, connect, count_gpus, hearing
 from raysl.cluster.resources import Resources
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
@@ -33,6 +34,10 @@ with handling_signals() as signals, signals.saving(lambda: True):
 """
 
 
+def _show(data: dict[str, Any], ignore_prefix: bool) -> None:
+    print(*data["lines"])
+
+
 @pytest.mark.cluster
 def test_a_signal_to_the_process_group_reaches_the_driver_and_not_ray() -> None:
     done = subprocess.run(
@@ -46,11 +51,11 @@ def test_a_signal_to_the_process_group_reaches_the_driver_and_not_ray() -> None:
 
 def test_what_the_raylet_says_of_its_worker_processes_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     many = "WARNING: 8 PYTHON worker processes have been started on node: ab with address: 10.0.0.1, which is"
-    _print_less({"lines": [many], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    _show_less(_show, {"lines": [many]}, ignore_prefix=False)
     infeasible = "There are tasks with infeasible resource requests that cannot be scheduled. See https://docs.ray.io"
-    _print_less({"lines": [infeasible], "pid": "raylet", "is_err": True}, ignore_prefix=False)
+    _show_less(_show, {"lines": [infeasible]}, ignore_prefix=False)
     assert capsys.readouterr() == ("", "")
-    _print_less({"lines": ["No space left for objects"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    _show_less(_show, {"lines": ["No space left for objects"]}, ignore_prefix=False)
     assert "No space left for objects" in capsys.readouterr().out
 
 
@@ -61,8 +66,8 @@ def test_what_ray_prints_is_heard_and_not_shown(
     lost = "A worker died or was killed while executing a task.\n Worker IP address: 10.0.0.2 Worker port: 7 "
     lost += "Worker PID: 12 Worker exit type: SYSTEM_ERROR Worker exit detail: The process receives a SIGTERM."
     with hearing(heard.append):
-        _print_less({"lines": ["No space left for objects"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
-    _print_less({"lines": lost.splitlines(), "pid": "raylet", "is_err": False}, ignore_prefix=False)
+        _show_less(_show, {"lines": ["No space left for objects"]}, ignore_prefix=False)
+    _show_less(_show, {"lines": lost.splitlines()}, ignore_prefix=False)
     assert heard == ["No space left for objects"]
     assert capsys.readouterr().out == ""
     assert caplog.messages == [

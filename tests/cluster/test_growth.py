@@ -169,8 +169,8 @@ def test_a_run_waits_for_its_workers_and_a_data_task() -> None:
         (
             {"GPU": 9.0, "CPU": 9.0},
             {"GPU": 9.0, "CPU": 9.0},
-            Activity(is_infeasible=True),
-            "the cluster has enough, but not together on its nodes; the autoscaler has no nodes that hold it",
+            Activity(),
+            "the cluster has enough, but not together on its nodes",
         ),
         (
             {},

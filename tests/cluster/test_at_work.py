@@ -1,29 +1,21 @@
-"""Runs that share a cluster: a waiting one names the other, and asks for nothing on behalf of one that was killed."""
+"""Runs that share a cluster: a waiting one names the other, and takes its place once that was killed."""
 
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from raysl.cluster import at_work
 from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
 from tests.runs.runs import start
-
-pytestmark = pytest.mark.slow
-
-REQUESTS = """
-import ray
-ray.init(logging_level="ERROR", log_to_driver=False)
-coordinator = ray.get_actor("AutoscalingCoordinator", namespace="AutoscalingCoordinator")
-requests = ray.get(coordinator.__ray_call__.remote(lambda self: list(self._ongoing_reqs)))
-print(*(request for request in requests if request.startswith("train-")))
-"""
 
 
 @pytest.fixture
@@ -43,16 +35,44 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         shutil.rmtree(sessions, ignore_errors=True)
 
 
-def requests_for_nodes() -> set[str]:
-    return set(subprocess.run([sys.executable, "-c", REQUESTS], capture_output=True, text=True).stdout.split())
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Notes on the head, in place of a cluster."""
+    notes: dict[str, Any] = {}
+    for board in (at_work._RUNS, at_work._SUBMISSIONS):
+        monkeypatch.setattr(board, "write", notes.__setitem__)
+        monkeypatch.setattr(board, "read", notes.get)
+        monkeypatch.setattr(board, "remove", notes.pop)
+        monkeypatch.setattr(board, "names", lambda prefix: [name for name in notes if name != "job 1"])
+    context = SimpleNamespace(get_job_id=lambda: "job 1")
+    monkeypatch.setattr(at_work.ray, "get_runtime_context", lambda: context)
+    return notes
 
 
+def test_a_run_at_work_is_named_while_its_driver_renews_the_note(
+    board: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_work, "RENEW_S", 0.01)
+    with at_work.at_work("a"):
+        wait_until(lambda: at_work.runs_at_work() == ["a"], 5)
+        (note,) = board
+        first = board[note][1]
+        wait_until(lambda: board[note][1] > first, 5)
+        board["killed"] = ["b", time.time() - at_work.STALE_S]
+        assert at_work.runs_at_work() == ["a"]
+    assert at_work.runs_at_work() == []
+    monkeypatch.setattr(at_work, "submission_id", lambda: "raysubmit_1")
+    at_work.note_submission()
+    with at_work.at_work("c"):
+        wait_until(lambda: at_work.runs_at_work() == ["c of the Ray job raysubmit_1"], 5)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_a_waiting_run_names_the_one_at_work_and_withdraws_its_request_once_it_was_killed(tmp_path: Path) -> None:
+def test_a_waiting_run_names_the_one_at_work_and_starts_once_that_was_killed(tmp_path: Path) -> None:
     long = ("train.epochs=200",)
     first = start(tmp_path, "b", *long)
     wait_until(lambda: (tmp_path / "b" / "startup.json").exists(), 120)
-    (request,) = requests_for_nodes()
     second = start(tmp_path, "c", *long)
     try:
         assert second.stdout is not None
@@ -62,9 +82,6 @@ def test_a_waiting_run_names_the_one_at_work_and_withdraws_its_request_once_it_w
         assert re.search(f"{need}: {used}", line), line
         first.send_signal(signal.SIGKILL)
         wait_until(lambda: (tmp_path / "c" / "startup.json").exists(), 120)
-        requests = requests_for_nodes()
-        assert len(requests) == 1
-        assert request not in requests
     finally:
         for process in (first, second):
             process.kill()
