@@ -14,7 +14,7 @@ from raysl.errors import ConfigError
 
 ANSWER_S = 10.0
 """Seconds in which a cluster must accept a connection."""
-TOKEN = Path.home() / ".ray" / "auth_token"
+TOKEN = Path("~/.ray/auth_token")
 """File in which Ray keeps this user's token."""
 _HOST_AND_PORT = re.compile(r"(\[[^\[\]]+\]|[^\[\]:/\s]+):(\d{1,5})")
 _OTHERS = "set the address of another one, or unset RAY_ADDRESS for a private one on this machine"
@@ -72,7 +72,7 @@ def why_no_token() -> str:
     """Return why Ray finds no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token; empty if it does."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     try:
-        is_there = os.environ.get("RAY_AUTH_TOKEN") or Path(path or TOKEN).read_text().strip()
+        is_there = os.environ.get("RAY_AUTH_TOKEN") or Path(path or TOKEN.expanduser()).read_text().strip()
     except OSError:
         is_there = ""
     if is_there:

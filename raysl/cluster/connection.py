@@ -113,14 +113,15 @@ def _keep_token_private() -> None:
     """Let only this user read the token of its clusters; Ray writes it when the first one starts, readable by all."""
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
+    path = TOKEN.expanduser()
     if why_no_token():
         with suppress(OSError):  # another process does the same, or Ray says what is wrong
-            TOKEN.parent.mkdir(parents=True, exist_ok=True)
-            with open(TOKEN, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(secrets.token_hex(32))
     with suppress(OSError):  # of another user, or given by a variable in place of a file
-        if TOKEN.stat().st_mode & 0o077:
-            TOKEN.chmod(0o600)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
 
 
 _private_address = ""  # of the cluster that `connect` has started

@@ -240,6 +240,7 @@ def _node_text(node: dict[str, Any]) -> str:
     memory = node["memory"] and f"{node['memory']['free']:.1f} of {node['memory']['total']:.1f} GiB of memory free"
     shm = node["shm"] and f"/dev/shm {node['shm']['total']:.1f} GiB"
     versions = [f"Python {node['python']}", *(f"{name} {number}" for name, number in node["packages"].items())]
+    versions += [f"Ray without {', '.join(node['lacking'])}"] if node["lacking"] else []
     load = f"load {node['load']:.1f} on {node['cores']} cores"
     clock = f"clock {node['clock_s']:+.3f} s ± {node['clock_bound_s']:.3f}"
     return ", ".join(part for part in (offers, load, memory, shm, clock, node["driver"], *versions) if part)

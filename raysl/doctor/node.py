@@ -21,7 +21,8 @@ def node_facts() -> dict[str, Any]:
     Returns:
         `python`, `packages` (versions, None where one is missing), `code` (a digest of raysl's source, None without),
         `driver` and `devices` (NVIDIA's driver and how many GPUs it has), `memory` and `shm` (total and free, in GiB),
-        `cores` and `load` (processes that run or wait for a core, the mean of a minute).
+        `cores` and `load` (processes that run or wait for a core, the mean of a minute), `lacking` (in words, what
+        raysl goes without in the node's Ray).
     """
     package = _package_folder("raysl")
     return {
@@ -34,6 +35,7 @@ def node_facts() -> dict[str, Any]:
         "shm": free_space(Path("/dev/shm")),
         "cores": os.cpu_count() or 1,
         "load": round(os.getloadavg()[0], 1),
+        "lacking": [] if package is None else _lacking(),
     }
 
 
@@ -59,6 +61,14 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _lacking() -> list[str]:
+    try:
+        from raysl.cluster.private import lacking
+    except ImportError:  # another version of raysl, which is a finding of its own
+        return []
+    return lacking()
 
 
 def _package_folder(name: str) -> Path | None:

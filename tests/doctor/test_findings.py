@@ -25,6 +25,7 @@ DRIVER = {
     "shm": {"total": 8.0, "free": 8.0},
     "cores": 8,
     "load": 1.5,
+    "lacking": [],
 }
 CLOCK = {"clock_s": 0.012, "clock_bound_s": 0.004}
 NODE = Node("4f2a91ff", "10.0.0.2", is_head=False, cpus=8.0, gpus=0.0, object_store=4.0)
@@ -143,6 +144,12 @@ def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
         "images      1,234/s decoded and cropped by 8 CPUs",
         "note        no storage was looked at",
     ]
+
+
+def test_a_node_says_what_raysl_goes_without_in_its_ray() -> None:
+    node = findings.describe(NODE, Answer(DRIVER | CLOCK | {"lacking": ["fast start", "quiet output"]}))
+    seen = {"address": "a:1", "nodes": [node], "growth": None, "all_reduce": None, "images": None, "notes": []}
+    assert findings.cluster_text(seen).endswith("raysl 0.1.0, Ray without fast start, quiet output")
 
 
 def test_cpus_in_use_name_the_run_and_the_command_that_stops_it() -> None:
