@@ -103,7 +103,9 @@ def test_a_checkpoint_takes_on_the_memory_format_of_the_run_that_loads_it(tmp_pa
 def test_channels_last_changes_where_numbers_lie_and_not_what_they_are() -> None:
     state, _ = problem("train.channels_last=true")
     assert state.method.backbone.conv1.weight.is_contiguous(memory_format=torch.channels_last)
-    other, full = trained("train.channels_last=true"), trained()
+    # torch 2.15 writes behind the end of its memory for fewer channels, on some CPUs
+    wide = "backbone.width=16"
+    other, full = trained("train.channels_last=true", wide), trained(wide)
     for name, value in full.method.state_dict().items():
         torch.testing.assert_close(other.method.state_dict()[name], value, rtol=1e-3, atol=1e-3)
 
