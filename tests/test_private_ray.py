@@ -9,10 +9,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOOR = ROOT / "raysl" / "cluster" / "private.py"
 MOST_LINES = 150
-NOT_YET = {
-    f"raysl/runs/{name}.py" for name in ("controller", "elastic", "process_group", "retries", "trainer", "watch")
-}
-"""Files that use some still."""
 FILES = [path for folder in ("raysl", "perf", "jobs") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -58,7 +54,7 @@ def test_private_parts_are_found(line: str) -> None:
 
 def test_private_parts_of_ray_are_used_in_one_module() -> None:
     used = {str(path.relative_to(ROOT)): sorted(set(private_names(path.read_text()))) for path in FILES if path != DOOR}
-    assert {file: names for file, names in used.items() if names and file not in NOT_YET} == {}
+    assert {file: names for file, names in used.items() if names} == {}
 
 
 def test_that_module_stays_small() -> None:

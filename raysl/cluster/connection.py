@@ -39,6 +39,10 @@ _PRIVATE_SETTINGS = {
     "RAY_prestart_worker_first_driver": "1",  # so many as `starting_fast` says
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
     "RAY_DATA_USAGE_DISABLED": "1",  # one process less; without a dashboard nobody sends what it collects
+    # What a run sets: processes that have it from the cluster are ready at once.
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": f"{TrainConfig().hang_timeout:g}",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
 }
 
 
@@ -149,6 +153,11 @@ def not_inherited(variables: Mapping[str, str]) -> dict[str, str]:
     """
     inherited = _inherited if is_private() else {}
     return {name: value for name, value in variables.items() if inherited.get(name) != value}
+
+
+def inherited_settings() -> dict[str, str]:
+    """Return the settings of Ray that processes of a private cluster have from this process."""
+    return {name: value for name, value in _inherited.items() if name.startswith("RAY_")}
 
 
 _NO_ACTION = re.compile(r"worker processes have been started|infeasible resource requests")

@@ -34,10 +34,18 @@ _KILLED = "its process was killed, as by SIGKILL or by the kernel for lack of me
 
 @dataclass(frozen=True)
 class Worker:
-    """A training worker as the controller knows it."""
+    """Where a training worker is.
+
+    Args:
+        node: address of its node.
+        node_id: Ray's id of its node.
+        actor: handle of its actor, as text.
+    """
 
     node: str
     pid: int
+    node_id: str = ""
+    actor: str = ""
 
 
 class HungWorker(Exception):
@@ -68,6 +76,11 @@ def is_consequence(error: BaseException) -> bool:
     return isinstance(error, ConnectionError) or bool(_LOST_CONNECTION.search(f"{type(error).__name__}: {error}"))
 
 
+def has_waited(error: BaseException) -> bool:
+    """Whether a worker's error says that it has waited for another one until its time limit."""
+    return is_consequence(error) and bool(re.search(r"[Tt]imed out|timeout", str(error)))
+
+
 _LOST_CONNECTION = re.compile(
     r"^RuntimeError: \[.*gloo.*(Connection|Read error|Write error|Timed out|Socket|Application timeout)"
     r"|^Dist(Backend|Network|Store)Error: |^RuntimeError: .*NCCL",
@@ -89,6 +102,11 @@ def _pattern(error: BaseException) -> str:
     return "the data of {} failed" if isinstance(error, RayError) else "{} failed"
 
 
+def is_late_start(error: BaseException) -> bool:
+    """Whether workers did not start within Ray's time limit, because the cluster has no room for them."""
+    return type(getattr(error, "controller_failure", None)).__name__ == "WorkerGroupStartupTimeoutError"
+
+
 def _is(error: BaseException, *names: str) -> bool:
     """Whether an error is of one of these classes of Ray Train, most of which have no public name."""
     return type(error).__name__ in names and type(error).__module__.startswith("ray.train")
@@ -101,9 +119,9 @@ def reason(error: BaseException) -> str:
             return reason(cause)
     if isinstance(error, RayTaskError):
         return reason(error.cause) if isinstance(error.cause, BaseException) else _last_line(str(error))
-    if _is(error, "WorkerGroupStartupFailedError") and error.__cause__ is not None:
-        return f"a worker did not start: {reason(error.__cause__)}"
     text = _RETRIES.sub("", str(error))
+    if _is(error, "WorkerGroupStartupFailedError"):  # which loses its cause between processes
+        return f"a worker did not start: {reason(error.__cause__) if error.__cause__ else _end_of_process(text)}"
     if isinstance(error, HungWorker | SilentWorker):
         return text
     if isinstance(error, ConfigError | RunFailed):

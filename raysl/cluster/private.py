@@ -13,20 +13,18 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-LOOK_EVERY_S = 0.02
-"""Seconds between looks for a node that starts, and for data tasks that have ended."""
-AT_ONCE = 4
-"""Processes that a private cluster has ready, on more than one CPU: a run needs so many beside its data tasks."""
-Changes = dict[str, Callable[[Any], Any]]
-_CLIENT, _PRINT = "_raylet.GcsClient", "_private.worker.print_to_stdstream"
+LOOK_EVERY_S = 0.02  # seconds between looks for a node that starts, and for data tasks that have ended
+AT_ONCE = 4  # processes that a private cluster of several CPUs has ready: a run needs so many beside its data tasks
+_CLIENT, _NODE, _PRINT = "_raylet.GcsClient", "_private.services.get_node", "_private.worker.print_to_stdstream"
 _DATA_WAIT = "data._internal.execution.streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"
-_START = "_private.services.start_ray_process"
+_VARIABLES, _CLEANER = "get_env_vars_to_propagate", "PlacementGroupCleanerCallback"
+_REPLACED: dict[str, tuple[Any, Any]] = {}  # what stands in place of a part, and Ray's own
 _PRESTART = "--num_prestart_python_workers="
 
 
 def lacking() -> list[str]:
     """Return in words what this process goes without."""
-    parts = {"fast start": _START, "quiet output": _PRINT, "check of tokens": _CLIENT, "quick data tasks": _DATA_WAIT}
+    parts = {"fast start": _NODE, "quiet output": _PRINT, "check of tokens": _CLIENT, "quick data tasks": _DATA_WAIT}
     return [words for words, name in parts.items() if _part(name) is None]
 
 
@@ -39,34 +37,36 @@ def _part(name: str) -> Any:
 
 
 def _replace(name: str, change: Callable[[Any], Any]) -> Any:
-    """Replace a part, if it is there, by what `change` makes of it; return what it was."""
-    if (former := _part(name)) is not None:
-        owner, _, last = name.rpartition(".")
-        setattr(_part(owner), last, change(former))
-    return former
+    """Replace a part, if it is there, by what `change` makes of Ray's own; return what was there."""
+    owner, _, last = name.rpartition(".")
+    if (part := _part(name)) is not None:
+        ours, former = _REPLACED.get(name, (None, None))
+        _REPLACED[name] = change(former := former if part is ours else part), former
+        setattr(_part(owner), last, _REPLACED[name][0])
+    return part
 
 
 @contextmanager
-def _changed(changes: Changes) -> Iterator[None]:
+def _changed(changes: dict[str, Callable[[Any], Any]]) -> Iterator[None]:
     """Have parts replaced while inside."""
-    formers = {name: _replace(name, change) for name, change in changes.items()}
+    for name, change in changes.items():
+        _replace(name, change)
     try:
         yield
     finally:
-        for name, former in formers.items():
-            _replace(name, lambda _, former=former: former)  # type: ignore[misc]
+        for name in changes:
+            _replace(name, lambda former: former)
 
 
 @contextmanager
 def starting_fast(is_needed: Callable[[], bool] = lambda: True, with_state: bool = False) -> Iterator[None]:
     """Have `ray.init` start no more than a private cluster needs, and look often for its node, while inside.
 
-    It listens on the loopback address only, and on Linux gets no signals to the group of this process, which keeps its
-    handler of SIGTERM. Where it `is_needed` no more `ray.init` raises `InterruptedError`. The server of the dashboard,
-    for which Ray waits even where no dashboard is asked for, starts `with_state` alone.
+    It listens on the loopback address only, and on Linux gets no signals to the group of this process. Where it
+    `is_needed` no more, `ray.init` raises `InterruptedError`. The server of the dashboard starts `with_state` alone.
     """
     few = f"{_PRESTART}{AT_ONCE if (os.cpu_count() or 1) > 1 else 0}"
-    changes: Changes = {"ray_constants.ENABLE_RAY_CLUSTER": lambda _: False}
+    changes: dict[str, Callable[[Any], Any]] = {"ray_constants.ENABLE_RAY_CLUSTER": lambda _: False}
     changes["services.get_node"] = lambda get: partial(_wait_and_get, get, is_needed)
     if sys.platform == "linux":  # elsewhere Ray finds its processes by their group, to end them
         changes["services.ConsolePopen"] = lambda popen: partial(popen, start_new_session=True)
@@ -97,7 +97,7 @@ def _wait_and_get(get: Callable[[str, str], Any], is_needed: Callable[[], bool],
 
 def show_by(show: Callable[[Callable[..., None], dict[str, Any], bool], None]) -> bool:
     """Have `show` called, with Ray's function first, in its place where Ray prints; return whether that is possible."""
-    return _replace(_PRINT, lambda ray: partial(show, getattr(ray, "args", [ray])[0])) is not None
+    return _replace(_PRINT, lambda ray: partial(show, ray)) is not None
 
 
 def try_cluster(address: str) -> None:
@@ -113,13 +113,36 @@ def notice_finished_tasks() -> None:
     _replace(_DATA_WAIT, lambda _: LOOK_EVERY_S)
 
 
+def train_fast(is_private: Callable[[], bool], not_inherited: Callable[[dict[str, str]], Any]) -> None:
+    """Have Ray Train start controllers in processes that are ready, and on a private cluster no actor to clean up."""
+    trainer, user = "train.v2.api.data_parallel_trainer", _part("train.UserCallback")
+    _replace(f"{trainer}.{_VARIABLES}", lambda find: partial(_missing, find, not_inherited))
+    _replace(f"{trainer}.{_CLEANER}", lambda make: lambda: user() if is_private() else make())
+
+
+def control_fast(inherited: dict[str, str]) -> None:
+    """Have this controller start workers in processes that are ready, and ask nobody for nodes: no more can come."""
+    parts, not_inherited = "train.v2._internal.execution", lambda found: found.items() - inherited.items()
+    _replace(f"{parts}.worker_group.worker_group.{_VARIABLES}", lambda find: partial(_missing, find, not_inherited))
+    for name in ("after_controller_start", "_maybe_send_resource_request", "_cancel_resource_request"):
+        _replace(f"{parts}.scaling_policy.fixed.FixedScalingPolicy.{name}", lambda _: lambda *_: None)
+
+
+def _missing(find: Callable[[], dict[str, str]], not_inherited: Callable[[dict[str, str]], Any]) -> dict[str, str]:
+    return found if not_inherited(found := find()) else _Inherited()
+
+
+class _Inherited(dict[str, str]):  # no variables, where Ray Train adds one that is inherited too
+    def setdefault(self, *_: Any) -> str:
+        return ""
+
+
 def kuberay_config(namespace: str, name: str) -> Any:
     """Return a RayCluster of Kubernetes as a configuration of Ray's autoscaler; None if it adds no nodes."""
-    if (client := _part("autoscaler._private.kuberay.node_provider.KubernetesHttpApiClient")) is None:
-        return None
-    cluster = client(namespace=namespace).get(f"rayclusters/{name}")
+    client = _part("autoscaler._private.kuberay.node_provider.KubernetesHttpApiClient")
+    cluster = client(namespace=namespace).get(f"rayclusters/{name}") if client else {}
     derive = _part("autoscaler._private.kuberay.autoscaling_config._derive_autoscaling_config_from_ray_cr")
-    return derive(cluster) if derive and cluster["spec"].get("enableInTreeAutoscaling") else None
+    return derive(cluster) if derive and cluster.get("spec", {}).get("enableInTreeAutoscaling") else None
 
 
 def aws_nodes() -> Any:

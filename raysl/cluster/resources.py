@@ -190,7 +190,31 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"{_workers(train, cluster)} do not fit the {cluster.cpus:g} CPUs that this cluster can ever have"
             f"{cluster.origin} beside data tasks{fewer}{cluster.advice}"
         )
-    return shape
+    is_counted_by_cpus = train.is_elastic and device == "cpu" and cluster.node_cpus is not None
+    return _with_room(shape, cluster.node_cpus or 0.0) if is_counted_by_cpus else shape
+
+
+def _with_room(shape: WorkerShape, node_cpus: float) -> WorkerShape:
+    """Return a shape of which a node holds one worker less, where as many as it holds leave no CPU for a data task.
+
+    Ray Train starts as many workers of an elastic run as the nodes hold.
+
+    >>> _with_room(WorkerShape("cpu", cpus=0.9, task_cpus=0.5), node_cpus=2).cpus
+    1.01
+    """
+    num = max(1, int((node_cpus - shape.task_cpus) / shape.cpus + 1e-6))
+    if int(node_cpus / shape.cpus + 1e-6) <= num:
+        return shape
+    return replace(shape, cpus=_floor(node_cpus / (num + 1)) + 0.01)
+
+
+def places(node: Mapping[str, float], resources: Mapping[str, float]) -> int:
+    """Return how many workers that need some resources a node holds.
+
+    >>> places({"CPU": 8.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 1.0})
+    2
+    """
+    return min(int(node.get(name, 0.0) / amount + 1e-6) for name, amount in resources.items())
 
 
 def fitting_workers(train: TrainConfig, shape: WorkerShape, cluster: Resources) -> int:

@@ -1,24 +1,19 @@
 """What a run's controller, its workers and its driver tell each other about groups of workers and what was lost."""
 
+import base64
+import os
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 from raysl.cluster.board import Board
+from raysl.cluster.failures import Worker
 
+End = Literal["code", "input", "count"]
+"""Why a run is not tried again: an exception of code, wrong settings or images, or too many failures."""
 Phase = Literal["waiting", "working", "done"]
 """Whether workers are there: none yet or being replaced, there, or at the end of their work."""
-
-
-class Position(TypedDict):
-    """Where a worker is.
-
-    Attributes:
-        step: updates done.
-        collectives: collective operations that it has begun.
-    """
-
-    step: int
-    collectives: int
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,8 @@ class Failure:
         text: what, where, why, and what follows, in one line.
         step: updates that were done, as far as known.
         group: number of the group of workers that ended with it; 0 if none did.
-        is_retried: whether the run goes on.
+        end: None if the run is tried again.
+        saved: last saved step, where the failure counts.
     """
 
     time: float
@@ -38,7 +34,49 @@ class Failure:
     dump: str
     step: int = 0
     group: int = 0
-    is_retried: bool = True
+    end: End | None = None
+    saved: int | None = None
+
+
+@dataclass
+class FailureCount:
+    """Number of failures of a run since it last saved a step that it had not saved before.
+
+    Args:
+        most: number of failures after which the run is tried again; -1 for no limit.
+        num: failures so far.
+
+    >>> failures = FailureCount(most=1, step=10)
+    >>> [failures.add(saved) for saved in (10, 15, 15)]
+    [True, True, False]
+    """
+
+    most: int
+    step: int = 0
+    num: int = 0
+
+    @classmethod
+    def of(cls, failures: Sequence[Failure], most: int, step: int) -> "FailureCount":
+        """Count failures of a start that went on from a step."""
+        count = cls(most, step)
+        for failure in failures:
+            if failure.saved is not None:
+                count.add(failure.saved)
+        return count
+
+    def add(self, saved: int) -> bool:
+        """Count a failure; return whether the run is tried again."""
+        if saved > self.step:
+            self.step, self.num = saved, 0
+        self.num += 1
+        return self.most < 0 or self.num <= self.most
+
+    def describe(self, is_retried: bool) -> str:
+        """Describe what follows the last failure, such as `retry 1 of 3`."""
+        if is_retried:
+            return f"retry {self.num}" if self.most < 0 else f"retry {self.num} of {self.most}"
+        num = "1 failure" if self.num == 1 else f"{self.num} failures without a saved step between them"
+        return f"no retry is left, {num}"
 
 
 class FailureNotes:
@@ -46,6 +84,18 @@ class FailureNotes:
 
     def __init__(self, board: Board) -> None:
         self.board = board
+
+    def begin_group(self) -> None:
+        """Note that another group of workers starts, in the controller.
+
+        One that ended without an error of a worker, because its node was to be taken back, has no failure yet.
+        """
+        number, phase = self.group()
+        if phase == "working" and self.has_notice(number):
+            text = "lost workers: a node is taken back by the cloud; this does not count as a failure"
+            self.add(Failure(time.time(), text, "", self.step(), number))
+        self.note_pid(os.getpid())
+        self.write_group(number + 1, "working")
 
     def write_group(self, number: int, phase: Phase) -> None:
         """Note what the newest group of workers does."""
@@ -56,6 +106,24 @@ class FailureNotes:
         note = self.board.read("group") or {"number": 0, "phase": "waiting"}
         return note["number"], note["phase"]
 
+    def note_worker(self, rank: int, worker: Worker) -> None:
+        """Note where a worker of the present group is."""
+        self.note_pid(worker.pid)
+        self.board.write(f"worker/{self.group()[0]}/{rank}", asdict(worker))
+
+    def workers(self, group: int) -> dict[int, Worker]:
+        """Return the workers of a group that have noted where they are, by rank."""
+        names = self.board.names(f"worker/{group}/")
+        return {int(name.rpartition("/")[2]): Worker(**self.board.read(name)) for name in names}
+
+    def note_step(self, step: int) -> None:
+        """Note the updates done."""
+        self.board.write("step", step)
+
+    def step(self) -> int:
+        """Return the updates done, as last noted."""
+        return int(self.board.read("step") or 0)
+
     def note_begun(self, group: int) -> None:
         """Note that a group has made a step, so that it can save a checkpoint when it is asked to stop."""
         self.board.write("begun", group)
@@ -65,13 +133,30 @@ class FailureNotes:
         number, phase = self.group()
         return phase == "working" and self.board.read("begun") == number
 
-    def add_pids(self, pids: list[int]) -> None:
-        """Note processes of training workers and of their controller, whose end the controller or the driver tells."""
-        self.board.write("pids", sorted({*self.pids(), *pids}))
+    def note_notice(self) -> None:
+        """Note that a node of the present group is about to be taken away."""
+        self.board.write("notice", self.group()[0])
+
+    def has_notice(self, group: int) -> bool:
+        """Whether a node of a group is, or was, about to be taken away."""
+        return bool(self.board.read("notice") == group)
+
+    def note_pid(self, pid: int) -> None:
+        """Note a process, of a worker or of the controller, whose end the controller or the driver tells."""
+        self.board.write(f"pid/{pid}", pid)
 
     def pids(self) -> set[int]:
         """Return the processes that were noted so far."""
-        return set(self.board.read("pids") or ())
+        return {int(name.rpartition("/")[2]) for name in self.board.names("pid/")}
+
+    def note_controller(self, actor: Any) -> None:
+        """Note the actor that is the controller of this start."""
+        self.board.write("controller", pack_actor(actor))
+
+    def controller(self) -> Any:
+        """Return the actor that is the controller of this start; None before it is there."""
+        note = self.board.read("controller")
+        return None if note is None else unpack_actor(note)
 
     def add(self, failure: Failure) -> None:
         """Note a failure."""
@@ -88,6 +173,20 @@ class FailureNotes:
     def all(self) -> list[Failure]:
         """Return all failures so far, in the order of their times."""
         return [self.read(name) for name in self.names()]
+
+
+def pack_actor(actor: Any) -> str:
+    """Return the handle of an actor as text, for a note."""
+    import ray.cloudpickle
+
+    return base64.b64encode(ray.cloudpickle.dumps(actor)).decode()
+
+
+def unpack_actor(text: str) -> Any:
+    """Return the handle of an actor that `pack_actor` has packed."""
+    import ray.cloudpickle
+
+    return ray.cloudpickle.loads(base64.b64decode(text))
 
 
 def step_before(failures: list[Failure], group: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from raysl.cluster.resources import WorkerShape
+from raysl.cluster.resources import WorkerShape, places
 from raysl.config.schema import TrainConfig
 from raysl.errors import log
 from raysl.process.screen import duration
@@ -100,7 +100,4 @@ train.workers=[1,2] goes on from step 40 with as many as there are
 
 def num_fitting(train: TrainConfig, shape: WorkerShape, nodes: Iterable[Mapping[str, float]]) -> int:
     """Return how many of the least workers of a run have a place."""
-    places = [
-        min(int(node.get(name, 0.0) / amount + 1e-6) for name, amount in shape.resources.items()) for node in nodes
-    ]
-    return min(train.least_workers, sum(places))
+    return min(train.least_workers, sum(places(node, shape.resources) for node in nodes))

@@ -10,7 +10,9 @@ import ray
 from ray.train import DataConfig, UserCallback
 from typing_extensions import override
 
+from raysl.cluster.board import Board
 from raysl.cluster.names import ray_name
+from raysl.runs.failures import FailureNotes
 
 TRAIN = "train"
 STORE_SHARE = 0.25
@@ -101,8 +103,19 @@ class PrepareAgain(UserCallback):
         self.streams.prepare()
 
 
-def no_dataset() -> Any:
-    """Return what Ray Train has to hand to `RankStreams.configure`, which makes the datasets itself."""
-    import ray.data
+class NewGroup:
+    """Stands for the dataset of a run; Ray Train calls it in its controller when a group of workers begins to start.
 
-    return ray.data.range(1)
+    Args:
+        board: key of the run's board, on which the new group is noted.
+    """
+
+    def __init__(self, board: str) -> None:
+        self.board = board
+
+    def __call__(self) -> Any:
+        """Return what Ray Train has to hand to `RankStreams.configure`, which makes the datasets itself."""
+        import ray.data
+
+        FailureNotes(Board(self.board)).begin_group()
+        return ray.data.range(1)

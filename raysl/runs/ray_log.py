@@ -48,7 +48,7 @@ class FailureTeller:
             if name not in self.told:
                 self.told[name] = failure = self.notes.read(name)
                 self.ray_log.add(f"{failure.text}\n{failure.dump}")
-                if failure.is_retried:
+                if failure.end is None:
                     log.warning(failure.text)
 
     def hear(self, text: str) -> None:

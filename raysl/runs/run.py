@@ -35,7 +35,7 @@ from raysl.runs.outcome import Outcome
 from raysl.runs.ray_log import telling_failures
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
-from raysl.runs.trainer import UserCallback, run_workers
+from raysl.runs.trainer import UserCallback, run_workers, setting, train_variables
 from raysl.runs.worker import Job
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
@@ -240,6 +240,10 @@ class _Start:
 
     def _run_workers(self) -> Outcome:
         """Train on Ray's workers, and say how that ended unless it is an error."""
+        with setting(train_variables(self.run.config.train)):
+            return self._train_on_ray()
+
+    def _train_on_ray(self) -> Outcome:
         self.waits.enter("starting Ray")
         connect()
         use_settings(self.run.config.cluster)
@@ -284,6 +288,8 @@ class _Start:
             probe=uuid.uuid4().hex,
             owner=self.owner,
             marks=self.marks | {"ray": time.time()},
+            resources=shape.resources,
+            is_alone=is_private(),
             last=self.last,
             cpus=self._cpus(shape),
             tags=tags_of(self.run.config, is_trial=cluster_resources().trials > 0),

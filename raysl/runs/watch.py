@@ -1,4 +1,4 @@
-"""What Ray Train's controller sees of a run's workers, and notes for the driver, which cannot see them.
+"""What Ray Train's controller does when workers are lost: it notes what was lost and why, and ends the run if need be.
 
 The controller loads this module, so it imports neither torch nor what trains.
 """
@@ -7,154 +7,132 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
-from ray.train.v2._internal.execution.controller.state import (
-    ErroredState,
-    FinishedState,
-    PreemptingState,
-    ReschedulingState,
-    RestartingState,
-    RunningState,
-    ShuttingDownState,
-    TrainControllerState,
-)
-from ray.train.v2._internal.execution.failure_handling import FailureDecision
-from ray.train.v2.api.exceptions import (
-    ControllerError,
-    PreemptionError,
-    TrainingFailedError,
-    WorkerGroupError,
-)
+from ray.exceptions import RayActorError
+from ray.train import UserCallback
+from ray.util.metrics import Counter
 from typing_extensions import override
 
 from raysl.cluster.board import Board
-from raysl.cluster.failures import (
-    HungWorker,
-    SilentWorker,
-    Worker,
-    describe_failures,
-    is_consequence,
-    reason,
-)
-from raysl.errors import CodeError
+from raysl.cluster.failures import HungWorker, SilentWorker, Worker, describe_failures, has_waited, is_consequence
+from raysl.cluster.private import control_fast
+from raysl.errors import CodeError, RunFailed
 from raysl.process.screen import duration
-from raysl.runs.failures import Failure, FailureNotes, Position
-from raysl.runs.retries import decided_failures, final_cause, is_preemption, is_waiting, worker_errors
+from raysl.runs.failures import End, Failure, FailureCount, FailureNotes, unpack_actor
+from raysl.runs.retries import final_cause, is_preempted, own_errors, saved_step
 
 ANSWER_S = 3.0
-"""Seconds in which a worker says where it is."""
+"""Seconds in which a worker, or its node, answers."""
 MAX_DUMP = 50_000
 """Characters that are kept about a failure: tracebacks and Ray's own words."""
 
 
-class Watch(ControllerCallback, WorkerGroupCallback):
-    """Notes on the board of a run whether a group of workers is there and what was lost, and ends a group that hangs.
+class FailureWatch(UserCallback):
+    """Notes on the board of a run what was lost, and ends the run where a retry is of no use.
 
     Args:
-        hang_timeout_s: seconds for which a worker may keep the others waiting.
+        uri: folder of the run.
+        most: failures without a saved step between them after which the run is tried again; -1 for no limit.
+        step: step of the checkpoint from which this start goes on.
+        hang_s: seconds after which a collective operation fails for which a worker has not come.
+        tags: tags of the metric of restarts, from `raysl.runs.metrics.tags_of`.
+        inherited: variables that each process of the cluster has, where it is a private one.
     """
 
-    def __init__(self, board: Board, hang_timeout_s: float) -> None:
+    def __init__(
+        self,
+        board: Board,
+        uri: str,
+        most: int,
+        step: int,
+        hang_s: float,
+        tags: dict[str, str],
+        inherited: dict[str, str] | None = None,
+    ) -> None:
         self.notes = FailureNotes(board)
-        self.hangs = HangWatch(hang_timeout_s)
-        self.group, _ = self.notes.group()
-        self.is_retried = True
-        self.actors: list[Any] = []
-        self.workers: dict[int, Worker] = {}
+        self.uri = uri
+        self.most = most
+        self.step = step
+        self.hang_s = hang_s
+        self.tags = tags
+        self.inherited = inherited
+        self.driver = os.getpid()
+        self.restarts: Counter | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in the controller, whose handle Ray Train gives to nobody: the driver ends it by that."""
+        self.__dict__.update(state)
+        if os.getpid() != self.driver:
+            if self.inherited is not None:
+                control_fast(self.inherited)
+            self.notes.note_controller(ray.get_runtime_context().current_actor)
 
     @override
-    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
-        """Note that there is another group, before it begins to train."""
-        self.group += 1
-        self.actors = workers
-        self.workers = {rank: Worker(each.metadata.node_ip, each.metadata.pid) for rank, each in enumerate(workers)}
-        self.hangs.restart()
-        self.notes.add_pids([os.getpid(), *(worker.pid for worker in self.workers.values())])
-        self.notes.write_group(self.group, "working")
-        return {}
-
-    @override
-    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Look for a worker for which the others wait.
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Note a failure, once for each group of workers.
 
         Raises:
-            WorkerGroupError: if there is one; Ray Train then starts the group again.
+            RunFailed: if the run is not tried again; Ray Train then ends it.
         """
-        if not worker_group_status.errors and (late := self.hangs.look(self.actors)):
-            hung = {rank: HungWorker(text) for rank, text in late.items()}
-            raise WorkerGroupError(describe_failures(hung, self.workers), hung)
+        notes, errors = self.notes, dict[int, BaseException](worker_exceptions)
+        (group, _), failures = notes.group(), notes.all()
+        if any(each.group == group for each in failures):
+            return  # it has been noted; its workers still end
+        workers, step = notes.workers(group), notes.step()
+        if all(is_consequence(each) for each in errors.values()):
+            errors |= self._silent({rank: each for rank, each in workers.items() if rank not in errors}, errors, step)
+        text, follows, saved = describe_failures(errors, workers), "", None
+        end: End | None = None
+        if final := final_cause(errors.values()):
+            end = "code" if isinstance(final, CodeError) else "input"
+        elif notes.has_notice(group) or any(map(is_preempted, errors.values())):
+            follows = "; this does not count as a failure"
+        else:
+            saved = saved_step(self.uri)
+            count = FailureCount.of(failures, self.most, self.step)
+            is_retried = count.add(saved)
+            follows, end = f"; {count.describe(is_retried)}", None if is_retried else "count"
+        notes.add(Failure(time.time(), text + follows, dump(errors), step, group, end, saved))
+        notes.write_group(group, "waiting")
+        if end is not None:
+            raise RunFailed(text + follows)
+        self._count_restart()
 
-    @override
-    def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
-        self.is_retried = failure_decision == FailureDecision.RETRY
-
-    @override
-    def after_controller_state_update(
-        self, previous_state: TrainControllerState, current_state: TrainControllerState
-    ) -> None:
-        if isinstance(current_state, RunningState | PreemptingState):
-            return
-        end = current_state.next_state if isinstance(current_state, ShuttingDownState) else current_state
-        if isinstance(end, RestartingState | ReschedulingState | ErroredState) and not isinstance(
-            current_state, ErroredState
-        ):
-            self._note_failure(end.training_failed_error)
-        self.notes.write_group(self.group, "done" if isinstance(end, FinishedState) else "waiting")
-
-    def _note_failure(self, error: TrainingFailedError) -> None:
-        if is_waiting(error):
-            return  # it waits for nodes
-        positions = ask(self.actors) if isinstance(error, WorkerGroupError) else {}
-        steps = [position["step"] for position in [*positions.values(), *self.hangs.positions.values()]]
-        text = "; ".join(filter(None, [self._describe(error, positions), self._describe_retry(error)]))
-        self.notes.add(Failure(time.time(), text, _dump(error), max(steps, default=0), self.group, self.is_retried))
-
-    def _describe(self, error: TrainingFailedError, positions: Mapping[int, Position]) -> str:
-        if isinstance(error, PreemptionError):
-            ranks = error.preemption_info.preempted_ranks
-            return describe_failures(dict.fromkeys(ranks, error), self.workers)
-        if isinstance(error, ControllerError):
-            return f"no group of workers could be started: {reason(error)}"
-        assert isinstance(error, WorkerGroupError)
-        failures: dict[int, BaseException] = dict(error.worker_failures)
-        if all(is_consequence(each) for each in failures.values()):
-            silent = [rank for rank in self.workers if rank not in failures and rank not in positions]
-            failures |= {rank: self._end_of(rank) for rank in silent}
-        return describe_failures(failures, self.workers)
-
-    def _end_of(self, rank: int) -> BaseException:
-        """Return the error of a worker that does not answer, as far as it is known by now."""
-        answer = self.actors[rank].actor.get_metadata.remote()
-        if ray.wait([answer], timeout=0.1)[0]:
+    def _silent(
+        self, silent: Mapping[int, Worker], errors: Mapping[int, BaseException], step: int
+    ) -> dict[int, BaseException]:
+        """Return what is known of workers that have raised nothing, while others have lost or awaited them."""
+        asked = {unpack_actor(worker.actor).__ray_ready__.remote(): rank for rank, worker in silent.items()}
+        done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
+        found: dict[int, BaseException] = {}
+        for answer, rank in asked.items():
             try:
-                ray.get(answer)
+                if answer not in done:
+                    is_gone = is_node_gone(silent[rank].node_id)
+                    found[rank] = SilentWorker("its node is gone" if is_gone else "it does not answer")
+                elif ray.get(answer) and any(map(has_waited, errors.values())):
+                    waited = duration(self.hang_s)
+                    found[rank] = HungWorker(f"the other workers have waited for it for {waited} at step {step}")
             except RayActorError as error:
-                return cast(BaseException, error)
-        is_gone = _is_node_gone(self.actors[rank].metadata.node_id)
-        return SilentWorker("its node is gone" if is_gone else "it does not answer")
+                found[rank] = error
+        return found
 
-    def _describe_retry(self, error: TrainingFailedError) -> str:
-        failures = decided_failures()
-        if final_cause(error) is not None:
-            return ""
-        if not self.is_retried:
-            return f"no retry is left, {failures}"
-        if failures is None or is_preemption(error):
-            return "this does not count as a failure"
-        return failures.describe_retry()
+    def _count_restart(self) -> None:
+        if self.restarts is None:
+            text = "Times that the workers of the run started again after a failure."
+            self.restarts = Counter("raysl_restarts", text, tag_keys=tuple(self.tags)).set_default_tags(self.tags)
+        self.restarts.inc()
 
 
-def _dump(error: TrainingFailedError) -> str:
+def dump(errors: Mapping[int, BaseException]) -> str:
     """Return the tracebacks of code, whose middle Ray cuts out, and then Ray's own words about a failure."""
-    traces = dict.fromkeys(each.trace for each in worker_errors(error) if isinstance(each, CodeError))
-    return "\n".join([*traces, str(error)])[:MAX_DUMP]
+    traces = dict.fromkeys(each.trace for each in own_errors(errors.values()) if isinstance(each, CodeError))
+    return "\n".join([*traces, *(f"worker {rank}: {error}" for rank, error in errors.items())])[:MAX_DUMP]
 
 
-def _is_node_gone(node_id: str) -> bool:
+def is_node_gone(node_id: str) -> bool:
     """Whether nothing answers at a node; Ray itself notices that after a while only."""
     node = next((node for node in ray.nodes() if node["NodeID"] == node_id and node["Alive"]), None)
     if node is None:
@@ -164,85 +142,3 @@ def _is_node_gone(node_id: str) -> bool:
     except OSError:
         return True
     return False
-
-
-class HangWatch:
-    """Finds workers for which others have waited for too long.
-
-    Every rank counts its collective operations, so those with the lowest count have not joined one in which the others
-    wait.
-
-    Args:
-        timeout_s: seconds for which a worker may keep the others waiting.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.every_s = min(10.0, timeout_s / 4)
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin with another group of workers."""
-        self.asked: dict[Any, int] = {}
-        self.asked_at = time.monotonic()
-        self.positions: dict[int, Position] = {}
-        self.since = time.monotonic()
-
-    def look(self, actors: list[Any]) -> dict[int, str]:
-        """Return why, by rank, for workers that have kept the others waiting for too long.
-
-        It never waits for an answer.
-
-        Args:
-            actors: the workers of the group, by rank.
-        """
-        now = time.monotonic()
-        if not self.asked:
-            if now - self.asked_at >= self.every_s:
-                self.asked, self.asked_at = _ask(actors), now
-            return {}
-        done, waiting = ray.wait(list(self.asked), num_returns=len(self.asked), timeout=0)
-        if waiting:
-            return {}  # Ray Train ends a group with a worker that does not answer
-        positions = _answers(self.asked, done)
-        self.asked = {}
-        if positions != self.positions:
-            self.positions, self.since = positions, now
-            return {}
-        return self._late(now - self.since)
-
-    def _late(self, waited_s: float) -> dict[int, str]:
-        counts = {rank: position["collectives"] for rank, position in self.positions.items()}
-        if waited_s < self.timeout_s or len(set(counts.values())) < 2:
-            return {}
-        step = min(position["step"] for position in self.positions.values())
-        text = f"the other workers have waited for it for {duration(waited_s)} at step {step}"
-        return {rank: text for rank, count in counts.items() if count == min(counts.values())}
-
-
-def ask(actors: list[Any]) -> dict[int, Position]:
-    """Ask workers where they are; without those that do not answer in time."""
-    asked = _ask(actors)
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-    return _answers(asked, done)
-
-
-def _ask(actors: list[Any]) -> dict[Any, int]:
-    return {each.execute_async(_position): rank for rank, each in enumerate(actors)}
-
-
-def _answers(asked: Mapping[Any, int], done: list[Any]) -> dict[int, Position]:
-    positions = {}
-    for answer in done:
-        try:
-            positions[asked[answer]] = ray.get(answer)
-        except RayError:
-            continue  # it has ended; the controller's next poll says so
-    return positions
-
-
-def _position() -> Position:
-    """Return where this worker is; runs in it."""
-    from raysl.runs.presence import position
-
-    return position()

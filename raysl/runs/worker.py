@@ -36,8 +36,9 @@ from raysl.runs.failures import FailureNotes
 from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.metrics import RayMetrics, Tags
+from raysl.runs.new_nodes import SaveForNewNodes
 from raysl.runs.outcome import Outcome
-from raysl.runs.presence import Presence
+from raysl.runs.presence import Presence, note_place
 from raysl.runs.rank_streams import TRAIN
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import Folder
@@ -71,6 +72,8 @@ class Job:
         task_cpus: CPUs of a data task.
         probe: text that the driver wrote into the run's folder, for workers to find there.
         marks: moments of the start so far, in seconds since 1970, by name.
+        resources: amounts that a worker needs, by name.
+        is_alone: whether the run has a private cluster, which gets and loses no nodes.
         last: updates to be done when this start ends; None: all of the run.
         cpus: CPUs on which the run counts, on machines like the one of its first start; None: all.
     """
@@ -80,6 +83,8 @@ class Job:
     probe: str
     owner: Owner | None
     marks: dict[str, float]
+    resources: dict[str, float]
+    is_alone: bool
     last: int | None = None
     cpus: Cpus | None = None
     tags: Tags = field(default_factory=dict)
@@ -141,6 +146,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
     device = ray.train.torch.get_device()
+    note_place(FailureNotes(Board(job.board)))
     try:
         find_folder(folder, job.probe, Board(job.board))
         _prepare_process(job, device)
@@ -180,7 +186,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         DataWait(logs, job.run.loader.augment_in_task, disk),
         CollapseWatch(logs, disk),
     ]
-    measuring = [*_callbacks(job.run, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
+    measuring = [*_callbacks(job, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
     presence = Presence(Board(job.board))
     callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk), presence]
@@ -192,6 +198,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
         _end_stream(batches, logs, disk)
         reporter.finish()
+        if dist.is_main():
+            notes = FailureNotes(Board(job.board))
+            notes.write_group(notes.group()[0], "done")
     except RunFailed as error:
         if isinstance(error, RayError):  # of this rank's data tasks: the other ranks wait for it
             raise
@@ -274,14 +283,27 @@ def _batches(
     return batches
 
 
-def _callbacks(run: Prepared, folder: RunFolder, disk: Disk, batches: RayBatches) -> list[Callback]:
+def _has_notice(notes: FailureNotes) -> bool:
+    """Whether a node of this group of workers is about to be taken away; all ranks call it together."""
+    if not hasattr(ray.train, "get_preemption_info") or ray.train.get_preemption_info() is None:
+        return False
+    if dist.is_main():
+        notes.note_notice()
+    return True
+
+
+def _callbacks(job: Job, folder: RunFolder, disk: Disk, batches: RayBatches) -> list[Callback]:
+    run, notes = job.run, FailureNotes(Board(job.board))
     stop = StopRequest(
         lambda: STOP_FILE in folder.versions(),
         every=1,
         look_every_s=folder.look_every_s,
         has_failed=lambda: disk.failure is not None,
+        has_notice=None if job.is_alone else partial(_has_notice, notes),
     )
     callbacks: list[Callback] = [stop]
+    if run.config.train.is_elastic and not job.is_alone:
+        callbacks.append(SaveForNewNodes(job.resources, run.config.train.most_workers))
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
     if knn_every is not None and run.online_knn is not None and run.test is not None:
         num_classes, has_ranks = run.setup.data.num_classes, run.config.train.online_rank

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import Calm, Disturb, Record
-from tests.chaos.harness import HOLD, send
+from tests.chaos.harness import HOLD, Row, result, send
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +27,29 @@ def test_a_killed_worker_is_replaced(workers: int, disturb: Disturb, calm: Calm,
     run.last.ended()
     record(run.row(f"SIGKILL of a worker, W = {workers}", calm(*WORKERS[workers])))
     assert run.steps_again() == 2
+
+
+def test_a_worker_killed_while_its_group_starts_is_replaced(disturb: Disturb, calm: Calm, record: Record) -> None:
+    run = disturb(*WORKERS[2])
+    run.let_go()
+    run.start()
+    run.last.until(lambda: bool(run.workplace.processes(WORKER)))
+    run.hit(lambda: send(signal.SIGKILL, run.workplace.one(WORKER)))
+    run.last.ended()
+    record(run.row("SIGKILL of a worker while its group starts, W = 2", calm(*WORKERS[2])))
+    assert run.steps_again() == 0
+
+
+def test_ten_starts_with_two_workers_meet_no_race(disturb: Disturb, record: Record) -> None:
+    results, sees, left = [], [], []
+    for _ in range(10):
+        run = disturb(*WORKERS[2], "train.epochs=1", hold=0)
+        run.start().ended()
+        results.append(result(run.run))
+        sees += run.sees()
+        left += run.left()
+    row = Row("ten starts one after another, W = 2", sees, None, 0, all(each == results[0] for each in results), left)
+    record(row)
 
 
 def test_a_killed_controller_is_replaced(disturb: Disturb, calm: Calm, record: Record) -> None:

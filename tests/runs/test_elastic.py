@@ -131,9 +131,11 @@ def test_a_node_that_is_taken_away_after_a_notice_costs_no_step_before_it_and_is
     process.communicate(timeout=60)
 
 
-def test_a_run_grows_when_a_node_comes_and_does_no_step_again(tmp_path: Path, add_node: Callable[[], Node]) -> None:
+def test_a_run_grows_when_a_node_comes_from_a_checkpoint_saved_for_that(
+    tmp_path: Path, add_node: Callable[[], Node]
+) -> None:
     run = tmp_path / "one"
-    process = start(tmp_path, "one", "train.workers=[1,2]", "train.cpus_per_worker=0.9", *LONG)
+    process = start(tmp_path, "one", "train.workers=[1,2]", "train.cpus_per_worker=1.2", *LONG)
     assert wait_for_event("starting with", run, process) == "starting with 1 of 2 workers"
     wait_for_step(run, 5, process)
     add_node()

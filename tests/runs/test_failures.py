@@ -14,14 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 from ray.exceptions import RayTaskError
-from ray.train.v2.api.exceptions import WorkerGroupError
 
 from raysl.errors import CodeError
 from raysl.process.code_errors import explaining_code
 from raysl.runs.failures import Failure, step_before
 from raysl.runs.folder import RunFolder
 from raysl.runs.ray_log import note_failures, telling_failures
-from raysl.runs.watch import MAX_DUMP, HangWatch, _dump
+from raysl.runs.watch import MAX_DUMP, dump
 from raysl.train.files import parse_events
 from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
@@ -69,10 +68,10 @@ def test_a_failure_is_noted_once() -> None:
 def test_failures_are_told_once_and_stand_in_the_events_and_ray_speaks_in_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, board = RunFolder(str(tmp_path)), Notes(pids=[12])
+    folder, board = RunFolder(str(tmp_path)), Notes(**{"pid/12": 12})
     lost, last = (
         Failure(1.5, "lost worker 0", "Ray's 70 lines"),
-        Failure(9e9, "no retry is left", "more", is_retried=False),
+        Failure(9e9, "no retry is left", "more", end="count"),
     )
     process = "Worker IP address: 10.0.0.2 Worker PID: {} Worker exit detail: The process receives a SIGTERM."
     with telling_failures(folder, board) as teller:
@@ -95,20 +94,10 @@ def test_the_line_that_raised_in_another_process_stands_once_in_what_is_kept_how
     with pytest.raises(CodeError) as raised, explaining_code():
         labels[1]
     sent = pickle.loads(pickle.dumps(raised.value))  # it loses its traceback on the way
-    said = "Training failed: " + "x" * MAX_DUMP
-    dump = _dump(WorkerGroupError(said, {0: sent, 1: RayTaskError("train_worker", "", sent)}))
-    assert dump.count("    labels[1]\n") == 1
-    assert "Training failed: x" in dump
-    assert len(dump) == MAX_DUMP
-
-
-def test_the_worker_for_which_the_others_wait_is_the_one_with_the_fewest_collective_operations() -> None:
-    hangs = HangWatch(timeout_s=60)
-    hangs.positions = {0: {"step": 8, "collectives": 30}, 1: {"step": 7, "collectives": 29}}
-    assert hangs._late(59) == {}
-    assert hangs._late(61) == {1: "the other workers have waited for it for 61 s at step 7"}
-    hangs.positions[1]["collectives"] = 30
-    assert hangs._late(61) == {}, "all of them wait for data"
+    said = dump({0: sent, 1: RayTaskError("train_worker", "", sent), 2: RuntimeError("x" * MAX_DUMP)})
+    assert said.count("    labels[1]\n") == 1
+    assert "worker 2: x" in said
+    assert len(said) == MAX_DUMP
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from raysl.plan.setup import Setup
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
 from raysl.runs.worker import _callbacks
+from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
@@ -75,18 +77,23 @@ def rate_of_expected(run: Second) -> str:
     return str(failed.value)
 
 
+def callbacks_of(run: Second) -> list[Callback]:
+    job: Any = SimpleNamespace(run=run.prepared, board="board", is_alone=True)
+    return _callbacks(job, run.folder, Disk(), LocalBatches(run.prepared.loader))
+
+
 def knn_every(run: Second) -> list[str]:
-    callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
+    callbacks = callbacks_of(run)
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
 def knn_ranks(run: Second) -> list[bool]:
-    callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
+    callbacks = callbacks_of(run)
     return [callback.has_ranks for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
 def probes(run: Second) -> list[OnlineProbe]:
-    callbacks = _callbacks(run.prepared, run.folder, Disk(), LocalBatches(run.prepared.loader))
+    callbacks = callbacks_of(run)
     return [callback for callback in callbacks if isinstance(callback, OnlineProbe)]
 
 

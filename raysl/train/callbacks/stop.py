@@ -1,6 +1,7 @@
 """Checkpoints on request from outside, and ends of a start that leave one: on request, and at a step known before."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,8 @@ from raysl import distributed as dist
 from raysl.errors import StorageError, log
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.late import Answer, is_late
+
+NOTICE_EVERY_S = 5.0
 
 _is_save_asked = threading.Event()
 
@@ -28,6 +31,8 @@ class StopRequest(Callback):
         every: steps between two agreements of the ranks.
         look_every_s: seconds between two calls of `is_requested`.
         has_failed: whether this process has to stop; called at each agreement, so it must not wait.
+        has_notice: whether this machine or another one of the run is about to be taken away; all ranks call it at the
+            same steps, every `NOTICE_EVERY_S` seconds, and the first notice makes the run save a checkpoint.
     """
 
     def __init__(
@@ -36,11 +41,14 @@ class StopRequest(Callback):
         every: int,
         look_every_s: float = 1.0,
         has_failed: Callable[[], bool] = lambda: False,
+        has_notice: Callable[[], bool] | None = None,
     ) -> None:
         self.is_requested = is_requested
         self.every = max(1, every)
         self.look_every_s = look_every_s
         self.has_failed = has_failed
+        self.has_notice = has_notice
+        self.noticed_at = time.monotonic()
         self.was_requested = threading.Event()
         self.has_ended = threading.Event()
         self.unread: Answer | None = None
@@ -55,7 +63,9 @@ class StopRequest(Callback):
         if self.unread is not None:
             self._do_as_agreed(run)
         if step.index % self.every == 0:
-            requests = self.was_requested.is_set() or self.has_failed(), _is_save_asked.is_set()
+            requests = [self.was_requested.is_set() or self.has_failed(), _is_save_asked.is_set()]
+            if self.has_notice is not None:
+                requests.append(time.monotonic() - self.noticed_at > NOTICE_EVERY_S)
             # Filled on the device: a copy of numbers of the host would wait for a GPU.
             are_unset = [torch.full((1,), float(not is_set), device=run.state.device) for is_set in requests]
             self.unread = run.agreement.ask(torch.cat(are_unset))
@@ -64,8 +74,12 @@ class StopRequest(Callback):
 
     def _do_as_agreed(self, run: Run) -> None:
         assert self.unread is not None
-        goes_on, needs_no_save = self.unread.read()
+        goes_on, needs_no_save, *needs_no_look = self.unread.read()
         self.unread = None
+        if not all(needs_no_look) and self.has_notice is not None:
+            self.noticed_at = time.monotonic()
+            if self.has_notice():
+                self.has_notice, needs_no_save = None, False
         if not needs_no_save:
             _is_save_asked.clear()
             run.save()
