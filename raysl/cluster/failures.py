@@ -121,7 +121,7 @@ def reason(error: BaseException) -> str:
         return reason(error.cause) if isinstance(error.cause, BaseException) else _last_line(str(error))
     text = _RETRIES.sub("", str(error))
     if _is(error, "WorkerGroupStartupFailedError"):  # which loses its cause between processes
-        return f"a worker did not start: {reason(error.__cause__) if error.__cause__ else _end_of_process(text)}"
+        return f"a worker did not start{f': {reason(error.__cause__)}' if error.__cause__ else ''}"
     if isinstance(error, HungWorker | SilentWorker):
         return text
     if isinstance(error, ConfigError | RunFailed):
