@@ -24,7 +24,7 @@ def note_submission() -> None:
 
 @contextmanager
 def at_work(run: str) -> Iterator[None]:
-    """Have `runs_at_work` of all drivers on the cluster name a run while inside, and for `STALE_S` after a crash."""
+    """Note a run as at work while inside; after a crash the note counts for `STALE_S` seconds more."""
     note, is_over = uuid.uuid4().hex, threading.Event()
     job = _SUBMISSIONS.read(ray.get_runtime_context().get_job_id())
     text = f"{run} of the Ray job {job}" if job else run

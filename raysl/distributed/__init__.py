@@ -18,7 +18,6 @@ from raysl.distributed.ranks import Group as Group
 from raysl.distributed.ranks import barrier as barrier
 from raysl.distributed.ranks import group_of as group_of
 from raysl.distributed.ranks import is_main as is_main
-from raysl.distributed.ranks import num_collectives as num_collectives
 from raysl.distributed.ranks import rank as rank
 from raysl.distributed.ranks import world as world
 from raysl.distributed.rows import all_gather as all_gather

@@ -19,25 +19,9 @@ def joined(address: str, rank: int, world: int, backend: str, timeout_s: float) 
     Raises:
         RuntimeError: if the others do not come in time.
     """
-    join(f"tcp://{address}", rank, world, backend, timeout_s)
+    timeout = timedelta(seconds=timeout_s)
+    torch_dist.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=world, timeout=timeout)
     try:
         yield
     finally:
-        leave()
-
-
-def join(meeting: str, rank: int, world: int, backend: str, timeout_s: float) -> None:
-    """Join `world` processes, which all call it.
-
-    Args:
-        meeting: where they meet: `tcp://host:port` of rank 0, or `env://` for MASTER_ADDR and MASTER_PORT.
-        rank, world, backend, timeout_s: arguments of `joined`.
-    """
-    timeout = timedelta(seconds=timeout_s)
-    torch_dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=timeout)
-
-
-def leave() -> None:
-    """Leave the group that this process has joined; alone, or in none, do nothing that waits for others."""
-    if torch_dist.is_initialized():
         torch_dist.destroy_process_group()

@@ -19,14 +19,6 @@ def world(group: Group | None = None) -> int:
     return torch_dist.get_world_size(group) if _is_on() else 1
 
 
-def num_collectives() -> int:
-    """Return how many collective operations this process has begun in the group of all ranks; 0 on one process."""
-    if not _is_on():
-        return 0
-    group: Any = torch_dist.distributed_c10d._get_default_group()
-    return int(group._get_sequence_number_for_group())
-
-
 def is_main() -> bool:
     """Return whether this is rank 0, which logs and saves."""
     return rank() == 0

@@ -12,7 +12,7 @@ from ray.train.collective import broadcast_from_rank_zero
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.checkpoint.files import KEPT_FILE, META_FILE, PREFIX, STATE_FILE, checkpoint_name, newest_whole, sweep
+from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
 from raysl.errors import StorageError
 from raysl.process.temporary import make_temporary_folder, temporary_folder
 from raysl.runs.folder import RunFolder
@@ -124,21 +124,11 @@ def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None
         disk.note(logs, event, kind)
 
     def on_saved(name: str) -> None:
-        global _stored_step
-        _stored_step = int(name.removeprefix(PREFIX))
         tell(f"saved {name}", "save")
 
     if folder.is_local:
         return LocalStore(folder, keep, tell, on_saved, disk)
     return RemoteStore(folder, logs, keep, tell, owner, on_saved, disk)
-
-
-_stored_step = 0
-
-
-def stored_step() -> int:
-    """Return the step of the last checkpoint that this process has stored."""
-    return _stored_step
 
 
 def local_logs(folder: RunFolder) -> Path:

@@ -176,7 +176,7 @@ def _fit(trainer: TorchTrainer, look: Look) -> Result:
     def fit() -> None:
         try:
             end.set_result(trainer.fit())
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - whatever it is, `result` raises it
             end.set_exception(error)
 
     threading.Thread(target=fit, name="raysl-fit", daemon=True).start()
