@@ -48,6 +48,9 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     busy = findings.busy_nodes(described)
     facts: dict[str, Any] = {"address": address, "nodes": described, "growth": None}
     facts |= {"all_reduce": None, "images": None, "notes": []}
+    if used := cluster.used_cpus([node for node in found if node.is_worker]):
+        used = findings.at_work(used)
+        facts["notes"].append(used)
     if any(node.is_head for node in awake):
         facts["growth"] = cluster.ask_growth(found)
         problems += findings.of_growth(facts["growth"])
@@ -69,9 +72,6 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
         problems += findings.of_sums(sums, busy)
     else:
         facts["notes"].append("sums over nodes were not measured: fewer than two nodes with CPUs or GPUs are up")
-    if used := cluster.used_cpus(workers):
-        used = findings.at_work(used)
-        facts["notes"].append(used)
     if cpus := cluster.free_cpus(workers):
         images = cluster.ask_images(cpus, patience, used)
         facts["images"] = images.value
