@@ -158,19 +158,25 @@ def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback]
                 ],
             ),
         )
+        # other threads may train on the same private cluster
+        is_last = is_private() and threading.current_thread() is threading.main_thread()
         try:
             with at_work(job.config.name):
-                outcome: Outcome = _fit(trainer, look).return_value
+                patience_s = 0.0 if is_last else ABORT_S
+                outcome: Outcome = _fit(trainer, look, FailureNotes(Board(job.board)), patience_s).return_value
         except (KeyboardInterrupt, Stopped):
-            is_main = threading.current_thread() is threading.main_thread()
-            if not (is_main and disconnect()):  # other threads may train on the same private cluster
-                _abort(FailureNotes(Board(job.board)))
+            if is_last:
+                disconnect()
             raise
     return outcome
 
 
-def _fit(trainer: TorchTrainer, look: Look) -> Result:
-    """Train in another thread, since Ray Train handles Ctrl-C in the main one, and look for requests meanwhile."""
+def _fit(trainer: TorchTrainer, look: Look, notes: FailureNotes, patience_s: float) -> Result:
+    """Train in another thread, since Ray Train handles Ctrl-C in the main one, and look for requests meanwhile.
+
+    Args:
+        patience_s: as of `_abort`.
+    """
     end: Future[Result] = Future()
 
     def fit() -> None:
@@ -180,17 +186,26 @@ def _fit(trainer: TorchTrainer, look: Look) -> Result:
             end.set_exception(error)
 
     threading.Thread(target=fit, name="raysl-fit", daemon=True).start()
-    while not wait([end], LOOK_EVERY_S).done:
-        look()
+    try:
+        while not wait([end], LOOK_EVERY_S).done:
+            look()
+    except (KeyboardInterrupt, Stopped):
+        _abort(notes, patience_s)
+        wait([end], ABORT_S)  # Ray ends a process, without a word, in which a thread waits while it is disconnected
+        raise
     return end.result()
 
 
-def _abort(notes: FailureNotes) -> None:
-    """End the workers and free their resources."""
+def _abort(notes: FailureNotes, patience_s: float) -> None:
+    """End the workers and free their resources.
+
+    Args:
+        patience_s: seconds for Ray Train to do so itself.
+    """
     if (controller := notes.controller()) is None:
         return
     try:
-        ray.get(controller.abort.remote(), timeout=ABORT_S)
+        ray.get(controller.abort.remote(), timeout=patience_s)
     except RayActorError:
         return  # it has ended itself, as it should
     except GetTimeoutError:  # it waits for nodes, and answers nobody

@@ -64,10 +64,11 @@ class FailureWatch(UserCallback):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Arrive in the controller, whose handle Ray Train gives to nobody: the driver ends it by that."""
         self.__dict__.update(state)
-        if os.getpid() != self.driver:
+        actor = None if os.getpid() == self.driver else ray.get_runtime_context().current_actor
+        if hasattr(actor, "abort"):  # callbacks arrive in the workers as well
             if self.inherited is not None:
                 control_fast(self.inherited)
-            self.notes.note_controller(ray.get_runtime_context().current_actor)
+            self.notes.note_controller(actor)
 
     @override
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
