@@ -18,8 +18,6 @@ from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import finish, wait_for_step
 from tests.walk.blocks import ROOT, blocks_of
 
-pytestmark = pytest.mark.cluster
-
 SMALL = (
     "train.epochs=2",
     "train.batch_size=32",
@@ -82,7 +80,14 @@ def pretrain(folder: Path, *words: str) -> tuple[int, str]:
     return process.returncode, output
 
 
-@pytest.mark.parametrize("parts", PRINTED)
+FEW = list(PRINTED)[:2]
+"""Those that are tried each time."""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [pytest.param(parts, marks=pytest.mark.cluster if parts in FEW else pytest.mark.slow) for parts in PRINTED],
+)
 def test_printed_code_trains_and_measures_on_ray(parts: str, tmp_path: Path) -> None:
     pages, words = PRINTED[parts]
     write_pages(pages, tmp_path)
@@ -108,6 +113,7 @@ class Broken(SimCLR):
 """
 
 
+@pytest.mark.cluster
 def test_an_exception_of_own_code_ends_the_run_at_the_first_try_and_the_mended_file_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)
@@ -129,6 +135,7 @@ def test_an_exception_of_own_code_ends_the_run_at_the_first_try_and_the_mended_f
 BROKEN_READ = "        images, labels = arrays(self.file)\n        return Rows("
 
 
+@pytest.mark.cluster
 def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(tmp_path: Path) -> None:
     write_pages(["data"], tmp_path)
     file = tmp_path / "arrays.py"
@@ -143,6 +150,7 @@ def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(t
     assert "retry 1" not in output
 
 
+@pytest.mark.slow
 def test_a_printed_source_and_method_train_on_two_nodes_and_go_on_under_another_job(tmp_path: Path) -> None:
     first, second = tmp_path / "_ray_pkg_1", tmp_path / "_ray_pkg_2"
     first.mkdir()

@@ -21,8 +21,6 @@ from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
 from tests.runs.runs import SMALL
 
-pytestmark = pytest.mark.cluster
-
 STORE = "--object-store-memory=600000000"
 
 
@@ -71,6 +69,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     shutil.rmtree(started.sessions, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("--num-cpus=1")
     nodes.add("--num-cpus=1")
@@ -103,6 +102,7 @@ def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes
     assert f"node {name}: no answer within 20 s; look at its load" in lines[0]
 
 
+@pytest.mark.cluster
 def test_sigterm_ends_a_look_at_a_cluster_in_a_line(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("--num-cpus=1")
     environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{nodes.port}"}
@@ -119,6 +119,7 @@ def test_sigterm_ends_a_look_at_a_cluster_in_a_line(nodes: Nodes, tmp_path: Path
     assert not any("SIGTERM received" in line or "Traceback" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_shared_and_another_raysl_are_findings(nodes: Nodes, tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not give a process other mounts than its own")
@@ -141,6 +142,7 @@ def test_a_folder_that_is_not_shared_and_another_raysl_are_findings(nodes: Nodes
     assert list(storage.iterdir()) == []
 
 
+@pytest.mark.cluster
 def test_a_cluster_that_starts_from_no_nodes_says_so_and_what_may_come(tmp_path: Path) -> None:
     with autoscaled_cluster() as started:
         cluster = doctor(tmp_path, started.environment)["cluster"]
@@ -154,6 +156,7 @@ def test_a_cluster_that_starts_from_no_nodes_says_so_and_what_may_come(tmp_path:
     assert any("fewer than two nodes with CPUs or GPUs are up" in note for note in cluster["notes"])
 
 
+@pytest.mark.cluster
 def test_beside_a_run_it_says_which_one_holds_the_cpus_and_measures_all_the_same(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("--num-cpus=2")
     environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{nodes.port}"}

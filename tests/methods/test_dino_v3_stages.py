@@ -50,6 +50,7 @@ def test_stages_of_dino_v3_have_the_network_and_the_batch_of_the_first() -> None
         assert dataclasses.replace(config.backbone, rope_rescale=1.0, image_size=224) == first.backbone
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_ray")
 def test_each_stage_goes_on_from_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

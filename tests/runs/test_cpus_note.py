@@ -145,7 +145,7 @@ raysl.pretrain(raysl.load_config("quickstart", sys.argv[2:]))
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "chosen", "task", "worker_has"),
     [

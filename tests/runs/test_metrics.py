@@ -31,7 +31,7 @@ def read_series(port: int) -> dict[tuple[str, str], float]:
     return series
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_prometheus_reads_the_numbers_and_the_restarts_of_a_run_while_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

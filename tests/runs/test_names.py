@@ -27,7 +27,7 @@ def test_a_run_of_any_name_trains_in_a_folder_of_any_name(tmp_path: Path) -> Non
     assert logged_step(storage / NAME) == 8
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_a_sweep_of_any_name_trains_in_a_folder_of_any_name(tmp_path: Path) -> None:
     sweep = tmp_path / "search.yaml"
     sweep.write_text(

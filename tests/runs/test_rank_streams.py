@@ -11,8 +11,6 @@ import pytest
 from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import SMALL, finish
 
-pytestmark = pytest.mark.cluster
-
 DATASETS = """
 import json
 import ray
@@ -23,7 +21,13 @@ print(json.dumps(ray.get(get_or_create_stats_actor().get_datasets.remote())))
 """Prints what the Data page of Ray's dashboard shows."""
 
 
-@pytest.mark.parametrize(("labels", "num_nodes"), [((), 2), (("ray-subcluster=a", "ray-subcluster=a", "zone=b"), 1)])
+@pytest.mark.parametrize(
+    ("labels", "num_nodes"),
+    [
+        pytest.param((), 2, marks=pytest.mark.cluster),
+        pytest.param(("ray-subcluster=a", "ray-subcluster=a", "zone=b"), 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_is_among_the_executions_of_ray_data_and_nodes_without_workers_make_its_images(
     tmp_path: Path, labels: tuple[str, ...], num_nodes: int
 ) -> None:
