@@ -1,11 +1,14 @@
 """Ray Train's trainer with the settings of a run: it starts the workers, and again after failures."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
@@ -39,15 +42,13 @@ HANG_MARGIN_S = 10.0
 START_S = 15.0
 """Seconds after which Ray Train tries another number of workers where those of an elastic run have no place."""
 
-Look = Callable[[], None]
-
 
 def run_workers(
     job: Job,
     shape: WorkerShape,
     callbacks: Sequence[UserCallback] = (),
     step: int = 0,
-    look: Look = lambda: None,
+    look: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Start workers, and return how their training ended.
 
@@ -63,18 +64,27 @@ def run_workers(
         CodeError: if code raised an exception in a worker or a data task.
         RunFailed: if workers or Ray Train's controller failed too often without a saved step between two failures.
     """
-    notes = FailureNotes(Board(job.board))
-    while True:
-        noted = len(notes.names())
-        try:
-            return _run_workers(job, shape, callbacks, step, look)
-        except (TrainingFailedError, RayError) as error:
-            group, _ = notes.group()
-            has_told = group > 0 and any(each.group == group for each in notes.all()[noted:])
-            if not has_told and not is_late_start(error):  # else it waits for nodes
-                _note_failure(notes, job, step, error)
-            if (last := next((each for each in reversed(notes.all()) if each.end), None)) is not None:
-                raise _as_error(last) from error
+    notes, settings = FailureNotes(Board(job.board)), pack(job)
+    # Empty but on a cluster that the program of the user has started or attached to.
+    spin = spin_variables(os.environ)
+    streams = RankStreams([settings["loader"]], job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes, spin)
+    with temporary_folder("ray") as folder:  # Ray's own; nothing is resumed from it
+        trainer = _trainer(job, shape, step, settings, streams, callbacks, folder)
+        while True:
+            noted = len(notes.names())
+            streams.prepare()  # while the controller and the workers start
+            try:
+                return _run_workers(trainer, job.config.name, notes, look)
+            except (TrainingFailedError, RayError) as error:
+                group, _ = notes.group()
+                has_told = group > 0 and any(each.group == group for each in notes.all()[noted:])
+                if not has_told and not is_late_start(error):  # else it waits for nodes
+                    _note_failure(notes, job, step, error)
+                if (last := next((each for each in reversed(notes.all()) if each.end), None)) is not None:
+                    raise _as_error(last) from error
+            # the same trainer again: a new one would ask for workers beside those that a lost controller has asked for
+            for path in Path(folder).iterdir():
+                shutil.rmtree(path)
 
 
 def _note_failure(notes: FailureNotes, job: Job, step: int, error: Exception) -> None:
@@ -118,65 +128,53 @@ def setting(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback], step: int, look: Look) -> Outcome:
+def _trainer(
+    job: Job, shape: WorkerShape, step: int, settings: dict[str, Any], streams: RankStreams, callbacks: Any, folder: str
+) -> TorchTrainer:
+    train, hang_s, inherited = job.config.train, job.config.train.hang_timeout + HANG_MARGIN_S, None
+    if is_private():
+        train_fast(is_private, not_inherited)
+        inherited = inherited_settings()
+    watch = FailureWatch(Board(job.board), job.folder().uri, train.max_failures, step, hang_s, job.tags, inherited)
+    return TorchTrainer(
+        train_worker,
+        train_loop_config=settings,
+        datasets={TRAIN: NewGroup(job.board)},
+        dataset_config=streams,
+        torch_config=TorchConfig(timeout_s=int(hang_s)),
+        scaling_config=ScalingConfig(
+            num_workers=train.workers,
+            elastic_resize_monitor_interval_s=RESIZE_EVERY_S,
+            use_gpu=shape.device == "cuda",
+            resources_per_worker=shape.resources,
+        ),
+        run_config=RunConfig(
+            name=ray_name(job.config.name),
+            storage_path=folder,
+            worker_runtime_env={"env_vars": streams.variables} if streams.variables else {},
+            # `FailureWatch` ends a run that has failed too often; this process tells of starts that fail.
+            failure_config=FailureConfig(max_failures=-1, controller_failure_limit=0),
+            callbacks=[watch, PrepareAgain(streams), *callbacks],
+        ),
+    )
+
+
+def _run_workers(trainer: TorchTrainer, run: str, notes: FailureNotes, look: Callable[[], None]) -> Outcome:
     """Start Ray Train's controller, and return what its main worker returns."""
-    train, uri = job.config.train, job.folder().uri
-    with temporary_folder("ray") as notes:  # Ray's own; nothing is resumed from it
-        settings = pack(job)
-        # Empty but on a cluster that the program of the user has started or attached to.
-        spin = spin_variables(os.environ)
-        streams = RankStreams(
-            [settings["loader"]], job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes, spin
-        )
-        streams.prepare()  # while the controller and the workers start
-        hang_s, inherited = train.hang_timeout + HANG_MARGIN_S, None
-        if is_private():
-            train_fast(is_private, not_inherited)
-            inherited = inherited_settings()
-        trainer = TorchTrainer(
-            train_worker,
-            train_loop_config=settings,
-            datasets={TRAIN: NewGroup(job.board)},
-            dataset_config=streams,
-            torch_config=TorchConfig(timeout_s=int(hang_s)),
-            scaling_config=ScalingConfig(
-                num_workers=train.workers,
-                elastic_resize_monitor_interval_s=RESIZE_EVERY_S,
-                use_gpu=shape.device == "cuda",
-                resources_per_worker=shape.resources,
-            ),
-            run_config=RunConfig(
-                name=ray_name(job.config.name),
-                storage_path=notes,
-                worker_runtime_env={"env_vars": spin} if spin else {},
-                # `FailureWatch` ends a run that has failed too often; this process tells of starts that fail.
-                failure_config=FailureConfig(max_failures=-1, controller_failure_limit=0),
-                callbacks=[
-                    FailureWatch(Board(job.board), uri, train.max_failures, step, hang_s, job.tags, inherited),
-                    PrepareAgain(streams),
-                    *callbacks,
-                ],
-            ),
-        )
-        # other threads may train on the same private cluster
-        is_last = is_private() and threading.current_thread() is threading.main_thread()
-        try:
-            with at_work(job.config.name):
-                patience_s = 0.0 if is_last else ABORT_S
-                outcome: Outcome = _fit(trainer, look, FailureNotes(Board(job.board)), patience_s).return_value
-        except (KeyboardInterrupt, Stopped):
-            if is_last:
-                disconnect()
-            raise
+    # other threads may train on the same private cluster
+    is_last = is_private() and threading.current_thread() is threading.main_thread()
+    try:
+        with at_work(run):
+            outcome: Outcome = _fit(trainer, look, notes, patience_s=0.0 if is_last else ABORT_S).return_value
+    except (KeyboardInterrupt, Stopped):
+        if is_last:
+            disconnect()
+        raise
     return outcome
 
 
-def _fit(trainer: TorchTrainer, look: Look, notes: FailureNotes, patience_s: float) -> Result:
-    """Train in another thread, since Ray Train handles Ctrl-C in the main one, and look for requests meanwhile.
-
-    Args:
-        patience_s: as of `_abort`.
-    """
+def _fit(trainer: TorchTrainer, look: Callable[[], None], notes: FailureNotes, patience_s: float) -> Result:
+    """Train in another thread, since Ray Train handles Ctrl-C in the main one, and look for requests meanwhile."""
     end: Future[Result] = Future()
 
     def fit() -> None:
@@ -197,11 +195,7 @@ def _fit(trainer: TorchTrainer, look: Look, notes: FailureNotes, patience_s: flo
 
 
 def _abort(notes: FailureNotes, patience_s: float) -> None:
-    """End the workers and free their resources.
-
-    Args:
-        patience_s: seconds for Ray Train to do so itself.
-    """
+    """End the workers and free their resources, after so many seconds in which Ray Train may do so itself."""
     if (controller := notes.controller()) is None:
         return
     try:
