@@ -149,13 +149,13 @@ class FailureNotes:
         """Return the processes that were noted so far."""
         return {int(name.rpartition("/")[2]) for name in self.board.names("pid/")}
 
-    def note_controller(self, actor: Any) -> None:
-        """Note the actor that is the controller of this start."""
-        self.board.write("controller", pack_actor(actor))
+    def keep(self, name: Literal["controller", "place"], handle: Any) -> None:
+        """Note the actor that is the controller of this start, or the placement group of its workers."""
+        self.board.write(name, pack_actor(handle))
 
-    def controller(self) -> Any:
-        """Return the actor that is the controller of this start; None before it is there."""
-        note = self.board.read("controller")
+    def kept(self, name: Literal["controller", "place"]) -> Any:
+        """Return what was kept; None before it is there."""
+        note = self.board.read(name)
         return None if note is None else unpack_actor(note)
 
     def add(self, failure: Failure) -> None:

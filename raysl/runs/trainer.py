@@ -27,7 +27,7 @@ from raysl.config.schema import TrainConfig
 from raysl.errors import CodeError, RunFailed, Stopped
 from raysl.process.cpus import spin_variables
 from raysl.process.temporary import temporary_folder
-from raysl.runs.failures import End, Failure, FailureCount, FailureNotes
+from raysl.runs.failures import Failure, FailureCount, FailureNotes
 from raysl.runs.new_nodes import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.outcome import Outcome
 from raysl.runs.rank_streams import TRAIN, NewGroup, PrepareAgain, RankStreams
@@ -35,8 +35,7 @@ from raysl.runs.retries import saved_step
 from raysl.runs.watch import FailureWatch
 from raysl.runs.worker import Job, pack, train_worker
 
-ABORT_S = 1.5
-LOOK_EVERY_S = 0.3
+ABORT_S, LOOK_EVERY_S = 1.5, 0.3
 HANG_MARGIN_S = 10.0
 """Seconds after `train.hang_timeout` in which Ray Train names a worker that does not answer, before torch gives up."""
 START_S = 15.0
@@ -90,12 +89,13 @@ def run_workers(
 def _note_failure(notes: FailureNotes, job: Job, step: int, error: Exception) -> None:
     """Note what ended Ray Train."""
     is_start = isinstance(error, ControllerError)
+    if not is_start and (place := notes.kept("place")) is not None:
+        ray.util.remove_placement_group(place)  # Ray Train's own way needs a dashboard
     what = "no group of workers could be started" if is_start else "lost the controller of the run"
     count, saved = FailureCount.of(notes.all(), job.config.train.max_failures, step), saved_step(job.folder().uri)
     is_retried, (group, _) = count.add(saved), notes.group()
     text = f"{what}: {reason(error)}; {count.describe(is_retried)}"
-    end: End | None = None if is_retried else "count"
-    notes.add(Failure(time.time(), text, str(error), notes.step(), group, end, saved))
+    notes.add(Failure(time.time(), text, str(error), notes.step(), group, None if is_retried else "count", saved))
     notes.write_group(group, "waiting")
 
 
@@ -196,7 +196,7 @@ def _fit(trainer: TorchTrainer, look: Callable[[], None], notes: FailureNotes, p
 
 def _abort(notes: FailureNotes, patience_s: float) -> None:
     """End the workers and free their resources, after so many seconds in which Ray Train may do so itself."""
-    if (controller := notes.controller()) is None:
+    if (controller := notes.kept("controller")) is None:
         return
     try:
         ray.get(controller.abort.remote(), timeout=patience_s)
