@@ -22,14 +22,13 @@ from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote
-from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError, log
+from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, log
+from raysl.leaderboard.logged import Logged
 from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
-from raysl.schedule import Step
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
 from raysl.sweeps.credentials import keep_credentials_out
@@ -51,8 +50,9 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     """Return the class of trials for a `ray.tune.Tuner`: each trial is a run of raysl.
 
     The keys of the Tuner's `param_space` are settings, `{"optim.lr": tune.loguniform(0.02, 0.5)}`. A trial is the run
-    `<storage>/<name>/trial_<hash of its settings>`, and goes on with that run if it exists. It reports the numbers of
-    each checkpoint, with `epoch`, `step` and the `path` of the run, and finally those of the benchmarks. Tune's own
+    `<storage>/<name>/trial_<hash of its settings>`, and goes on with that run if it exists. It reports the newest
+    numbers of each whole epoch, those of earlier starts again, with `epoch`, `step` and the `path` of the run, and
+    finally those of the benchmarks. Tune's own
     checkpoints only name those of the run: if a scheduler such as PopulationBasedTraining gives a trial the checkpoint
     of another one, it goes on from there by `raysl.runs.fork`, in a folder named by its settings and that parent. A
     trial that is stopped or paused saves first.
@@ -129,13 +129,15 @@ class RunTrainable(Trainable):
         self.name = trial_name(self.settings, self.base.seed)
         self.last_step = 0
         self.training: _Training | None = None
+        self.history: _History | None = None
 
     @override
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on with the trial's own run, or fork that of another trial or of other settings."""
         pointer = Pointer.read(checkpoint)
+        self.last_step = pointer.step
         if pointer.trial == self.trial_id and pointer.settings == bare_tree(self.settings):
-            self.name, self.last_step = pointer.run, pointer.step
+            self.name = pointer.run
         else:
             self.parent = pointer
             self.name = trial_name(self.settings, self.base.seed, parent=(pointer.run, pointer.step))
@@ -146,24 +148,28 @@ class RunTrainable(Trainable):
 
     @override
     def step(self) -> dict[str, Any]:
-        """Train until the next checkpoint is saved, or to the end of the run."""
-        if self.training is None:
-            self.training = _Training(
-                self._run(), self.parent, self.last_step or (self.parent.step if self.parent else 0)
-            )
-        while (saved := self.training.next_saved()) is not None:
-            if saved > self.last_step and (numbers := self.training.numbers(saved)) is not None:
-                return self._report(saved, numbers)
-        result = self.training.result()
-        return {**self._report(_parse_step(result.checkpoint), result.metrics), "done": True}
+        """Report the next whole epoch that the run has logged; train where there is none yet, or to the run's end."""
+        if self.history is None:
+            self.history = _History(self._run())
+        while True:
+            is_over = self.training is not None and self.training.is_over
+            if (found := self.history.after(self.last_step)) is not None:
+                return self._report(*found)
+            if self.training is None:
+                self.training = _Training(self.history.config, self.parent)
+            elif is_over:
+                result = self.training.result()
+                return {**self._report(_parse_step(result.checkpoint), result.metrics), "done": True}
+            else:
+                self.training.wait(self.history.folder.look_every_s)
 
     def _report(self, step: int, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """Return what Tune gets to know of a checkpoint, and write the same for TensorBoard."""
-        assert self.training is not None
-        self.last_step, folder = step, self.training.folder
+        """Return what Tune gets to know of an epoch, and write the same for TensorBoard."""
+        assert self.history is not None
+        self.last_step, folder = step, self.history.folder
         metrics = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
         write_hparams(folder, self.settings, metrics, step)
-        position = {"step": step, "epoch": self.training.epoch(step), "path": redact_uri(folder.uri)}
+        position = {"step": step, "epoch": self.history.epoch(step), "path": redact_uri(folder.uri)}
         return {**metrics, **position, "should_checkpoint": True}
 
     @override
@@ -199,85 +205,70 @@ def flatten_space(space: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return settings
 
 
+class _History:
+    """What the run of a trial has logged so far, of this start and of those before.
+
+    A run trains on while Tune handles a report, and one with equal settings may have been trained before. Each of its
+    epochs is reported all the same, in order: so a scheduler sees the same curve whenever the trial was trained, and
+    one that compares trials at each epoch does not wait for one that skips some.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.folder = RunFolder.of(config)
+        self.logged = Logged()
+
+    def after(self, step: int) -> tuple[int, dict[str, float]] | None:
+        """Return the next whole epoch after a step, by its last step, with the newest numbers then.
+
+        Returns:
+            None where it has not been logged yet, and of the last epoch, which `_Training.result` covers.
+        """
+        if (note := outlast(partial(DatasetNote.read, self.folder))) is None:
+            return None
+        length, train = note.epoch_len, self.config.train
+        total = train.epochs * length
+        last = total if train.end is None else min(total, train.end.steps(total, length))
+        if self.logged.reached < step // length + 1:
+            content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
+            lines = parse_metrics(content, self.folder.uri_of(METRICS_FILE))
+            self.logged = Logged([line for line in lines if "epoch" in line])
+        for epoch in range(step // length + 1, int(self.logged.reached) + 1):
+            if epoch * length < last and (numbers := self.logged.newest(epoch)):
+                return epoch * length, numbers
+        return None
+
+    def epoch(self, step: int) -> float:
+        """Return the epochs that are done after a step."""
+        note = outlast(partial(DatasetNote.read, self.folder))
+        assert note is not None, "claimed before the first step"
+        return step / note.epoch_len
+
+
 class _Training:
     """A run that trains in its own thread.
 
     Args:
         parent: the checkpoint that it is forked from, or None.
-        reported: step of the last checkpoint that Tune knows of; 0: what the run has saved before is not reported.
     """
 
-    def __init__(self, config: RunConfig, parent: Pointer | None, reported: int = 0) -> None:
+    def __init__(self, config: RunConfig, parent: Pointer | None) -> None:
         self.config = config
         self.parent = parent
         self.folder = RunFolder.of(config)
         self.stop = threading.Event()
         self.outcome: Result | BaseException | None = None
-        events = outlast(partial(read_events, self.folder))
-        self.unreported = self._saved_beyond(events, reported)
-        self.num_events = len(events)
         self.thread = threading.Thread(target=self._train, name="raysl-trial", daemon=True)
         self.thread.start()
 
-    def _saved_beyond(self, events: list[str], reported: int) -> list[int]:
-        """Return the steps of the checkpoints that the run has saved on its way after the last reported one.
-
-        A run trains on while Tune handles a report, and a trial with equal settings may have trained it before. What
-        was saved is reported all the same: a scheduler that compares trials at each epoch waits for ever for a trial
-        that skips one.
-        """
-        steps = [_parse_step(event) for event in events if event.startswith(f"saved {PREFIX}")]
-        if not steps or reported == 0:
-            return []
-        train, epoch_len = self.config.train, self._epoch_len
-        newest = len(steps) - steps[::-1].index(reported) if reported in steps else 0
-        later = (Step(step, train.epochs * epoch_len, epoch_len) for step in steps[newest:] if step > reported)
-        # others were saved because the run was stopped
-        return [step.index for step in later if train.checkpoint_every.is_due(step)]
-
-    def next_saved(self) -> int | None:
-        """Wait for the next checkpoint and return its step, or None when the run has ended."""
-        while not self.unreported:
-            is_over = not self.thread.is_alive()
-            try:
-                new = read_events(self.folder)[self.num_events :]
-            except StorageError as error:
-                log.warning("cannot see how %s goes: %s", self.config.name, error)
-                new = []
-            self.num_events += len(new)
-            self.unreported += [_parse_step(event) for event in new if event.startswith(f"saved {PREFIX}")]
-            if is_over and not self.unreported:
-                return None
-            if not self.unreported:
-                self.thread.join(self.folder.look_every_s)
-        return self.unreported.pop(0)
-
-    def numbers(self, step: int) -> dict[str, float] | None:
-        """Return the newest value of each number up to a step; None at the last one, which `result` covers."""
-        if self.is_last(step):
-            return None
-        numbers: dict[str, float] = {}
-        content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
-        for line in parse_metrics(content, self.folder.uri_of(METRICS_FILE)):
-            if line["step"] <= step:
-                numbers |= line
-        return numbers
-
-    def epoch(self, step: int) -> float:
-        """Return the epochs that are done after a step."""
-        return step / self._epoch_len
-
-    def is_last(self, step: int) -> bool:
-        """Whether the run ends with a step."""
-        train, epoch_len = self.config.train, self._epoch_len
-        total = train.epochs * epoch_len
-        return step >= (total if train.end is None else min(total, train.end.steps(total, epoch_len)))
-
     @property
-    def _epoch_len(self) -> int:
-        note = outlast(partial(DatasetNote.read, self.folder))
-        assert note is not None, "claimed before the first step"
-        return note.epoch_len
+    def is_over(self) -> bool:
+        """Whether the run has ended, however it did."""
+        return not self.thread.is_alive()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the run has ended, at most so many seconds."""
+        self.thread.join(seconds)
 
     def result(self) -> Result:
         """Return the result of the run, which has ended."""

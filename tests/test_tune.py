@@ -28,7 +28,7 @@ from raysl.methods.method import StepOutput
 from raysl.pretraining import Result
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.schedule import Step
+from raysl.schedule import Duration, Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
@@ -118,7 +118,7 @@ def state_at(tmp_path: Path, name: str, step: int) -> dict[str, Any]:
     return load_tensors(tmp_path / "mine" / name / checkpoint_name(step) / "train_state.pt")
 
 
-def test_a_trial_reports_each_checkpoint_and_in_the_end_what_was_measured(
+def test_a_trial_reports_each_epoch_and_in_the_end_what_was_measured(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
     trial = base({"optim": {"lr": 0.25}})
@@ -134,6 +134,41 @@ def test_a_trial_reports_each_checkpoint_and_in_the_end_what_was_measured(
     assert "lr: 0.25" in run.read("run.yaml").decode()
     assert {found["path"] for found in (first, second, last)} == {run.uri}
     assert b"knn/k20/top1" in run.read("hparams/events.out.tfevents.hparams"), "TensorBoard's tab has the last numbers"
+
+
+def test_a_trial_that_was_trained_before_reports_the_same_numbers_and_trains_no_step(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.release(EPOCHS)
+    trial = base({"optim.lr": 0.25})
+    told = [trial.train() for _ in range(EPOCHS)]
+    trial.stop()
+    trained: list[str] = []
+    monkeypatch.setattr(
+        "raysl.tune.pretrain", lambda config, **words: trained.append(config.name) or in_process(config, **words)
+    )
+    again = base({"optim.lr": 0.25})
+    keys = ("loss", "epoch", "step", "done", "path")
+    for number in range(EPOCHS - 1):
+        found = again.train()
+        assert [found[key] for key in keys] == [told[number][key] for key in keys]
+    assert trained == [], "a scheduler that stops it here costs nothing"
+    last = again.train()
+    assert [last[key] for key in keys] == [told[-1][key] for key in keys]
+    assert last["knn/k20/top1"] == told[-1]["knn/k20/top1"]
+
+
+def test_epochs_without_a_checkpoint_are_reported_too(
+    base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(
+        "Seldom",
+        (base,),
+        {"base": replace(base.base, train=replace(base.base.train, checkpoint_every=Duration.parse("3ep")))},
+    )
+    monkeypatch.setattr("raysl.tune.pretrain", in_process)
+    trial = kind({"optim.lr": 0.25})
+    assert [trial.train()["epoch"] for _ in range(EPOCHS)] == [1.0, 2.0, 3.0]
 
 
 def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
@@ -236,7 +271,7 @@ def test_a_donor_that_has_deleted_the_checkpoint_gives_its_next_one(
     pointer.write(str(tmp_path))
     heir.load_checkpoint(str(tmp_path))
     gate.release(EPOCHS)
-    assert heir.train()["epoch"] == 2.0
+    assert [heir.train()["epoch"] for _ in range(2)] == [1.0, 2.0]
     (parent,) = read_parents(RunFolder(str(tmp_path / "mine" / heir.name)))
     assert (parent.run, parent.step) == (donor.name, LENGTH)
     assert heir.name != donor.name, "also where the settings are the donor's"
