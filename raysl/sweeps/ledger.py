@@ -3,11 +3,12 @@
 A thread reads and writes the storage, so that Tune's loop waits for none: one trial's folder delays no other trial.
 """
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, log
@@ -28,8 +29,6 @@ ERROR_FILE = "error.txt"
 
 class Ledger:
     """The trials of a sweep, in the order in which they were chosen.
-
-    As a context manager: what it is told inside is handled by a thread of its own, all of it before the block ends.
 
     Args:
         make: makes the record of a trial.
@@ -56,7 +55,6 @@ class Ledger:
         self._is_closing = False
         self._looked = 0.0
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="raysl-sweep", daemon=True)
 
     def add(self, trial: Trial) -> Record:
         """Return the record of a trial, which is read from its run's folder where it is new."""
@@ -65,20 +63,25 @@ class Ledger:
             record.look(self.folder.child(trial.name))
         return record
 
-    def __enter__(self) -> "Ledger":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._change:
-            self._is_closing = True
-            self._change.notify_all()
-        end = time.monotonic() + ENDING_S
-        while self._thread.is_alive() and (error is None or time.monotonic() < end):
-            self._thread.join(0.2)  # in pieces, so that signals are handled
-        if error is None and self._error is not None:
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Handle what is told inside by a thread; all of it before the block ends."""
+        self._is_closing, self._error = False, None
+        thread = threading.Thread(target=self._work, name="raysl-sweep", daemon=True)
+        thread.start()
+        end = math.inf
+        try:
+            yield
+        except BaseException:
+            end = time.monotonic() + ENDING_S
+            raise
+        finally:
+            with self._change:
+                self._is_closing = True
+                self._change.notify_all()
+            while thread.is_alive() and time.monotonic() < end:
+                thread.join(0.2)  # in pieces, so that signals are handled
+        if self._error is not None:
             raise self._error
 
     def do(self, event: Callable[[], None]) -> None:
@@ -222,4 +225,3 @@ class Ledger:
         while (self._failing or self.outbox.num_waiting) and time.monotonic() < end:
             time.sleep(1.0)
             self._look_at_all()
-

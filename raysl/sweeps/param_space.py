@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,13 +55,17 @@ class Choices:
             for _, variant in generate_variants(spec, constant_grid_search=True, random_state=chance):
                 yield dict(variant["config"])
 
-    def trial(self, config: Mapping[str, Any]) -> Trial:
-        """Return the trial of a choice of Tune's; settings whose condition does not hold are not in it."""
+    def trial(self, config: Mapping[str, Any], parent: tuple[str, int] | None = None) -> Trial:
+        """Return the trial of a choice of Tune's; settings whose condition does not hold are not in it.
+
+        Args:
+            parent: run and step that it goes on from.
+        """
         config = config.get(POINT, config)
         name = self.names[config.get(CONFIG, ALONE)]
         known: Draw = self.space.settle(lambda key, own: _decode(own, config[key]), self._present[name])
         seed = config.get("seed", self.seeds[name])
-        return trial_of({"seed": seed, **known}, self.seeds[name], name)
+        return replace(trial_of({"seed": seed, **known}, self.seeds[name], name), parent=parent)
 
     def point(self, trial: Trial) -> dict[str, Any]:
         """Return a choice whose trial is this one."""

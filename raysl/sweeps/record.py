@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from raysl.checkpoint.lineage import read_parents
 from raysl.leaderboard.entry import Objective, Status
 from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder, outlast
@@ -30,6 +31,7 @@ class Record:
         began: when it started in this process, in seconds since 1970.
         before: epochs that it had come to then.
         nodes: on which its workers run.
+        parents: runs whose weights it went on from, and their epochs, the newest first.
     """
 
     trial: Trial
@@ -44,6 +46,7 @@ class Record:
     began: float = 0.0
     before: float = 0.0
     nodes: tuple[str, ...] = ()
+    parents: list[tuple[str, float]] = field(default_factory=list)
 
     @property
     def status(self) -> Status:
@@ -109,5 +112,7 @@ class Record:
         lines = parse_metrics(content, folder.uri_of(METRICS_FILE))
         note = self.note if self.is_running else Note.read(folder)
         most = self.epochs or math.inf
+        if self.trial.parent is not None and not self.parents:
+            self.parents = [(own.run, own.epoch) for own in read_parents(folder)]
         self.logged = Logged([line for line in lines if "epoch" in line and line["epoch"] <= most])
         self.note = note

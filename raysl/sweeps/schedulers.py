@@ -13,30 +13,10 @@ from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.param_space import domain
-from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.schema import SCHEDULERS, SEARCHERS, SweepConfig, check_name
 from raysl.sweeps.space import Space
 
 TIME_ATTR = "epoch"
-SCHEDULERS = {
-    "none": "ray.tune.schedulers.FIFOScheduler",
-    "asha": "ray.tune.schedulers.ASHAScheduler",
-    "hyperband": "ray.tune.schedulers.HyperBandScheduler",
-    "bohb": "ray.tune.schedulers.HyperBandForBOHB",
-    "median": "ray.tune.schedulers.MedianStoppingRule",
-    "pbt": "ray.tune.schedulers.PopulationBasedTraining",
-    "pb2": "ray.tune.schedulers.pb2.PB2",
-}
-SEARCHERS = {
-    "random": "ray.tune.search.BasicVariantGenerator",
-    "ax": "ray.tune.search.ax.AxSearch",
-    "bayesopt": "ray.tune.search.bayesopt.BayesOptSearch",
-    "bohb": "ray.tune.search.bohb.TuneBOHB",
-    "hebo": "ray.tune.search.hebo.HEBOSearch",
-    "hyperopt": "ray.tune.search.hyperopt.HyperOptSearch",
-    "nevergrad": "ray.tune.search.nevergrad.NevergradSearch",
-    "optuna": "ray.tune.search.optuna.OptunaSearch",
-    "zoopt": "ray.tune.search.zoopt.ZOOptSearch",
-}
 PERTURBATION_INTERVAL = 5
 """Epochs between two looks of a population, unless scheduler_args say otherwise."""
 
@@ -65,9 +45,7 @@ def make_scheduler(sweep: SweepConfig, epochs: int) -> TrialScheduler:
     return _make("scheduler", sweep.scheduler, SCHEDULERS, sweep.scheduler_args, defaults, TrialScheduler)
 
 
-def make_searcher(
-    sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, Any]]
-) -> Searcher | SearchAlgorithm:
+def make_searcher(sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, Any]]) -> Searcher | SearchAlgorithm:
     """Return the searcher of a sweep.
 
     Args:
@@ -92,29 +70,19 @@ def make_searcher(
     return _make("search", sweep.search, SEARCHERS, sweep.search_args, defaults, (Searcher, SearchAlgorithm))
 
 
-def is_population(sweep: SweepConfig) -> bool:
-    """Whether the scheduler has trials go on from each other's weights."""
-    if sweep.scheduler == "none":
-        return False
-    found = load_class("scheduler", sweep.scheduler, SCHEDULERS, TrialScheduler)
-    names = inspect.signature(found.__init__).parameters
-    return "perturbation_interval" in names
-
-
 def load_class(key: str, name: str, known: Mapping[str, str], kinds: Any) -> Any:
     """Return the class of a scheduler or searcher by its name or import path."""
+    check_name(key, name, known)
     path = known.get(name, name)
-    if "." not in path:
-        near = nearest(name, list(known))
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"{key}: {name!r} is none; {hint}give one of {', '.join(known)}, or an import path")
     module, _, attribute = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key}={name}: {path} cannot be imported: {error}") from error
     if not (inspect.isclass(found) and issubclass(found, kinds)):
-        raise ConfigError(f"{key}={name}: {path} is none of Ray Tune's; give a class of ray.tune's or your own of that kind")
+        raise ConfigError(
+            f"{key}={name}: {path} is none of Ray Tune's; give a class of ray.tune's or your own of that kind"
+        )
     return found
 
 
@@ -135,6 +103,6 @@ def _make(
         return found(**{**own, **given})
     except ImportError as error:
         raise ConfigError(f"{key}={name} needs a package: {error}; install it, or choose another {key}") from error
-    except Exception as error:  # noqa: BLE001 - its rules are Ray's, and it is the user's setting that breaks them
+    except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(f"{key}={name}: {found.__name__} refuses its arguments: {reason}") from error

@@ -1,9 +1,11 @@
 """The settings of a sweep."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raysl.components import nearest
 from raysl.config.ranges import Seed, Within
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
@@ -118,3 +120,39 @@ COSTS = ("seconds", "step_s", "memory_gb", "gpu_hours")
 def is_measured(metric: str) -> bool:
     """Whether a number is known at the end of a run alone."""
     return "/" in metric or metric in COSTS
+
+
+SCHEDULERS = {
+    "none": "ray.tune.schedulers.FIFOScheduler",
+    "asha": "ray.tune.schedulers.ASHAScheduler",
+    "hyperband": "ray.tune.schedulers.HyperBandScheduler",
+    "bohb": "ray.tune.schedulers.HyperBandForBOHB",
+    "median": "ray.tune.schedulers.MedianStoppingRule",
+    "pbt": "ray.tune.schedulers.PopulationBasedTraining",
+    "pb2": "ray.tune.schedulers.pb2.PB2",
+}
+SEARCHERS = {
+    "random": "ray.tune.search.BasicVariantGenerator",
+    "ax": "ray.tune.search.ax.AxSearch",
+    "bayesopt": "ray.tune.search.bayesopt.BayesOptSearch",
+    "bohb": "ray.tune.search.bohb.TuneBOHB",
+    "hebo": "ray.tune.search.hebo.HEBOSearch",
+    "hyperopt": "ray.tune.search.hyperopt.HyperOptSearch",
+    "nevergrad": "ray.tune.search.nevergrad.NevergradSearch",
+    "optuna": "ray.tune.search.optuna.OptunaSearch",
+    "zoopt": "ray.tune.search.zoopt.ZOOptSearch",
+}
+POPULATIONS = ("pbt", "pb2", "PopulationBasedTraining", "PB2")
+
+
+def is_population(sweep: SweepConfig) -> bool:
+    """Whether the scheduler has trials go on from each other's weights."""
+    return sweep.scheduler.rpartition(".")[2] in POPULATIONS
+
+
+def check_name(key: str, name: str, known: Mapping[str, str]) -> None:
+    """Refuse the name of a scheduler or searcher that there is not; import paths are looked at later."""
+    if name not in known and "." not in name:
+        near = nearest(name, list(known))
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"{key}: {name!r} is none; {hint}give one of {', '.join(known)}, or an import path")

@@ -116,9 +116,12 @@ def make_note(
     content = outlast(partial(folder.read_if_there, METRICS_FILE))
     lines = [line for line in parse_metrics(content, folder.uri_of(METRICS_FILE)) if "epoch" in line]
     logged = Logged([line for line in lines if line["epoch"] <= until])
-    metrics, intervals, units = logged.newest(), {}, {}
+    metrics = logged.newest()
+    intervals: dict[str, tuple[float, float]] = {}
+    units: dict[str, str] = {}
+    if result is not None:
+        metrics |= {name: value for name, value in result.metrics.items() if name not in ("step", "epoch")}
     if result is not None and result.report is not None:
-        metrics |= result.report.metrics
         intervals, units = _measured(result.report)
     newest, costs = outlast(partial(newest_whole, folder, ())), outlast(partial(Costs.read, folder))
     return Note(
