@@ -124,9 +124,9 @@ def parse(key: str, given: Any) -> Distribution:
         raise ConfigError(f"space.{key}.grid: {show(repeated[0])} stands there twice; give each value once")
     distribution = Distribution(kind, values, _conditions(key, when))
     if kind in ("uniform", "loguniform") and distribution.num_values() == 1:
+        only = show(distribution.rounded(values[0]))
         raise ConfigError(
-            f"space.{key}.{kind}: {show(values)} has one distinct value, {show(distribution.rounded(values[0]))}, since "
-            f"numbers are drawn with {DIGITS} significant digits; widen the range, "
+            f"space.{key}.{kind}: {show(values)} has one distinct value, {only}, since numbers are drawn with {DIGITS} significant digits; widen the range, "
             f"or list the values, {{choice: {show(values)}}}"
         )
     return distribution

@@ -8,6 +8,7 @@ those that have ended report what they had logged, and the others go on.
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -127,6 +128,7 @@ class SweepRun:
             return {}
         num = self.sweep.trials if self.choices.space.is_random else 1
         trials = [self.choices.trial(config) for config in self.choices.drawn(num, self.seed)]
+        self.num_draws = Counter(trial.name for trial in trials)
         return {trial.name: trial for trial in trials}
 
     @property
@@ -189,8 +191,8 @@ class SweepRun:
 
     def known(self) -> Leaderboard:
         """Return the leaderboard of the runs' folders, with the trials still to come, without running anything."""
-        for trial in self.planned.values():
-            self.ledger.add(trial)
+        for name, trial in self.planned.items():
+            self.ledger.add(trial).draws = self.num_draws[name]
         if self.sweep.seeds > 1:
             self.further()
         return self.leaderboard()

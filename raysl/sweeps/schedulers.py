@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
@@ -52,8 +53,7 @@ def make_searcher(sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, 
         earlier: what it has chosen in earlier starts, in their order: it sees their numbers again.
     """
     if sweep.search == "random":
-        return BasicVariantGenerator(constant_grid_search=True, random_state=seed)
-    found = load_class("search", sweep.search, SEARCHERS, (Searcher, SearchAlgorithm))
+        return BasicVariantGenerator(constant_grid_search=True, random_state=np.random.default_rng(seed))
     objectives: Sequence[Objective] = sweep.objectives
     metrics, modes = [own.metric for own in objectives], [own.mode for own in objectives]
     takes_several = sweep.search == "optuna" and len(objectives) > 1
@@ -65,8 +65,6 @@ def make_searcher(sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, 
         "random_seed": seed,
         "points_to_evaluate": [dict(point) for point in earlier] or None,
     }
-    if found is BasicVariantGenerator:
-        defaults = {"random_state": seed, "constant_grid_search": True}
     return _make("search", sweep.search, SEARCHERS, sweep.search_args, defaults, (Searcher, SearchAlgorithm))
 
 

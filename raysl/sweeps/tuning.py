@@ -3,27 +3,21 @@
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
-import ray.cloudpickle
 from ray import tune
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from ray.tune import ProgressReporter, Stopper, TuneError, Tuner
 from ray.tune.schedulers import FIFOScheduler
 from typing_extensions import override
 
-from raysl.cluster.failures import reason
-from raysl.cluster.resources import TRIAL_CPUS
 from raysl.config.schema import RunConfig
-from raysl.errors import RunFailed, log
+from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
-from raysl.redact import redact
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 from raysl.sweeps.ledger import Ledger
@@ -31,9 +25,10 @@ from raysl.sweeps.param_space import Choices, points
 from raysl.sweeps.schedulers import make_scheduler, make_searcher
 from raysl.sweeps.schema import SweepConfig, is_population
 from raysl.tune.credentials import keep_credentials_out
+from raysl.tune.failures import reason_of, short_reason, trace_of
 from raysl.tune.note import Note, measures_of
-from raysl.tune.run_trial import measure_checkpoint
 from raysl.tune.run_trainable import KEPT_CHECKPOINTS, RunTrainable
+from raysl.tune.run_trial import measure_checkpoint
 from raysl.tune.trial import Trial
 
 TUNE_FOLDER = "tune"
@@ -152,15 +147,15 @@ class _Told(tune.Callback):
 
     @override
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own, trace = self.trials[trial.trial_id], _trace(trial)
-        why, retries = _reason(_error(trial), trace), self.stage.sweep.retries
+        own, trace = self.trials[trial.trial_id], trace_of(trial)
+        why, retries = reason_of(trial, trace), self.stage.sweep.retries
         self.ledger.do(partial(self.ledger.fail_once, own, why, trace, trial.num_failures, retries))
 
     @override
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if (own := self.trials.get(trial.trial_id)) is not None:
-            trace = _trace(trial)
-            self.ledger.do(partial(self.ledger.fail, own, _reason(_error(trial), trace), trace))
+            trace = trace_of(trial)
+            self.ledger.do(partial(self.ledger.fail, own, reason_of(trial, trace), trace))
 
 
 _LIVE: dict[str, Any] = {}
@@ -292,54 +287,8 @@ def _trials_of(stage: Stage, folder: RunFolder) -> Any:
         "checkpoints": tuple(stage.sweep.checkpoints),
         "since": time.time(),
     }
-    return tune.with_resources(type("raysl", (SweepTrial,), own), {"CPU": TRIAL_CPUS})
+    return type("raysl", (SweepTrial,), own)
 
 
 def _keeping(base: RunConfig) -> RunConfig:
     return replace(base, train=replace(base.train, keep_checkpoints=max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)))
-
-
-def _trace(trial: Any) -> str:
-    """Return the traceback of a trial's last failure, without credentials; empty if there is none."""
-    try:
-        return redact(Path(trial.error_file).read_text(errors="replace")) if trial.error_file else ""
-    except OSError as error:
-        log.warning("the traceback of a failure is lost: %s", error)
-        return ""
-
-
-def _error(trial: Any) -> BaseException | None:
-    """Return the error of a trial's last failure, from the folder where Tune keeps it before it is in the storage."""
-    try:
-        path = trial.pickled_error_file
-        error: BaseException | None = ray.cloudpickle.loads(Path(path).read_bytes()) if path else None
-    except Exception as failure:  # noqa: BLE001 - an exception here would end the sweep; the traceback says the same
-        log.debug("the error of a failure cannot be read: %s", failure)
-        return None
-    return error
-
-
-def _reason(error: BaseException | None, trace: str) -> str:
-    """Return the reason of a trial's failure in one line.
-
-    Args:
-        error: the newest one of Tune's that was kept, which is raysl's or the loss of a process.
-    """
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, RayError):
-        return str(redact(reason(cause)))
-    return short_reason(trace)
-
-
-_CLASS = re.compile(r"^raysl\.errors\.\w+: ")
-"""The class of an error of raysl before its message, which says everything."""
-
-
-def short_reason(trace: str) -> str:
-    """Return the reason of a failure in one line: the last one of its traceback, without the class of raysl's errors.
-
-    >>> short_reason("Traceback ...\\nraysl.errors.RunFailed: the loss is not finite at step 3")
-    'the loss is not finite at step 3'
-    """
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    return _CLASS.sub("", lines[-1]) if lines else "its process was lost"
