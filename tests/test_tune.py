@@ -96,7 +96,9 @@ def in_process(
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Runs train in this process, an epoch each time that it is released."""
     may_go_on = threading.Semaphore(0)
-    monkeypatch.setattr("raysl.tune.run_trial.pretrain", partial(in_process, may_go_on=partial(may_go_on.acquire, timeout=0.01)))
+    monkeypatch.setattr(
+        "raysl.tune.run_trial.pretrain", partial(in_process, may_go_on=partial(may_go_on.acquire, timeout=0.01))
+    )
     return may_go_on
 
 
@@ -145,7 +147,8 @@ def test_a_trial_that_was_trained_before_reports_the_same_numbers_and_trains_no_
     trial.stop()
     trained: list[str] = []
     monkeypatch.setattr(
-        "raysl.tune.run_trial.pretrain", lambda config, **words: trained.append(config.name) or in_process(config, **words)
+        "raysl.tune.run_trial.pretrain",
+        lambda config, **words: trained.append(config.name) or in_process(config, **words),
     )
     again = base({"optim.lr": 0.25})
     keys = ("loss", "epoch", "step", "done", "path")
@@ -164,7 +167,11 @@ def test_epochs_without_a_checkpoint_are_reported_too(
     kind = type(
         "Seldom",
         (base,),
-        {"bases": {"": replace(base.bases[''], train=replace(base.bases[''].train, checkpoint_every=Duration.parse("3ep")))}},
+        {
+            "bases": {
+                "": replace(base.bases[""], train=replace(base.bases[""].train, checkpoint_every=Duration.parse("3ep")))
+            }
+        },
     )
     monkeypatch.setattr("raysl.tune.run_trial.pretrain", in_process)
     trial = kind({"optim.lr": 0.25})
@@ -287,8 +294,8 @@ def test_the_cluster_is_shared_and_enough_checkpoints_stay(
     monkeypatch.setattr(connection, "_growth", lambda: None)
     base({})
     have = cluster_resources()
-    assert (have.trials, worker_shape(base.bases[''].train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"
-    assert base.bases[''].train.keep_checkpoints == 4
+    assert (have.trials, worker_shape(base.bases[""].train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"
+    assert base.bases[""].train.keep_checkpoints == 4
     assert [dict(bundle) for bundle in base.default_resource_request({}).bundles] == [{"CPU": 0.01}]
     assert raysl.tune.trainable is trainable
 

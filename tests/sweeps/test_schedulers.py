@@ -59,7 +59,10 @@ def test_arguments_have_tunes_names() -> None:
         ({"search": "optunaa"}, "search: 'optunaa' is none; did you mean 'optuna'?"),
         ({"scheduler": "ray.tune.schedulers.Nope"}, "ray.tune.schedulers.Nope cannot be imported"),
         ({"scheduler": "pathlib.Path"}, "pathlib.Path is none of Ray Tune's"),
-        ({"scheduler_args": {"grace": 2}}, "AsyncHyperBandScheduler has no argument 'grace'; did you mean 'grace_period'?"),
+        (
+            {"scheduler_args": {"grace": 2}},
+            "AsyncHyperBandScheduler has no argument 'grace'; did you mean 'grace_period'?",
+        ),
         ({"scheduler_args": {"grace_period": 99}}, "refuses its arguments: grace_period must be <= max_t!"),
     ],
 )
