@@ -46,14 +46,19 @@ def make_scheduler(sweep: SweepConfig, epochs: int) -> TrialScheduler:
     return _make("scheduler", sweep.scheduler, SCHEDULERS, sweep.scheduler_args, defaults, TrialScheduler)
 
 
-def make_searcher(sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, Any]]) -> Searcher | SearchAlgorithm:
+def make_searcher(
+    sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, Any]], concurrent: int = 0
+) -> Searcher | SearchAlgorithm:
     """Return the searcher of a sweep.
 
     Args:
         earlier: what it has chosen in earlier starts, in their order: it sees their numbers again.
+        concurrent: trials at a time of Tune's own generator; 0: all. Those of a searcher are the Tuner's setting.
     """
     if sweep.search == "random":
-        return BasicVariantGenerator(constant_grid_search=True, random_state=np.random.default_rng(seed))
+        return BasicVariantGenerator(
+            constant_grid_search=True, random_state=np.random.default_rng(seed), max_concurrent=concurrent
+        )
     objectives: Sequence[Objective] = sweep.objectives
     metrics, modes = [own.metric for own in objectives], [own.mode for own in objectives]
     takes_several = sweep.search == "optuna" and len(objectives) > 1

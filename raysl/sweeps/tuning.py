@@ -13,6 +13,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune import ProgressReporter, Stopper, TuneError, Tuner
 from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import BasicVariantGenerator
 from typing_extensions import override
 
 from raysl.config.schema import RunConfig
@@ -264,15 +265,17 @@ def _param_space(stage: Stage, is_searched: bool) -> dict[str, Any]:
 def _tune_config(stage: Stage, earlier: Sequence[Mapping[str, Any]]) -> tune.TuneConfig:
     sweep = stage.sweep
     if stage.further is not None:
-        return tune.TuneConfig(scheduler=FIFOScheduler(), max_concurrent_trials=stage.concurrent, reuse_actors=True)
+        own = BasicVariantGenerator(max_concurrent=stage.concurrent)
+        return tune.TuneConfig(search_alg=own, scheduler=FIFOScheduler(), reuse_actors=True)
     scheduler = stage.scheduler or make_scheduler(sweep, stage.epochs)
+    # Tune counts paused trials too; those that go on are as many as the cluster has room for
     pauses = sweep.scheduler in ("hyperband", "bohb") or is_population(sweep)
+    most = 0 if pauses else stage.concurrent
     return tune.TuneConfig(
         num_samples=sweep.trials if stage.choices.space.is_random else 1,
-        search_alg=stage.searcher or make_searcher(sweep, stage.seed, earlier),
+        search_alg=stage.searcher or make_searcher(sweep, stage.seed, earlier, most),
         scheduler=scheduler,
-        # Tune counts paused trials too; those that go on are as many as the cluster has room for
-        max_concurrent_trials=None if pauses else stage.concurrent,
+        max_concurrent_trials=most or None if sweep.search != "random" else None,
         reuse_actors=not pauses,
     )
 
