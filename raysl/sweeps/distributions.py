@@ -126,8 +126,8 @@ def parse(key: str, given: Any) -> Distribution:
     if kind in ("uniform", "loguniform") and distribution.num_values() == 1:
         only = show(distribution.rounded(values[0]))
         raise ConfigError(
-            f"space.{key}.{kind}: {show(values)} has one distinct value, {only}, since numbers are drawn with {DIGITS} significant digits; widen the range, "
-            f"or list the values, {{choice: {show(values)}}}"
+            f"space.{key}.{kind}: {show(values)} has one distinct value, {only}, since numbers are drawn with {DIGITS} "
+            f"significant digits; widen the range, or list the values, {{choice: {show(values)}}}"
         )
     return distribution
 

@@ -80,7 +80,9 @@ def domain(distribution: Distribution) -> Any:
     if distribution.kind in LISTS:
         texts = [encode(value) for value in values]
         return tune.grid_search(texts) if distribution.kind == "grid" else tune.choice(texts)
-    return getattr(tune, distribution.kind)(*values)
+    step = () if distribution.step is None else (distribution.step,)
+    ends = distribution.bounds if step else values[:2]  # Tune's are to be multiples of the step
+    return getattr(tune, distribution.kind)(*ends, *step)
 
 
 def points(trials: Sequence[Trial], choices: Choices) -> dict[str, Any]:

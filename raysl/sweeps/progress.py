@@ -19,9 +19,11 @@ class Progress:
     Args:
         planned: number of trials; the largest possible where that depends on results.
         seeds: seeds of each choice that comes to its end.
+        is_exact: whether `num_trials` depends on no result.
     """
 
-    def __init__(self, ledger: Ledger, planned: int, seeds: int, objective: Objective) -> None:
+    def __init__(self, ledger: Ledger, planned: int, seeds: int, objective: Objective, is_exact: bool) -> None:
+        self.is_exact = is_exact
         self.ledger = ledger
         self.planned = planned
         self.seeds = seeds
@@ -50,7 +52,7 @@ class Progress:
     def outlook(self, bases: Mapping[str, RunConfig], concurrent: int) -> str:
         """Describe the trials to come, before they start."""
         left = self.num_trials - self.num_ended
-        most = "at most " if self.seeds > 1 else ""
+        most = "" if self.is_exact else "at most "
         hours, how = (None, "") if left == 1 else self.hours(left, bases, concurrent)
         return f"{most}{counted(left, 'trial')} to run, {concurrent} at a time; {time_left(hours, how)}"
 

@@ -119,7 +119,8 @@ class SweepRun:
         check_tune(sweep, self.epochs)
         self.choices = Choices(space, self.bases)
         self.ledger = Ledger(self.bases, self.folder, self._record)
-        self.progress = Progress(self.ledger, self._num_planned, sweep.seeds, sweep.objectives[0])
+        is_exact = sweep.search == "random" and (sweep.seeds == 1 or sweep.scheduler == "none")
+        self.progress = Progress(self.ledger, self._num_planned, sweep.seeds, sweep.objectives[0], is_exact)
 
     @cached_property
     def planned(self) -> dict[str, Trial]:

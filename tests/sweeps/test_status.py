@@ -70,7 +70,7 @@ def test_there_is_no_status_of_what_is_no_sweep(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_lists_every_trial_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    own = [f"storage={tmp_path}/runs", "name=s", "trials=3", "train.epochs=4", "data.limit=64", "backbone.width=8"]
+    own = [f"storage={tmp_path}/runs", "name=s", "trials=3", "train.epochs=12", "data.limit=64", "backbone.width=8"]
     app(["sweep", "sweep/quickstart", "--dry-run", *own, "concurrent=1", "benchmarks=[]"], standalone_mode=False)
     said = capsys.readouterr().out.splitlines()
     assert len([line for line in said if line.startswith("trial_")]) == 3
