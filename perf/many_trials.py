@@ -46,7 +46,8 @@ class ManyTrials:
 
     def sweep(self) -> SweepRun:
         """Build the sweep as `raysl sweep` does from its file."""
-        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_k20_top1", "grace_epochs": 5, "space": SPACE}
+        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_k20_top1", "space": SPACE}
+        tree["scheduler_args"] = {"grace_period": 5}
         run_settings = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
         return SweepRun.of("quickstart", from_tree(tree, ""), settings=run_settings)
 
