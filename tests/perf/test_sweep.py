@@ -127,7 +127,7 @@ def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp
     states = [entry.status for entry in board.entries]
     assert len(states) == 12
     assert states[-1] in ("waiting", "running")
-    assert set(states[:-1]) == {"finished", "stopped"}
+    assert set(states[:-1]) == {"finished"}
 
 
 
