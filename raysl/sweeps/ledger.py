@@ -15,7 +15,7 @@ from raysl.errors import ConfigError, log
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_nodes
 from raysl.storage.folder import without_waiting
-from raysl.sweeps.outbox import Outbox
+from raysl.storage.outbox import Outbox
 from raysl.sweeps.record import Record
 from raysl.tune.note import Note
 from raysl.tune.run_trial import failed_note, make_note

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysl.benchmarks.suite.protocols import protocols_of
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, log
+from raysl.leaderboard.board import Board
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import counted, logging_shown
@@ -27,7 +28,6 @@ from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
-from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_trials, check_tune
 from raysl.sweeps.claim import claim
 from raysl.sweeps.entries import make_entries
@@ -44,10 +44,6 @@ from raysl.sweeps.start import SweepStart
 from raysl.tune.note import measures_of
 from raysl.tune.trial import ALONE, Trial
 
-if TYPE_CHECKING:
-    from ray.tune.schedulers import TrialScheduler
-    from ray.tune.search import SearchAlgorithm, Searcher
-
 EPOCHS = "train.epochs"
 
 
@@ -55,8 +51,8 @@ def sweep(
     config: RunConfig | str,
     space: SweepConfig | Mapping[str, Any],
     starts: Mapping[str, RunConfig] | None = None,
-    scheduler: "str | TrialScheduler | None" = None,
-    search: "str | Searcher | SearchAlgorithm | None" = None,
+    scheduler: Any = None,
+    search: Any = None,
     **settings: Any,
 ) -> Leaderboard:
     """Run the trials of a sweep; a later start of the same name runs those that are left.

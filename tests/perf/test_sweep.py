@@ -130,7 +130,6 @@ def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp
     assert set(states[:-1]) == {"finished"}
 
 
-
 def test_the_start_of_many_trials_is_told_with_both_goals() -> None:
     few = {"start_s": 4.0, "plan_s": 0.1, "cpu_s": 1.0, "memory_mb": 800.0}
     board = {"board_s": 1.5, "board_cpu_s": 0.5, "board_memory_mb": 990.0}

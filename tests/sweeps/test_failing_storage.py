@@ -15,13 +15,13 @@ from ray.tune.experiment import Trial as TuneTrial
 from raysl.cluster.failures import reason
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, StorageError
+from raysl.leaderboard.board import Board
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast, without_waiting
+from raysl.storage.outbox import Outbox
 from raysl.sweeps import ledger
-from raysl.sweeps.board import Board
 from raysl.sweeps.ledger import ERROR_FILE, Ledger
-from raysl.sweeps.outbox import Outbox
 from raysl.sweeps.record import Record
 from raysl.tune.failures import reason_of, short_reason, trace_of
 from raysl.tune.note import Note
