@@ -149,12 +149,12 @@ class FailureNotes:
         """Return the processes that were noted so far."""
         return {int(name.rpartition("/")[2]) for name in self.board.names("pid/")}
 
-    def keep(self, name: Literal["controller", "place"], handle: Any) -> None:
+    def note_handle(self, name: Literal["controller", "placement_group"], handle: Any) -> None:
         """Note the actor that is the controller of this start, or the placement group of its workers."""
         self.board.write(name, pack_actor(handle))
 
-    def kept(self, name: Literal["controller", "place"]) -> Any:
-        """Return what was kept; None before it is there."""
+    def handle(self, name: Literal["controller", "placement_group"]) -> Any:
+        """Return what `note_handle` has noted; None before it is there."""
         note = self.board.read(name)
         return None if note is None else unpack_actor(note)
 

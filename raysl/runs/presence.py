@@ -22,7 +22,7 @@ def note_place(notes: FailureNotes) -> None:
     """Note where this worker is."""
     context = ray.get_runtime_context()
     actor = pack_actor(context.current_actor)
-    notes.keep("place", ray.util.get_current_placement_group())
+    notes.note_handle("placement_group", ray.util.get_current_placement_group())
     notes.note_worker(dist.rank(), Worker(ray.util.get_node_ip_address(), os.getpid(), context.get_node_id(), actor))
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -35,7 +34,8 @@ from raysl.runs.retries import saved_step
 from raysl.runs.watch import FailureWatch
 from raysl.runs.worker import Job, pack, train_worker
 
-ABORT_S, LOOK_EVERY_S = 1.5, 0.3
+ABORT_S = 1.5
+LOOK_EVERY_S = 0.3
 HANG_MARGIN_S = 10.0
 """Seconds after `train.hang_timeout` in which Ray Train names a worker that does not answer, before torch gives up."""
 START_S = 15.0
@@ -82,15 +82,14 @@ def run_workers(
                 if (last := next((each for each in reversed(notes.all()) if each.end), None)) is not None:
                     raise _as_error(last) from error
             # the same trainer again: a new one would ask for workers beside those that a lost controller has asked for
-            for path in Path(folder).iterdir():
-                shutil.rmtree(path)
+            shutil.rmtree(f"{folder}/{ray_name(job.config.name)}", ignore_errors=True)
 
 
 def _note_failure(notes: FailureNotes, job: Job, step: int, error: Exception) -> None:
     """Note what ended Ray Train."""
     is_start = isinstance(error, ControllerError)
-    if not is_start and (place := notes.kept("place")) is not None:
-        ray.util.remove_placement_group(place)  # Ray Train's own way needs a dashboard
+    if not is_start and (placed := notes.handle("placement_group")) is not None:
+        ray.util.remove_placement_group(placed)  # Ray Train's own way needs a dashboard
     what = "no group of workers could be started" if is_start else "lost the controller of the run"
     count, saved = FailureCount.of(notes.all(), job.config.train.max_failures, step), saved_step(job.folder().uri)
     is_retried, (group, _) = count.add(saved), notes.group()
@@ -195,8 +194,8 @@ def _fit(trainer: TorchTrainer, look: Callable[[], None], notes: FailureNotes, p
 
 
 def _abort(notes: FailureNotes, patience_s: float) -> None:
-    """End the workers and free their resources, after so many seconds in which Ray Train may do so itself."""
-    if (controller := notes.kept("controller")) is None:
+    """End the workers and free their resources; Ray Train has `patience_s` seconds to do so itself."""
+    if (controller := notes.handle("controller")) is None:
         return
     try:
         ray.get(controller.abort.remote(), timeout=patience_s)

@@ -68,7 +68,7 @@ class FailureWatch(UserCallback):
         if hasattr(actor, "abort"):  # callbacks arrive in the workers as well
             if self.inherited is not None:
                 control_fast(self.inherited)
-            self.notes.keep("controller", actor)
+            self.notes.note_handle("controller", actor)
 
     @override
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:

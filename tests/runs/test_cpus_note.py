@@ -145,13 +145,12 @@ raysl.pretrain(raysl.load_config("quickstart", sys.argv[2:]))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "chosen", "task", "worker_has"),
     [
-        ("ours", {}, "GOMP_SPINCOUNT=10000", "GOMP_SPINCOUNT=10000"),
-        ("ours", {"OMP_WAIT_POLICY": "passive"}, "OMP_WAIT_POLICY=passive", "OMP_WAIT_POLICY=passive"),
-        ("theirs", {}, "", "GOMP_SPINCOUNT=10000"),
+        pytest.param("ours", {}, "GOMP_SPINCOUNT=10000", "GOMP_SPINCOUNT=10000", marks=pytest.mark.cluster),
+        pytest.param("ours", {"OMP_WAIT_POLICY": "passive"}, *["OMP_WAIT_POLICY=passive"] * 2, marks=pytest.mark.slow),
+        pytest.param("theirs", {}, "", "GOMP_SPINCOUNT=10000", marks=pytest.mark.slow),
     ],
 )
 def test_workers_and_tasks_begin_with_a_short_spin_unless_the_user_chose(
