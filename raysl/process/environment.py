@@ -6,6 +6,8 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,18 @@ def ray_job() -> dict[str, Any]:
 def submission_id() -> str:
     """Return the id by which `ray job stop` stops this process; empty outside of a Ray job."""
     return str((ray_job().get("metadata") or {}).get("job_submission_id", ""))
+
+
+@contextmanager
+def setting(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment while inside."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def environment() -> dict[str, Any]:

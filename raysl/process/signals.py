@@ -61,6 +61,7 @@ class Signals:
         if self.received is not None:
             return  # `_end_on_second` ends the process
         self.received = signal.Signals(signum)
+        signal.alarm(0)  # by which Ray's core, where it has met the signal first, aborts this process 3 s later
         mute_native_code()  # Ray's core logs the end of its own processes as errors
         if not self._save():
             self.is_ending = True

@@ -22,6 +22,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.cpus import Cpus, CpuTime
+from raysl.process.environment import setting
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
@@ -35,7 +36,7 @@ from raysl.runs.outcome import Outcome
 from raysl.runs.ray_log import telling_failures
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, noting_end, stopping
-from raysl.runs.trainer import UserCallback, run_workers, setting, train_variables
+from raysl.runs.trainer import UserCallback, run_workers, train_variables
 from raysl.runs.worker import Job
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner

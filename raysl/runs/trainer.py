@@ -4,9 +4,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -35,6 +34,8 @@ from raysl.runs.watch import FailureWatch
 from raysl.runs.worker import Job, pack, train_worker
 
 ABORT_S = 1.5
+CONTROLLER_S = 15.0
+"""How long a run that is stopped waits for Ray Train's controller, which starts, to end it."""
 LOOK_EVERY_S = 0.3
 HANG_MARGIN_S = 10.0
 """Seconds after `train.hang_timeout` in which Ray Train names a worker that does not answer, before torch gives up."""
@@ -115,18 +116,6 @@ def train_variables(train: TrainConfig) -> dict[str, str]:
     return variables | ({start: os.environ.get(start, f"{START_S:g}")} if train.is_elastic else {})
 
 
-@contextmanager
-def setting(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment while inside."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
 def _trainer(
     job: Job, shape: WorkerShape, step: int, settings: dict[str, Any], streams: RankStreams, callbacks: Any, folder: str
 ) -> TorchTrainer:
@@ -161,20 +150,22 @@ def _trainer(
 def _run_workers(trainer: TorchTrainer, run: str, notes: FailureNotes, look: Callable[[], None]) -> Outcome:
     """Start Ray Train's controller, and return what its main worker returns."""
     # other threads may train on the same private cluster
-    is_last = is_private() and threading.current_thread() is threading.main_thread()
+    is_last, end = is_private() and threading.current_thread() is threading.main_thread(), Future[Result]()
     try:
         with at_work(run):
-            outcome: Outcome = _fit(trainer, look, notes, patience_s=0.0 if is_last else ABORT_S).return_value
+            outcome: Outcome = _fit(trainer, end, look, notes, 0.0 if is_last else ABORT_S).return_value
     except (KeyboardInterrupt, Stopped):
-        if is_last:
+        # Ray ends a process, without a word, in which a thread waits while it is disconnected
+        if is_last and end.done():
             disconnect()
         raise
     return outcome
 
 
-def _fit(trainer: TorchTrainer, look: Callable[[], None], notes: FailureNotes, patience_s: float) -> Result:
+def _fit(
+    trainer: TorchTrainer, end: Future[Result], look: Callable[[], None], notes: FailureNotes, patience_s: float
+) -> Result:
     """Train in another thread, since Ray Train handles Ctrl-C in the main one, and look for requests meanwhile."""
-    end: Future[Result] = Future()
 
     def fit() -> None:
         try:
@@ -187,16 +178,18 @@ def _fit(trainer: TorchTrainer, look: Callable[[], None], notes: FailureNotes, p
         while not wait([end], LOOK_EVERY_S).done:
             look()
     except (KeyboardInterrupt, Stopped):
-        _abort(notes, patience_s)
-        wait([end], ABORT_S)  # Ray ends a process, without a word, in which a thread waits while it is disconnected
+        _abort(notes, end, patience_s)
+        wait([end], ABORT_S)
         raise
     return end.result()
 
 
-def _abort(notes: FailureNotes, patience_s: float) -> None:
+def _abort(notes: FailureNotes, end: Future[Result], patience_s: float) -> None:
     """End the workers and free their resources; Ray Train has `patience_s` seconds to do so itself."""
-    if (controller := notes.handle("controller")) is None:
-        return
+    begun = time.monotonic()
+    while (controller := notes.handle("controller")) is None:
+        if wait([end], LOOK_EVERY_S).done or time.monotonic() - begun > CONTROLLER_S:
+            return
     try:
         ray.get(controller.abort.remote(), timeout=patience_s)
     except RayActorError:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from raysl.errors import RunFailed, Stopped
-from raysl.process.signals import ONE_REQUEST_S, handling_signals
+from raysl.process.screen import unmute_native_code
+from raysl.process.signals import ONE_REQUEST_S, Signals, handling_signals
 from tests.processes import has_ended, wait_until
 
 WAITS = """
 import threading
+from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals():
     print("ready", flush=True)
@@ -23,6 +25,7 @@ with handling_signals():
 """
 SWALLOWS = """
 import threading
+from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals() as signals:
     try:
@@ -35,6 +38,7 @@ with handling_signals() as signals:
 """
 SAVES = """
 import threading
+from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 asked = threading.Event()
 with handling_signals() as signals, signals.saving(lambda: asked.set() or True):
@@ -44,6 +48,7 @@ with handling_signals() as signals, signals.saving(lambda: asked.set() or True):
 """
 TWICE = """
 import signal, threading
+from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals() as signals, signals.saving(lambda: True):
     signal.raise_signal(signal.SIGTERM)
@@ -53,6 +58,7 @@ with handling_signals() as signals, signals.saving(lambda: True):
 """
 NATIVE = """
 import contextlib, os, signal, sys
+from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 os.write(2, b"before\\n")
 with contextlib.suppress(KeyboardInterrupt, SystemExit), handling_signals():
@@ -65,6 +71,7 @@ with handling_signals():
 """
 HANGS = """
 import hashlib, subprocess, sys, threading
+from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals():
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
@@ -127,6 +134,15 @@ def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -
     process.communicate(timeout=30)
     assert process.returncode == 143
     wait_until(lambda: has_ended(int(said.split()[1])))
+
+
+def test_what_would_abort_the_process_where_rays_core_has_met_the_signal_first_is_called_off() -> None:
+    signals = Signals()
+    signal.alarm(60)
+    with signals.saving(lambda: True):
+        signals.handle(signal.SIGTERM, None)
+    unmute_native_code()
+    assert signal.alarm(0) == 0
 
 
 def test_handlers_are_as_before_when_a_block_is_left_and_blocks_may_nest() -> None:

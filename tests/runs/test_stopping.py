@@ -191,17 +191,25 @@ def test_a_run_that_is_asked_to_stop_saves_says_so_and_goes_on_with_the_same_bit
 
 
 @pytest.mark.slow
-def test_a_run_that_is_asked_to_stop_before_its_first_step_ends_with_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "later_s"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 1.0), (signal.SIGTERM, 1.5), (signal.SIGINT, 2.0)]
+)
+def test_a_run_that_is_asked_to_stop_before_its_first_step_ends_with_a_line(
+    tmp_path: Path, number: signal.Signals, later_s: float
+) -> None:
     process = start_group("command", tmp_path)
     assert process.stdout is not None
     lines = iter(process.stdout.readline, "")
     waited = [next(lines)]
     while "starting workers" not in waited[-1]:
         waited.append(next(lines))
-    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(later_s)  # Ray Train's controller starts, and then the workers
+    os.killpg(process.pid, number)
     rest = process.communicate(timeout=60)[0]
     next_step = f"the same command starts it again ({tmp_path}/one)"
-    assert (process.returncode, rest) == (130, f"raysl: interrupted; nothing was saved yet; {next_step}\n")
+    how = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    assert process.returncode == 128 + number, rest
+    assert rest.endswith(f"raysl: {how}; nothing was saved yet; {next_step}\n")
     words = [line.split(" s  ")[1] for line in waited]
     assert words == [
         "loading libraries ...\n",
