@@ -30,7 +30,7 @@ from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.process.code_errors import code_error, is_of_user
 from raysl.process.cpus import spin_variables
-from raysl.process.signals import end_on_any_signal
+from raysl.process.signals import end_at_once, end_on_any_signal
 from raysl.redact import redact
 
 __all__ = ["DEFAULT_CONFIG", "app", "main", "split_arguments"]
@@ -77,6 +77,9 @@ def run_app(app: typer.Typer, name: str) -> None:
         code = app(prog_name=name, standalone_mode=False)
     except Stopped as stopped:  # its message has been printed already
         end_on_any_signal(stopped.code)
+        if "RAY_ADDRESS" not in os.environ:  # Ray's core may crash where it has started by half
+            sys.stdout.flush()
+            end_at_once(stopped.code)
         sys.exit(stopped.code)
     except (ConfigError, RunFailed, typer.TyperException) as error:
         message = _usage(error) if isinstance(error, typer.TyperException) else str(error)

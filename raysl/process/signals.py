@@ -61,7 +61,6 @@ class Signals:
         if self.received is not None:
             return  # `_end_on_second` ends the process
         self.received = signal.Signals(signum)
-        signal.alarm(0)  # by which Ray's core, where it has met the signal first, aborts this process 3 s later
         mute_native_code()  # Ray's core logs the end of its own processes as errors
         if not self._save():
             self.is_ending = True
@@ -97,6 +96,9 @@ def handling_signals() -> Iterator[Signals]:
         _show(stopped)
         raise
     except BaseException as error:
+        if isinstance(error, SystemExit) and error.code == signal.SIGTERM and not signals.is_ending:
+            signals.received, signals.is_ending = signal.SIGTERM, True  # by Ray's handler, while Ray starts
+            _show(signals.stopped)
         if signals.is_ending or isinstance(error, KeyboardInterrupt):
             raise signals.stopped from None
         raise
@@ -131,6 +133,7 @@ def _end_on_second() -> Iterator[None]:
                     continue
                 if first is None:
                     first = time.monotonic()
+                    signal.alarm(0)  # Ray's core, while it starts, has this process aborted 3 s after a SIGTERM
                 elif time.monotonic() - first > ONE_REQUEST_S:
                     end_at_once(128 + content[0])
 

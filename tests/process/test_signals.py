@@ -12,7 +12,7 @@ import pytest
 
 from raysl.errors import RunFailed, Stopped
 from raysl.process.screen import unmute_native_code
-from raysl.process.signals import ONE_REQUEST_S, Signals, handling_signals
+from raysl.process.signals import ONE_REQUEST_S, handling_signals
 from tests.processes import has_ended, wait_until
 
 WAITS = """
@@ -136,13 +136,20 @@ def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -
     wait_until(lambda: has_ended(int(said.split()[1])))
 
 
-def test_what_would_abort_the_process_where_rays_core_has_met_the_signal_first_is_called_off() -> None:
-    signals = Signals()
-    signal.alarm(60)
-    with signals.saving(lambda: True):
-        signals.handle(signal.SIGTERM, None)
+def test_the_alarm_by_which_rays_core_aborts_a_process_after_a_signal_is_called_off() -> None:
+    with handling_signals() as signals, signals.saving(lambda: True):
+        signal.alarm(60)
+        signal.raise_signal(signal.SIGTERM)
+        wait_until(lambda: signal.getitimer(signal.ITIMER_REAL)[0] == 0)
     unmute_native_code()
-    assert signal.alarm(0) == 0
+
+
+def test_an_exit_by_the_handler_that_ray_has_while_it_starts_is_told_as_a_signal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(Stopped) as raised, handling_signals():
+        sys.exit(signal.SIGTERM)
+    assert (raised.value.code, capfd.readouterr().err) == (143, "raysl: ended by SIGTERM; nothing was saved yet\n")
 
 
 def test_handlers_are_as_before_when_a_block_is_left_and_blocks_may_nest() -> None:
