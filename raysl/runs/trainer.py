@@ -76,6 +76,8 @@ def run_workers(
             try:
                 return _run_workers(trainer, job.config.name, notes, look)
             except (TrainingFailedError, RayError) as error:
+                if (placed := notes.handle("placement_group")) is not None:
+                    ray.util.remove_placement_group(placed)  # Ray Train's own way needs a dashboard
                 group, _ = notes.group()
                 has_told = group > 0 and any(each.group == group for each in notes.all()[noted:])
                 if not has_told and not is_late_start(error):  # else it waits for nodes
@@ -89,8 +91,6 @@ def run_workers(
 def _note_failure(notes: FailureNotes, job: Job, step: int, error: Exception) -> None:
     """Note what ended Ray Train."""
     is_start = isinstance(error, ControllerError)
-    if not is_start and (placed := notes.handle("placement_group")) is not None:
-        ray.util.remove_placement_group(placed)  # Ray Train's own way needs a dashboard
     what = "no group of workers could be started" if is_start else "lost the controller of the run"
     count, saved = FailureCount.of(notes.all(), job.config.train.max_failures, step), saved_step(job.folder().uri)
     is_retried, (group, _) = count.add(saved), notes.group()
