@@ -17,7 +17,6 @@ from tests.processes import has_ended, wait_until
 
 WAITS = """
 import threading
-from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals():
     print("ready", flush=True)
@@ -25,7 +24,6 @@ with handling_signals():
 """
 SWALLOWS = """
 import threading
-from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals() as signals:
     try:
@@ -38,7 +36,6 @@ with handling_signals() as signals:
 """
 SAVES = """
 import threading
-from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 asked = threading.Event()
 with handling_signals() as signals, signals.saving(lambda: asked.set() or True):
