@@ -45,7 +45,6 @@ with handling_signals() as signals, signals.saving(lambda: asked.set() or True):
 """
 TWICE = """
 import signal, threading
-from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals() as signals, signals.saving(lambda: True):
     signal.raise_signal(signal.SIGTERM)
@@ -55,7 +54,6 @@ with handling_signals() as signals, signals.saving(lambda: True):
 """
 NATIVE = """
 import contextlib, os, signal, sys
-from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 os.write(2, b"before\\n")
 with contextlib.suppress(KeyboardInterrupt, SystemExit), handling_signals():
@@ -68,7 +66,6 @@ with handling_signals():
 """
 HANGS = """
 import hashlib, subprocess, sys, threading
-from raysl.process.screen import unmute_native_code
 from raysl.process.signals import handling_signals
 with handling_signals():
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
