@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Annotated
@@ -78,7 +79,8 @@ def run_app(app: typer.Typer, name: str) -> None:
     except Stopped as stopped:  # its message has been printed already
         end_on_any_signal(stopped.code)
         if "RAY_ADDRESS" not in os.environ:  # Ray's core may crash where it has started by half
-            sys.stdout.flush()
+            with suppress(OSError):  # nobody reads it any more
+                sys.stdout.flush()
             end_at_once(stopped.code)
         sys.exit(stopped.code)
     except (ConfigError, RunFailed, typer.TyperException) as error:

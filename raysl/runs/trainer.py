@@ -35,7 +35,7 @@ from raysl.runs.worker import Job, pack, train_worker
 
 ABORT_S = 1.5
 CONTROLLER_S = 15.0
-"""How long a run that is stopped waits for Ray Train's controller, which starts, to end it."""
+"""Seconds for which a run that is stopped waits until Ray Train's controller has started and can be ended."""
 LOOK_EVERY_S = 0.3
 HANG_MARGIN_S = 10.0
 """Seconds after `train.hang_timeout` in which Ray Train names a worker that does not answer, before torch gives up."""
@@ -150,7 +150,8 @@ def _trainer(
 def _run_workers(trainer: TorchTrainer, run: str, notes: FailureNotes, look: Callable[[], None]) -> Outcome:
     """Start Ray Train's controller, and return what its main worker returns."""
     # other threads may train on the same private cluster
-    is_last, end = is_private() and threading.current_thread() is threading.main_thread(), Future[Result]()
+    is_last = is_private() and threading.current_thread() is threading.main_thread()
+    end: Future[Result] = Future()
     try:
         with at_work(run):
             outcome: Outcome = _fit(trainer, end, look, notes, 0.0 if is_last else ABORT_S).return_value

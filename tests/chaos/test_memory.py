@@ -43,4 +43,6 @@ def test_a_worker_without_memory_is_replaced(disturb: Disturb, calm: Calm, recor
     run.hit(lambda: run.last.until(lambda: has_ended(worker)))
     run.let_go()
     run.last.ended()
-    record(run.row("out of memory in a worker", calm()))
+    row = run.row("out of memory in a worker", calm())
+    record(row)
+    assert not [line for line in row.sees if "is free for data tasks" in line], "the lost worker's CPU is held"
