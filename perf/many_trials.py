@@ -2,25 +2,26 @@
 
 Nothing is trained. Each number is measured in a process of its own: a sweep of which nothing is there yet, and one of
 which all trials but the last have ended, whose runs' folders were filled beforehand. Ray and Ray Tune start as they do
-in any sweep; the first trial that Tune asks for is noted, and then there are no more.
+in any sweep, and are asked to end when the first trial has started.
 """
 
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from perf.own_processes import started
-from raysl.errors import RunFailed
+from raysl.errors import RunFailed, Stopped
 from raysl.hashing import hash_words
 from raysl.process.memory import most_resident
 from raysl.process.signals import handling_signals
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import Note, Record, measures_of
-from raysl.sweeps.replay import Replay
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.trial import Trial
+from raysl.sweeps.start import SweepStart
 from raysl.train.files import METRICS_FILE
+from raysl.tune.note import Note, measures_of
+from raysl.tune.trial import Trial
 
 SPACE = {"optim.lr": {"loguniform": [0.02, 0.5]}, "method.temperature": {"uniform": [0.1, 1.0]}}
 LINES = 60
@@ -36,7 +37,7 @@ class ManyTrials:
         storage: a local folder.
         num: trials.
         ended: whether all but the last have ended before.
-        with_ray: whether Ray and Ray Tune are started, to the first trial that Tune asks for.
+        with_ray: whether Ray and Ray Tune are started, to the first trial.
     """
 
     storage: str
@@ -46,7 +47,8 @@ class ManyTrials:
 
     def sweep(self) -> SweepRun:
         """Build the sweep as `raysl sweep` does from its file."""
-        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_k20_top1", "grace_epochs": 5, "space": SPACE}
+        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_k20_top1", "space": SPACE}
+        tree["scheduler_args"] = {"grace_period": 5}
         run_settings = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
         return SweepRun.of("quickstart", from_tree(tree, ""), settings=run_settings)
 
@@ -55,7 +57,7 @@ def measure_driver(task: ManyTrials) -> dict[str, float]:
     """Measure the driver in a process of its own.
 
     Returns:
-        `start_s` from the call to the first trial that Tune is given, `plan_s` of it before Ray is started, `memory_mb`
+        `start_s` from the call to the start of the first trial, `plan_s` of it before Ray is started, `memory_mb`
         (the most resident) by then; of trials that have ended before `board_s` of writing the leaderboard's files, and
         `board_memory_mb` by then. `cpu_s` and `board_cpu_s` are seconds of the processor that the driver alone took.
 
@@ -68,10 +70,9 @@ def measure_driver(task: ManyTrials) -> dict[str, float]:
 def fill(task: ManyTrials) -> None:
     """Write logs and notes of all trials except the last, as if they had ended."""
     run = task.sweep()
-    for index in range(task.num - 1):
-        trial = run.replay.search.next((), lambda index: None)
-        if not isinstance(trial, Trial):
-            raise RunFailed(f"the space of the simulated sweep has {index} trials and not {task.num}")
+    if len(run.planned) != task.num:
+        raise RunFailed(f"the space of the simulated sweep has {len(run.planned)} trials and not {task.num}")
+    for index, trial in enumerate(list(run.planned.values())[:-1]):
         _write_end(run, trial, index)
 
 
@@ -100,44 +101,28 @@ def _write_end(run: SweepRun, trial: Trial, place: int) -> None:
     ).write(folder)
 
 
-class _First(Replay):
-    """A replay that ends when Tune asks for its first trial.
-
-    Args:
-        whole: the sweep's.
-        with_ray: whether Tune is to ask; else the sweep is over when its driver has asked.
-    """
-
-    def __init__(self, whole: Replay, with_ray: bool) -> None:
-        super().__init__(whole.search, whole.judge, whole.make, whole.look)
-        self.num_asks = 1 + with_ray
-        self.asked: list[float] = []
-        self.memory_mb = 0.0
-        self.cpu_s = 0.0
-
-    def next(self) -> Record | None:
-        """Return nothing to Tune, after noting the time at which it would have got a trial."""
-        record = super().next()
-        self.asked.append(time.perf_counter())
-        self.memory_mb, self.cpu_s = most_resident() / 2**20, time.process_time()
-        if record is None:
-            raise RunFailed("no trial is left of the sweep whose start is measured")
-        return None if self.is_done() else record
-
-    def is_done(self) -> bool:
-        """Always true, so that Tune ends."""
-        return len(self.asked) >= self.num_asks
-
-
 def simulate(task: ManyTrials) -> dict[str, float]:
     """The numbers of `measure_driver`, measured in this process."""
     begun, cpu_begun = time.perf_counter(), time.process_time()
     run = task.sweep()
-    run.replay = run.progress.replay = first = _First(run.replay, task.with_ray)
-    with handling_signals() as signals:
-        run.run(signals)
-    numbers = {"plan_s": first.asked[0] - begun, "start_s": first.asked[-1] - begun, "cpu_s": first.cpu_s - cpu_begun}
-    numbers["memory_mb"] = first.memory_mb
+    run.folder.make()
+    run.known()
+    start = SweepStart(run)
+    numbers = {"plan_s": time.perf_counter() - begun}
+
+    def note(trial: Trial) -> None:
+        start.ending.is_set = True
+        if "start_s" not in numbers:
+            numbers["start_s"], numbers["cpu_s"] = time.perf_counter() - begun, time.process_time() - cpu_begun
+            numbers["memory_mb"] = most_resident() / 2**20
+
+    if task.with_ray:
+        run.ledger.begin = note  # type: ignore[method-assign]
+        with handling_signals() as signals, suppress(Stopped):
+            start.run(signals)
+    else:
+        note(next(iter(run.planned.values())))
+        numbers["start_s"] = numbers["plan_s"]
     if task.ended:
         begun, cpu_begun = time.perf_counter(), time.process_time()
         run.board.write("done")

@@ -13,7 +13,7 @@ from perf.commands import command_s
 from perf.own_processes import started
 from raysl.config.load import load_config
 from raysl.storage.folder import Folder
-from raysl.sweeps.record import Note
+from raysl.tune.note import Note
 
 
 @dataclass(frozen=True)

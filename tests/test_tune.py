@@ -28,8 +28,7 @@ from raysl.methods.method import StepOutput
 from raysl.pretraining import Result
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.schedule import Step
-from raysl.sweeps.trial import trial_name
+from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
@@ -37,7 +36,8 @@ from raysl.train.files import note_event
 from raysl.train.history import frame
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
-from raysl.tune import Pointer, RunTrainable, flatten_space, trainable
+from raysl.tune.run_trainable import Pointer, RunTrainable, flatten_space, trainable
+from raysl.tune.trial import Trial
 from tests.runs.runs import SMALL, assert_same
 
 EPOCHS, LENGTH = 3, 8
@@ -96,14 +96,16 @@ def in_process(
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Runs train in this process, an epoch each time that it is released."""
     may_go_on = threading.Semaphore(0)
-    monkeypatch.setattr("raysl.tune.pretrain", partial(in_process, may_go_on=partial(may_go_on.acquire, timeout=0.01)))
+    monkeypatch.setattr(
+        "raysl.tune.run_trial.pretrain", partial(in_process, may_go_on=partial(may_go_on.acquire, timeout=0.01))
+    )
     return may_go_on
 
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RunTrainable]]:
-    monkeypatch.setattr("raysl.tune.connect", lambda with_state: None)
-    monkeypatch.setattr(raysl.tune, "cluster_resources", lambda: Resources(8, 0))
+    monkeypatch.setattr("raysl.tune.run_trainable.connect", lambda with_state: None)
+    monkeypatch.setattr("raysl.tune.run_trainable.cluster_resources", lambda: Resources(8, 0))
     words = ["data.limit=64", "train.batch_size=8", f"train.epochs={EPOCHS}", "train.checkpoint_every=1ep"]
     config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=mine"])
     made: list[Any] = []
@@ -118,7 +120,7 @@ def state_at(tmp_path: Path, name: str, step: int) -> dict[str, Any]:
     return load_tensors(tmp_path / "mine" / name / checkpoint_name(step) / "train_state.pt")
 
 
-def test_a_trial_reports_each_checkpoint_and_in_the_end_what_was_measured(
+def test_a_trial_reports_each_epoch_and_in_the_end_what_was_measured(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
     trial = base({"optim": {"lr": 0.25}})
@@ -128,12 +130,52 @@ def test_a_trial_reports_each_checkpoint_and_in_the_end_what_was_measured(
     second, last = trial.train(), trial.train()
     assert (second["step"], second["epoch"]) == (2 * LENGTH, 2.0)
     assert (last["step"], last["epoch"], last["done"], last["knn/k20/top1"]) == (3 * LENGTH, 3.0, True, 50.0)
-    run = RunFolder(str(tmp_path / "mine" / trial_name({"optim.lr": 0.25})))
+    run = RunFolder(str(tmp_path / "mine" / Trial({"optim.lr": 0.25}, 0).name))
     losses = {line["step"]: line["loss"] for line in parse_metrics(run.read("metrics.jsonl"))}
     assert [found["loss"] for found in (first, second, last)] == [losses[LENGTH * epoch] for epoch in (1, 2, 3)]
     assert "lr: 0.25" in run.read("run.yaml").decode()
     assert {found["path"] for found in (first, second, last)} == {run.uri}
     assert b"knn/k20/top1" in run.read("hparams/events.out.tfevents.hparams"), "TensorBoard's tab has the last numbers"
+
+
+def test_a_trial_that_was_trained_before_reports_the_same_numbers_and_trains_no_step(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.release(EPOCHS)
+    trial = base({"optim.lr": 0.25})
+    told = [trial.train() for _ in range(EPOCHS)]
+    trial.stop()
+    trained: list[str] = []
+    monkeypatch.setattr(
+        "raysl.tune.run_trial.pretrain",
+        lambda config, **words: trained.append(config.name) or in_process(config, **words),
+    )
+    again = base({"optim.lr": 0.25})
+    keys = ("loss", "epoch", "step", "done", "path")
+    for number in range(EPOCHS - 1):
+        found = again.train()
+        assert [found[key] for key in keys] == [told[number][key] for key in keys]
+    assert trained == [], "a scheduler that stops it here costs nothing"
+    last = again.train()
+    assert [last[key] for key in keys] == [told[-1][key] for key in keys]
+    assert last["knn/k20/top1"] == told[-1]["knn/k20/top1"]
+
+
+def test_epochs_without_a_checkpoint_are_reported_too(
+    base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(
+        "Seldom",
+        (base,),
+        {
+            "bases": {
+                "": replace(base.bases[""], train=replace(base.bases[""].train, checkpoint_every=Duration.parse("3ep")))
+            }
+        },
+    )
+    monkeypatch.setattr("raysl.tune.run_trial.pretrain", in_process)
+    trial = kind({"optim.lr": 0.25})
+    assert [trial.train()["epoch"] for _ in range(EPOCHS)] == [1.0, 2.0, 3.0]
 
 
 def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
@@ -143,7 +185,7 @@ def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
     donor.train()
     (tmp_path / "note").mkdir()
     donor.save_checkpoint(str(tmp_path / "note"))
-    name = trial_name({"optim.lr": 0.25})
+    name = Trial({"optim.lr": 0.25}, 0).name
     assert Pointer.read(str(tmp_path / "note")) == Pointer(name, LENGTH, donor.trial_id, {"optim.lr": 0.25})
     donor.stop()
 
@@ -151,8 +193,8 @@ def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
     heir.load_checkpoint(str(tmp_path / "note"))
     gate.release(1)
     found = heir.train()
-    child = trial_name({"optim.lr": 0.5}, parent=(name, LENGTH))
-    assert (found["epoch"], heir.name) == (2.0, child)
+    child = Trial({"optim.lr": 0.5}, 0, parent=(name, LENGTH)).name
+    assert (found["epoch"], heir.trial.name) == (2.0, child)
     assert_same(state_at(tmp_path, name, LENGTH), state_at(tmp_path, child, LENGTH))
     assert [(own.run, own.step) for own in read_parents(RunFolder(str(tmp_path / "mine" / child)))] == [(name, LENGTH)]
 
@@ -163,7 +205,7 @@ def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
     again.load_checkpoint(str(tmp_path / "own"))
     gate.release(1)
     assert again.train()["done"]
-    assert again.name == child, "with its own checkpoint it goes on with its own run"
+    assert again.trial.name == child, "with its own checkpoint it goes on with its own run"
 
 
 def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
@@ -172,13 +214,13 @@ def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
     trial = base({"optim.lr": 0.25})
     trial.train()
     trial.stop()
-    run = RunFolder(str(tmp_path / "mine" / trial_name({"optim.lr": 0.25})))
+    run = RunFolder(str(tmp_path / "mine" / Trial({"optim.lr": 0.25}, 0).name))
     with run.locked():
         assert run.newest().step == LENGTH + 1
     assert trial.reset({"optim.lr": 0.5})
     gate.release(EPOCHS)
     assert trial.train()["epoch"] == 1.0
-    assert trial.name == trial_name({"optim.lr": 0.5})
+    assert trial.trial.name == Trial({"optim.lr": 0.5}, 0).name
 
 
 def test_what_a_paused_trial_has_saved_beyond_its_last_report_is_reported_when_it_goes_on(
@@ -186,7 +228,7 @@ def test_what_a_paused_trial_has_saved_beyond_its_last_report_is_reported_when_i
 ) -> None:
     trial = base({"optim.lr": 0.25})
     assert trial.train()["epoch"] == 1.0
-    run = RunFolder(str(tmp_path / "mine" / trial.name))
+    run = RunFolder(str(tmp_path / "mine" / trial.trial.name))
     gate.release(1)
     while run.newest().step < 2 * LENGTH:
         time.sleep(0.01)
@@ -210,14 +252,14 @@ def test_two_trials_that_fork_alike_are_one_run_and_report_the_same(
     for heir in heirs:
         heir.load_checkpoint(str(tmp_path))
         assert [heir.train()["epoch"] for _ in range(2)] == [2.0, 3.0]
-    assert heirs[0].name == heirs[1].name
+    assert heirs[0].trial.name == heirs[1].trial.name
 
 
 def test_what_ends_a_run_ends_its_trial(base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(config: RunConfig, show_progress: bool, stop: threading.Event) -> Result:
         raise RunFailed("the loss is not finite at step 3")
 
-    monkeypatch.setattr("raysl.tune.pretrain", failed)
+    monkeypatch.setattr("raysl.tune.run_trial.pretrain", failed)
     with pytest.raises(RunFailed, match="not finite at step 3"):
         base({"optim.lr": 0.25}).train()
     with pytest.raises(ConfigError, match=r"optim\.lrr"):
@@ -231,29 +273,29 @@ def test_a_donor_that_has_deleted_the_checkpoint_gives_its_next_one(
     gate.release(EPOCHS)
     while not donor.train()["done"]:
         pass
-    pointer = Pointer(donor.name, LENGTH - 1, "another", {"optim.lr": 0.25})
+    pointer = Pointer(donor.trial.name, LENGTH - 1, "another", {"optim.lr": 0.25})
     heir = base({"optim.lr": 0.25})
     pointer.write(str(tmp_path))
     heir.load_checkpoint(str(tmp_path))
     gate.release(EPOCHS)
-    assert heir.train()["epoch"] == 2.0
-    (parent,) = read_parents(RunFolder(str(tmp_path / "mine" / heir.name)))
-    assert (parent.run, parent.step) == (donor.name, LENGTH)
-    assert heir.name != donor.name, "also where the settings are the donor's"
+    assert [heir.train()["epoch"] for _ in range(2)] == [1.0, 2.0]
+    (parent,) = read_parents(RunFolder(str(tmp_path / "mine" / heir.trial.name)))
+    assert (parent.run, parent.step) == (donor.trial.name, LENGTH)
+    assert heir.trial.name != donor.trial.name, "also where the settings are the donor's"
 
 
 def test_the_cluster_is_shared_and_enough_checkpoints_stay(
     base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = ray.cloudpickle.loads(ray.cloudpickle.dumps(base))
-    assert (copy.base, copy.concurrent) == (base.base, 16), "it reaches the processes of the trials"
+    assert (copy.bases, copy.concurrent) == (base.bases, 16), "it reaches the processes of the trials"
     monkeypatch.undo()
     monkeypatch.setattr(connection, "_nodes", lambda: [NodeGroup(cpus=8, gpus=0)])
     monkeypatch.setattr(connection, "_growth", lambda: None)
     base({})
     have = cluster_resources()
-    assert (have.trials, worker_shape(base.base.train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"
-    assert base.base.train.keep_checkpoints == 4
+    assert (have.trials, worker_shape(base.bases[""].train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"
+    assert base.bases[""].train.keep_checkpoints == 4
     assert [dict(bundle) for bundle in base.default_resource_request({}).bundles] == [{"CPU": 0.01}]
     assert raysl.tune.trainable is trainable
 
@@ -321,7 +363,7 @@ class InProcess:
 
     def setup(self, config: dict[str, Any]) -> None:
         """See `Trainable.setup`."""
-        raysl.tune.pretrain = in_process
+        raysl.tune.run_trial.pretrain = in_process
         super().setup(config)  # type: ignore[misc]
 
 

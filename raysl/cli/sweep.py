@@ -75,7 +75,7 @@ def _list(run: "SweepRun") -> None:
 
     board = run.known()
     entries = board.entries
-    for line in [*trial_lines(entries), *outdated(run.replay.records, run.measures)]:
+    for line in [*trial_lines(entries), *outdated(list(run.ledger.records.values()), run.measures)]:
         typer.echo(line)
     total, concurrent = run.progress.num_trials, run.sweep.concurrent or 1
     hours, how = run.progress.hours(total - run.progress.num_ended, run.trained, concurrent)

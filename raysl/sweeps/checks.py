@@ -17,11 +17,12 @@ from raysl.process.screen import only_errors
 from raysl.report.contents import is_beside
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.problems import ProblemsByName, with_names
-from raysl.sweeps.schema import COSTS, SweepConfig
+from raysl.sweeps.schedulers import make_scheduler, make_searcher
+from raysl.sweeps.schema import COSTS, SweepConfig, is_population
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
-from raysl.sweeps.trial import setting
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
+from raysl.tune.trial import setting
 
 MOST_COMBINATIONS = 10_000
 """Combinations of values that are looked at to see whether a condition can hold."""
@@ -43,7 +44,7 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         with problems.catching(name):
             try:
                 _check_values(base, space)
-                if sweep.scheduler == "population":
+                if is_population(sweep):
                     _check_shapes(base, space)
                 _check_metrics(base, sweep, space)
             except MetricMissing as error:
@@ -56,20 +57,18 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         log.warning("%s; what departs from it comes last", line)
 
 
-def warn_about_space(sweep: SweepConfig, epochs: int) -> None:
-    """Say plainly what a sweep will not do, and how few values a range has."""
-    if sweep.scheduler == "population" and sweep.interval >= epochs:
+def check_tune(sweep: SweepConfig, epochs: int) -> None:
+    """Refuse arguments that Ray Tune's scheduler or searcher refuses; say plainly what a sweep will not do."""
+    make_scheduler(sweep, epochs)
+    make_searcher(sweep, 0, ())
+    first = sweep.scheduler_args.get("grace_period", sweep.scheduler_args.get("perturbation_interval", 1))
+    if sweep.scheduler != "none" and first >= epochs:
         log.warning(
-            "interval=%d: no trial is longer than %d epochs, so nobody of the population is replaced; give fewer",
-            sweep.interval,
-            epochs,
-        )
-    elif sweep.scheduler in ("asha", "hyperband", "median") and sweep.grace_epochs >= epochs:
-        log.warning(
-            "grace_epochs=%d: no trial is longer than %d epochs, so %s stops nobody; give fewer, or scheduler=none",
-            sweep.grace_epochs,
+            "no trial is longer than %d epochs, so %s, which looks first at epoch %g, changes nothing; give fewer in "
+            "scheduler_args, or scheduler=none",
             epochs,
             sweep.scheduler,
+            first,
         )
     for key, distribution in Space.of(sweep.space).distributions.items():
         if distribution.kind not in LISTS and distribution.num_values() < sweep.trials:

@@ -13,7 +13,7 @@ from raysl.errors import ConfigError
 from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.load import dump_sweep
-from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.schema import SweepConfig, is_population
 
 SWEEP_FILE = "sweep.yaml"
 MAY_CHANGE = (
@@ -22,8 +22,8 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Settings that another start of a sweep may change: they add or remove trials. `config` and `settings` are compared by
 the base configurations that they give."""
-DECIDING = {"optuna": ("configs", "checkpoints", "metric", "mode"), "population": ("trials",)}
-"""Settings that change all draws, by search and scheduler."""
+DECIDING = ("configs", "checkpoints", "metric", "mode")
+"""Settings that change what a searcher chooses."""
 RUNS = ("configs", "checkpoints", "seeds", "trials")
 """Settings that say which runs there are."""
 
@@ -67,7 +67,7 @@ def _changes(
     now = redact_tree(plain(sweep))
     changes: list[str] = []
     allowed: list[str] = []
-    fixed = DECIDING.get(sweep.search, ()) + DECIDING.get(sweep.scheduler, ())
+    fixed = DECIDING if sweep.search != "random" else ("trials",) if is_population(sweep) else ()
     for key, value in now.items():
         if key in ("early_metric", "early_mode"):
             continue  # what they come to is compared below

@@ -83,21 +83,6 @@ class Distribution:
             value = value.next_plus(digits)
         return len(numbers)
 
-    def at(self, share: float) -> Any:
-        """Return the value at a cumulative probability in [0, 1)."""
-        if self.kind == "grid":
-            raise ValueError("a grid has all of its values")
-        if self.kind == "choice":
-            return self.values[int(share * len(self.values))]
-        low, high = self.bounds
-        if self.is_whole:  # each number gets an equal part of the range, or of the range of logarithms
-            high = high + 1 if self.step is None else high + self.step
-        if self.is_log:
-            value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-        else:
-            value = low + share * (high - low)
-        return self.rounded(value)
-
     def rounded(self, value: float) -> float | int:
         """Round a number to the values of the range: whole numbers, multiples of the step, or few digits."""
         low, high = self.bounds
@@ -139,10 +124,10 @@ def parse(key: str, given: Any) -> Distribution:
         raise ConfigError(f"space.{key}.grid: {show(repeated[0])} stands there twice; give each value once")
     distribution = Distribution(kind, values, _conditions(key, when))
     if kind in ("uniform", "loguniform") and distribution.num_values() == 1:
+        only = show(distribution.rounded(values[0]))
         raise ConfigError(
-            f"space.{key}.{kind}: {show(values)} has one distinct value, {show(distribution.at(0.5))}, since numbers "
-            f"are drawn with {DIGITS} significant digits; widen the range, "
-            f"or list the values, {{choice: {show(values)}}}"
+            f"space.{key}.{kind}: {show(values)} has one distinct value, {only}, since numbers are drawn with {DIGITS} "
+            f"significant digits; widen the range, or list the values, {{choice: {show(values)}}}"
         )
     return distribution
 

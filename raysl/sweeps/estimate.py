@@ -65,7 +65,7 @@ def seconds_of(config: RunConfig) -> float | None:
 
 def mean_seconds(records: Sequence[Record]) -> float | None:
     """Return the mean seconds of the trials that have ended, from their start to their end; None if none has."""
-    spent = [record.last.costs["seconds"] for record in records if record.last and "seconds" in record.last.costs]
+    spent = [record.note.costs["seconds"] for record in records if record.note and "seconds" in record.note.costs]
     return sum(spent) / len(spent) if spent else None
 
 
@@ -80,7 +80,7 @@ def whole_seconds(record: Record, elapsed: float, before: float) -> float | None
         None before its first epoch is logged.
     """
     trained = record.logged.seconds()
-    if not trained or record.course.reached <= before:
+    if not trained or record.logged.reached <= before:
         return None
     until_before = max((seconds for epoch, seconds in trained if epoch <= before), default=0.0)
     seconds, gained = trained[-1][1] - until_before, trained[-1][0] - before

@@ -15,7 +15,7 @@ from raysl.errors import ConfigError, StorageError, log
 from raysl.process.screen import counted
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.record import Record
-from raysl.sweeps.trial import Trial
+from raysl.tune.trial import Trial
 
 
 class TrainedImages:
@@ -102,7 +102,7 @@ def _changes(now: DatasetNote, before: DatasetNote) -> list[str]:
 
 def _ended(records: Iterable[Record]) -> list[Trial]:
     """Return trials that have ended or were stopped, each run once."""
-    ended = {record.trial.name: record.trial for record in records if record.has_ended or record.verdict is not None}
+    ended = {record.trial.name: record.trial for record in records if record.has_ended}
     return list(ended.values())
 
 

@@ -7,7 +7,7 @@ from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import shown
 from raysl.process.screen import counted, duration
 from raysl.sweeps.record import Record
-from raysl.sweeps.trial import Trial
+from raysl.tune.trial import Trial
 
 MOST_LISTED = 1000
 
@@ -63,10 +63,10 @@ def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str,
     """
     counts: Counter[str] = Counter()
     for record in records:
-        if record.last is None or record.last.status != "finished":
+        if record.note is None or record.note.status != "finished":
             continue
         for name, (settings, code) in measures(record.trial).items():
-            before = record.last.measures.get(name)
+            before = record.note.measures.get(name)
             counts[name] += before is not None and before[0] == settings and before[1] != code
     return [
         f"the code of {name} has changed: {counted(num, 'trial')} will be measured again by it, and not trained"

@@ -22,7 +22,15 @@ from raysl.redact import each_text, redact_tree, redact_uri
 from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.problems import ProblemsByName
-from raysl.sweeps.schema import SweepConfig, SweepFile, is_measured
+from raysl.sweeps.schema import (
+    SCHEDULERS,
+    SEARCHERS,
+    SweepConfig,
+    SweepFile,
+    check_name,
+    is_measured,
+    is_population,
+)
 from raysl.sweeps.space import Space, is_component
 from raysl.trained import is_trained
 from raysl.user_files import relative_name
@@ -180,6 +188,10 @@ def check(sweep: SweepConfig) -> None:
         Space.of(sweep.space)
     with problems.catching():
         _ = sweep.objectives
+    with problems.catching():
+        check_name("search", sweep.search, SEARCHERS)
+    with problems.catching():
+        check_name("scheduler", sweep.scheduler, SCHEDULERS)
     problems.check()
     if lines := list(_problems(sweep)):
         raise ConfigError("\n".join(lines))
@@ -189,7 +201,7 @@ def _problems(sweep: SweepConfig) -> Iterator[str]:
     """Yield a line for each two settings that do not go together."""
     yield from _problems_of_what(sweep)
     yield from _problems_of_how(sweep)
-    if sweep.scheduler == "population":
+    if is_population(sweep):
         yield from _problems_of_population(sweep)
 
 
@@ -224,34 +236,26 @@ def _problems_of_how(sweep: SweepConfig) -> Iterator[str]:
             f"checkpoints are not trained: {sweep.scheduler} has nothing to compare, and {first.metric} is not logged; "
             "set scheduler=none and metric=knn/k20/top1"
         )
-    if sweep.search == "optuna" and any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values()):
-        yield "search=optuna draws every value; write choice in the place of grid, or search=random"
-    if sweep.variant == "promotion" and sweep.scheduler not in ("asha", "hyperband"):
-        yield f"variant=promotion is one of asha and hyperband, and the scheduler is {sweep.scheduler}; leave it out"
-    if sweep.variant == "promotion" and sweep.search == "optuna":
-        yield (
-            "search=optuna draws from the results of earlier trials, and a waiting trial may be promoted until the "
-            "sweep ends; set variant=stopping, or search=random"
-        )
+    grids = any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values())
+    if sweep.search != "random" and grids:
+        yield f"search={sweep.search} draws every value; write choice in the place of grid, or search=random"
 
 
 def _problems_of_population(sweep: SweepConfig) -> Iterator[str]:
     space = Space.of(sweep.space)
+    name = sweep.scheduler
     if sweep.search != "random" or sweep.seeds > 1 or sweep.configs or not space.is_random or sweep.trials < 2:
         yield (
-            f"a population is of two trials or more of one configuration, drawn at random; it has trials={sweep.trials}"
-            f", search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what is not like that"
+            f"{name} has a population of two trials or more of one configuration, drawn at random; it has "
+            f"trials={sweep.trials}, search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what "
+            "is not like that"
         )
     conditional = [key for key, distribution in space.distributions.items() if distribution.when or is_component(key)]
-    if conditional:
+    rigid = [key for key in space.distributions if not key.startswith(("optim.", "method."))]
+    for key in [*conditional, *rigid][:1]:
         yield (
-            f"space.{conditional[0]}: a population changes settings of runs that go on from each other's weights; one "
-            "that chooses a component, or that has a condition, cannot be; take it out, or choose another scheduler"
-        )
-    if rigid := [key for key in space.distributions if not key.startswith(("optim.", "method."))]:
-        yield (
-            f"space.{rigid[0]}: a population changes settings of runs that go on from each other's weights, which "
-            "those of optim and method can be; take it out, or choose another scheduler"
+            f"space.{key}: {name} changes settings of runs that go on from each other's weights, which those of optim "
+            "and method can be, without a condition; take it out, or choose another scheduler"
         )
 
 

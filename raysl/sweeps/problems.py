@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from raysl.errors import ConfigError, StorageError
 from raysl.process.screen import warnings_named
-from raysl.sweeps.trial import ALONE
+from raysl.tune.trial import ALONE
 
 MOST_NAMED = 3
 

@@ -1,53 +1,48 @@
 """A sweep on the driver, from its settings to its leaderboard.
 
 Each trial is a run in `<storage>/<name>/trial_<hash of its settings>/`, with checkpoints and a report, and resumes like
-any other; trials with equal settings are one run. A second start of the same sweep draws the same trials, skips those
-that have ended, and continues the others: see `Replay`.
+any other; trials with equal settings are one run. A second start of the same sweep has Ray Tune choose the same trials:
+those that have ended report what they had logged, and the others go on.
 """
 
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from raysl.benchmarks.suite.protocols import protocols_of
-from raysl.checkpoint.files import checkpoint_name
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, log
+from raysl.leaderboard.board import Board
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder
-from raysl.runs.fork import fork
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
-from raysl.sweeps.board import Board
-from raysl.sweeps.checks import check_trials, warn_about_space
+from raysl.sweeps.checks import check_trials, check_tune
 from raysl.sweeps.claim import claim
-from raysl.sweeps.draws import Draws
 from raysl.sweeps.entries import make_entries
 from raysl.sweeps.images import TrainedImages
-from raysl.sweeps.judging import Course
+from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.listing import outdated
 from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_starts
-from raysl.sweeps.optuna_search import OptunaSearch
-from raysl.sweeps.population import PopulationSearch, interval_ends
+from raysl.sweeps.param_space import Choices
 from raysl.sweeps.progress import Progress
-from raysl.sweeps.record import Record, look, measures_of
-from raysl.sweeps.replay import Replay
-from raysl.sweeps.schedulers import judge_of
+from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig
-from raysl.sweeps.search import RandomSearch, Search
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
-from raysl.sweeps.trial import ALONE, Trial
-from raysl.train.prepare import prepare
+from raysl.tune.note import measures_of
+from raysl.tune.trial import ALONE, Trial
 
 EPOCHS = "train.epochs"
 
@@ -56,6 +51,8 @@ def sweep(
     config: RunConfig | str,
     space: SweepConfig | Mapping[str, Any],
     starts: Mapping[str, RunConfig] | None = None,
+    scheduler: Any = None,
+    search: Any = None,
     **settings: Any,
 ) -> Leaderboard:
     """Run the trials of a sweep; a later start of the same name runs those that are left.
@@ -70,7 +67,9 @@ def sweep(
             0.5)`; or all settings of a sweep, as `raysl.sweeps.load.load_sweep` returns them.
         starts: base settings by name, for a space with `configs`; default: those of the files
             (`raysl.sweeps.load.load_starts`).
-        settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `scheduler="none"`, `name` and
+        scheduler: name or import path of a scheduler, or one of Ray Tune's, `ASHAScheduler(time_attr="epoch", ...)`.
+        search: the same of a searcher.
+        settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `name` and
             `storage`.
 
     Raises:
@@ -79,12 +78,21 @@ def sweep(
         Stopped: if the process was asked to end; all training is saved.
     """
     with handling_signals() as signals, logging_shown():
+        for key, given in (("scheduler", scheduler), ("search", search)):
+            if given is not None:
+                settings[key] = given if isinstance(given, str) else f"{type(given).__module__}.{type(given).__name__}"
         plan = SweepRun.of(config, space, starts, settings)
+        plan.scheduler = None if isinstance(scheduler, str) else scheduler
+        plan.searcher = None if isinstance(search, str) else search
         return plan.run(signals)
 
 
 class SweepRun:
-    """A sweep whose settings have been checked."""
+    """A sweep whose settings have been checked.
+
+    Attributes:
+        scheduler, searcher: those of Ray Tune's that were given as they are; None: made of the settings.
+    """
 
     def __init__(self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         self.base = replace(base, storage=absolute(base.storage))
@@ -92,23 +100,46 @@ class SweepRun:
         self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed
+        self.scheduler: Any = None
+        self.searcher: Any = None
         check_trials(self.bases, sweep)
         self._protocols: dict[str, dict[str, str]] = {}
         self._measures = {name: measures_of(base) for name, base in self.bases.items()}
-        self.is_acting = False
         self.board = Board(self.folder, self.leaderboard)
-        varied = Space.of(sweep.space).distributions.get(EPOCHS)
+        space = Space.of(sweep.space)
+        varied = space.distributions.get(EPOCHS)
         lengths = [] if varied is None else [int(value) for value in varied.examples()]
         if varied is None or varied.when:
             lengths += [start.train.epochs for start in self.bases.values()]
-        epochs = max(lengths)
-        warn_about_space(sweep, epochs)
-        self._epochs = epochs
-        self.replay = self._new_replay()
-        parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
-        is_sure = sweep.scheduler == "none" or sweep.seeds == 1
-        is_exact = parts > 1 or (is_sure and sweep.search != "optuna")
-        self.progress = Progress(self.replay, parts, sweep.objectives[0], is_exact)
+        self.epochs = max(lengths)
+        check_tune(sweep, self.epochs)
+        self.choices = Choices(space, self.bases)
+        self.ledger = Ledger(self.bases, self.folder, self._record)
+        is_exact = sweep.search == "random" and (sweep.seeds == 1 or sweep.scheduler == "none")
+        self.progress = Progress(self.ledger, self._num_planned, sweep.seeds, sweep.objectives[0], is_exact)
+
+    @cached_property
+    def planned(self) -> dict[str, Trial]:
+        """The trials that are chosen at random, by name; a searcher's depend on results."""
+        if self.sweep.search != "random":
+            return {}
+        num = self.sweep.trials if self.choices.space.is_random else 1
+        trials = [self.choices.trial(config) for config in self.choices.drawn(num, self.seed)]
+        self.num_draws = Counter(trial.name for trial in trials)
+        return {trial.name: trial for trial in trials}
+
+    @property
+    def _num_planned(self) -> int:
+        return (len(self.planned) or self.sweep.trials) * self.sweep.seeds
+
+    def further(self) -> list[Trial]:
+        """Return further seeds of the choices that came to their end."""
+        kept = [own.trial for own in self.ledger.records.values() if own.status == "finished" and not own.is_further]
+        seeds = range(1, self.sweep.seeds)
+        trials = [replace(trial, seed=trial.seed + seed) for seed in seeds for trial in kept]
+        for trial in trials:
+            self.ledger.add(trial).is_further = True
+        return trials
 
     @classmethod
     def of(
@@ -135,34 +166,12 @@ class SweepRun:
                 base = apply_overrides(base, sweep.settings)
         return cls(base, starts or {ALONE: base}, sweep)
 
-    def _new_replay(self) -> Replay:
-        return Replay(self._search(), judge_of(self.sweep, self._epochs), self._record, self._look)
-
-    def _search(self) -> Search:
-        draws = Draws(self.folder, Space.of(self.sweep.space), list(self.bases), lambda: self.is_acting)
-        if self.sweep.scheduler == "population":
-            return PopulationSearch(self.sweep, self.bases, self.seed, self._fork, draws)
-        if self.sweep.search == "optuna":
-            return OptunaSearch(self.sweep, self.bases, self.seed, draws)
-        return RandomSearch(self.sweep, self.bases, self.seed)
-
-    def _fork(self, trial: Trial) -> None:
-        """Fork the run of a trial from its parent's checkpoint, unless that was done."""
-        if not self.is_acting:
-            return
-        parent = trial.parents[0]
-        step = parent.epoch * prepare(self.bases[trial.config]).setup.plan.epoch_len
-        above = self.folder.child(parent.trial)
-        fork(trial.run_of(self.bases, self.folder.uri), above.uri_of(checkpoint_name(step)))
-
     def _record(self, trial: Trial) -> Record:
         if trial.config in self.sweep.checkpoints:
-            return Record(trial, 0)
-        length = int(trial.settings.get(EPOCHS, self.bases[trial.config].train.epochs))
-        return Record(trial, trial.until or length, Course(length=length))
-
-    def _look(self, record: Record) -> None:
-        look(record, self.folder.child(record.trial.name), self.sweep.early, self.measures(record.trial))
+            return Record(trial, 0, self.measures(trial))
+        return Record(
+            trial, int(trial.settings.get(EPOCHS, self.bases[trial.config].train.epochs)), self.measures(trial)
+        )
 
     def measures(self, trial: Trial) -> dict[str, list[str]]:
         """Return digests of settings and code of a trial's benchmarks, by name."""
@@ -179,8 +188,10 @@ class SweepRun:
 
     def known(self) -> Leaderboard:
         """Return the leaderboard of the runs' folders, with the trials still to come, without running anything."""
-        while self.replay.draw():
-            pass
+        for name, trial in self.planned.items():
+            self.ledger.add(trial).draws = self.num_draws[name]
+        if self.sweep.seeds > 1:
+            self.further()
         return self.leaderboard()
 
     def run(self, signals: Any) -> Leaderboard:
@@ -189,9 +200,9 @@ class SweepRun:
         with self.folder.locked():
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
                 log.info("the sweep has changed since its last start: %s", line)
+            self.known()
             self._check_images()
-            self.is_acting = True
-            if self._first_left() is not None:
+            if self._is_left():
                 SweepStart(self).run(signals)
             if not_run := self.progress.num_dropped * (self.sweep.seeds - 1):
                 seeds, choices = counted(not_run, "further seed"), counted(self.progress.num_dropped, "choice")
@@ -210,26 +221,19 @@ class SweepRun:
             )
 
     def _check_images(self) -> None:
-        """Refuse to continue if trials ended on other images.
-
-        A second replay, which is thrown away, also visits the trials behind the first one that is left.
-        """
+        """Refuse to continue if trials ended on other images."""
         images = TrainedImages(self.folder, self.trained)
         if images.may_differ:
-            ahead = self._new_replay()
-            while ahead.draw():
-                pass
-            images.check(self.base.name, ahead.judged())
+            images.check(self.base.name, self.ledger.records.values())
 
-    def _first_left(self) -> Record | None:
-        """Return the first trial to run, or None; log the number of those that have ended."""
-        record = self.replay.next()
+    def _is_left(self) -> bool:
+        """Whether a trial is left to run; log the number of those that have ended."""
+        is_left = self.progress.num_ended < self.progress.num_trials
         if ended := self.progress.num_ended:
-            state = "is done" if record is None else "goes on"
-            log.info("the sweep %s: %s ended before", state, counted(ended, "trial"))
-        for line in outdated(self.replay.records, self.measures):
+            log.info("the sweep %s: %s ended before", "goes on" if is_left else "is done", counted(ended, "trial"))
+        for line in outdated(list(self.ledger.records.values()), self.measures):
             log.info(line)
-        return record
+        return is_left
 
     def _protocols_of(self, trial: Trial) -> dict[str, str]:
         """Return the protocols of a trial's measurements, see `Entry.protocols`."""
@@ -242,7 +246,7 @@ class SweepRun:
 
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
-        entries = make_entries(self.replay.judged(), self.folder, self._protocols_of)
+        entries = make_entries(self.progress.records, self.folder, self._protocols_of)
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,
@@ -251,7 +255,7 @@ class SweepRun:
             space=dump_space(self.sweep),
             search=self.sweep.search,
             scheduler=self.sweep.scheduler,
-            trials=self.progress.num_runs(len(entries)),
+            trials=self.progress.num_trials,
             state=state,
             written=time.time(),
         )
@@ -267,5 +271,5 @@ def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:
         return start
     every = start.train.online_knn_every or start.train.checkpoint_every
     if sweep.scheduler != "none":
-        every = Duration.parse(f"{sweep.interval if sweep.scheduler == 'population' else sweep.grace_epochs}ep")
+        every = Duration.parse("1ep")
     return replace(start, train=replace(start.train, online_knn_every=every))

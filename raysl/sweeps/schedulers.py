@@ -1,29 +1,111 @@
-"""Schedulers by name: when trials are judged, and by which rule."""
+"""The scheduler and the searcher of a sweep: Ray Tune's, by their names or import paths."""
 
-from raysl.sweeps.judging import Groups, Judge, Rungs, best_share, bracket, halving_rungs, median_rule
-from raysl.sweeps.promotion import Promotion
-from raysl.sweeps.schema import SweepConfig
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
+
+from raysl.components import nearest
+from raysl.errors import ConfigError
+from raysl.leaderboard.entry import Objective
+from raysl.sweeps.distributions import LISTS
+from raysl.sweeps.param_space import domain
+from raysl.sweeps.schema import SCHEDULERS, SEARCHERS, SweepConfig, check_name
+from raysl.sweeps.space import Space
+
+TIME_ATTR = "epoch"
+PERTURBATION_INTERVAL = 5
+"""Epochs between two looks of a population, unless scheduler_args say otherwise."""
 
 
-def judge_of(sweep: SweepConfig, epochs: int) -> Judge | Promotion | None:
-    """Return the judge that stops trials early; None for no scheduler and for populations."""
-    first = halving_rungs(sweep.grace_epochs, sweep.reduction, epochs)
-    if sweep.scheduler == "asha":
-        return _halving(sweep, lambda index: first, lambda index: 0)
-    if sweep.scheduler == "hyperband":
-        num = len(first) + 1
+def make_scheduler(sweep: SweepConfig, epochs: int) -> TrialScheduler:
+    """Return the scheduler of a sweep.
 
-        def group(index: int) -> int:
-            return bracket(index, num, sweep.reduction)
+    Args:
+        epochs: those of the longest trial.
+    """
+    space = Space.of(sweep.space)
+    varied = {key: own for key, own in space.distributions.items() if own.kind != "grid"}
+    early = sweep.early
+    defaults = {
+        "time_attr": TIME_ATTR,
+        "metric": early.metric,
+        "mode": early.mode,
+        "max_t": epochs,
+        "grace_period": 1,
+        "perturbation_interval": PERTURBATION_INTERVAL,
+        "hyperparam_mutations": {key: domain(own) for key, own in varied.items()},
+        "hyperparam_bounds": {key: list(own.bounds) for key, own in varied.items() if own.kind not in LISTS},
+    }
+    if sweep.scheduler == "none":
+        return FIFOScheduler()
+    return _make("scheduler", sweep.scheduler, SCHEDULERS, sweep.scheduler_args, defaults, TrialScheduler)
 
-        return _halving(sweep, lambda index: first[group(index) :], group)
-    if sweep.scheduler == "median":
-        rungs = [float(epoch) for epoch in range(sweep.grace_epochs, epochs, sweep.grace_epochs)]
-        return Judge(median_rule(sweep.min_samples), lambda index: rungs, sweep.early)
-    return None
+
+def make_searcher(
+    sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, Any]], concurrent: int = 0
+) -> Searcher | SearchAlgorithm:
+    """Return the searcher of a sweep.
+
+    Args:
+        earlier: what it has chosen in earlier starts, in their order: it sees their numbers again.
+        concurrent: trials at a time of Tune's own generator; 0: all. Those of a searcher are the Tuner's setting.
+    """
+    if sweep.search == "random":
+        return BasicVariantGenerator(
+            constant_grid_search=True, random_state=np.random.default_rng(seed), max_concurrent=concurrent
+        )
+    objectives: Sequence[Objective] = sweep.objectives
+    metrics, modes = [own.metric for own in objectives], [own.mode for own in objectives]
+    takes_several = sweep.search == "optuna" and len(objectives) > 1
+    defaults = {
+        "metric": metrics if takes_several else metrics[0],
+        "mode": modes if takes_several else modes[0],
+        "seed": seed,
+        "random_state_seed": seed,
+        "random_seed": seed,
+        "points_to_evaluate": [dict(point) for point in earlier] or None,
+    }
+    return _make("search", sweep.search, SEARCHERS, sweep.search_args, defaults, (Searcher, SearchAlgorithm))
 
 
-def _halving(sweep: SweepConfig, rungs: Rungs, group: Groups) -> Judge | Promotion:
-    if sweep.variant == "promotion":
-        return Promotion(sweep.reduction, rungs, sweep.early, group)
-    return Judge(best_share(sweep.reduction), rungs, sweep.early, group)
+def load_class(key: str, name: str, known: Mapping[str, str], kinds: Any) -> Any:
+    """Return the class of a scheduler or searcher by its name or import path."""
+    check_name(key, name, known)
+    path = known.get(name, name)
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}={name}: {path} cannot be imported: {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, kinds)):
+        raise ConfigError(
+            f"{key}={name}: {path} is none of Ray Tune's; give a class of ray.tune's or your own of that kind"
+        )
+    return found
+
+
+def _make(
+    key: str, name: str, known: Mapping[str, str], given: Mapping[str, Any], defaults: Mapping[str, Any], kinds: Any
+) -> Any:
+    found = load_class(key, name, known, kinds)
+    names = inspect.signature(found.__init__).parameters
+    takes_any = any(own.kind is inspect.Parameter.VAR_KEYWORD for own in names.values())
+    for argument in given:
+        if argument not in names and not takes_any:
+            near = nearest(argument, list(names))
+            hint = f"did you mean {near!r}? " if near else ""
+            takes = ", ".join(argument for argument in names if argument != "self")
+            raise ConfigError(f"{key}_args: {found.__name__} has no argument {argument!r}; {hint}it has {takes}")
+    own = {argument: value for argument, value in defaults.items() if argument in names}
+    try:
+        return found(**{**own, **given})
+    except ImportError as error:
+        raise ConfigError(f"{key}={name} needs a package: {error}; install it, or choose another {key}") from error
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ConfigError(f"{key}={name}: {found.__name__} refuses its arguments: {reason}") from error

@@ -1,17 +1,17 @@
 """The settings of a sweep."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from raysl.config.ranges import Count, Seed, Share, Within
+from raysl.components import nearest
+from raysl.config.ranges import Seed, Within
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.report.contents import online_knn
 
 Mode = Literal["max", "min"]
-Scheduler = Literal["asha", "hyperband", "median", "population", "none"]
-Variant = Literal["stopping", "promotion"]
 ONLINE = online_knn(20)
 """What ranks by default, and what a scheduler looks at where nothing else is known while training."""
 
@@ -42,39 +42,25 @@ class SweepConfig:
     have a Pareto front, and the first one ranks."""
     mode: Mode | list[Mode] = "max"
     """Whether more or less of it is better."""
-    search: Literal["random", "optuna"] = "random"
-    """How values are drawn: independently, or by Optuna's TPE (Bergstra et al. 2011; multivariate) from what the
-    earlier trials came to."""
-    ahead: Annotated[int, Within(1, 10_000)] = 4
-    """Trials that optuna lets run at a time: each is drawn from the results of all before it but the last
-    `ahead - 1`."""
-    scheduler: Scheduler = "asha"
-    """What ends trials early. asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same epoch;
-    hyperband (arXiv 1603.06560) does so with several first epochs; median (Golovin et al. 2017) stops those below the
-    median of the others' averages; population (Jaderberg et al. 2017, arXiv 1711.09846) trains all together and has
-    the worst go on from the best ones' weights with changed settings."""
+    search: str = "random"
+    """How values are drawn: `random`, each by itself; a searcher of Ray Tune's by its name (optuna, hyperopt, ax, bohb,
+    nevergrad, ...), or any by its import path (ray.tune.search.optuna.OptunaSearch)."""
+    search_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the searcher, by Ray Tune's names."""
+    scheduler: str = "asha"
+    """What ends trials early: `none`, a scheduler of Ray Tune's by its name, or any by its import path
+    (ray.tune.schedulers.PB2). asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same epoch;
+    hyperband (arXiv 1603.06560) does so with several first epochs, bohb with its searcher (arXiv 1807.01774); median
+    (Golovin et al. 2017) stops those below the median of the others' averages; pbt (Jaderberg et al. 2017, arXiv
+    1711.09846) and pb2 (arXiv 2002.02518) have the worst go on from the best ones' weights with changed settings."""
+    scheduler_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the scheduler, by Ray Tune's names (grace_period, reduction_factor, perturbation_interval), in
+    epochs where they are times."""
     early_metric: str | None = None
     """Number that the scheduler looks at, logged while training; default: `metric`; or, where that is
     measured at the end alone, knn_k20_top1, or knn_k200_top1 for knn/k200/top1."""
     early_mode: Mode | None = None
     """Whether more or less of `early_metric` is better; default: as of `metric`, or max."""
-    grace_epochs: Count = 1
-    """Epochs that every trial may train."""
-    reduction: Annotated[int, Within(2, 1000)] = 3
-    """asha and hyperband let one in so many trials go on at each rung."""
-    variant: Variant = "stopping"
-    """How asha and hyperband do so. stopping, as Ray Tune's: a trial trains on unless, when it comes to a rung, it is
-    behind the best n / `reduction`, rounded up, of the n that came until then; that is decided once. promotion
-    (algorithm 2 of the ASHA paper): a trial waits at its rung, and trains on as soon as it is among the best n /
-    `reduction`, rounded down, of all that have come there by then."""
-    min_samples: Count = 3
-    """Trials that `median` compares another one with at least; until there are as many, nobody is stopped."""
-    interval: Count = 5
-    """Epochs between two looks of `population`."""
-    exploit: Annotated[float, Within(0, 0.5, above=True)] = 0.25
-    """Share of a population that is replaced at each look, by as many of the best ones."""
-    resample: Share = 0.25
-    """Probability that a setting that `population` changes is drawn anew; else it is 0.8 or 1.2 times as large."""
     concurrent: Annotated[int, Within(1, 10_000)] | None = None
     """Trials at a time; default: as many as the cluster has room for."""
     retries: Annotated[int, Within(0, 100)] = 1
@@ -134,3 +120,39 @@ COSTS = ("seconds", "step_s", "memory_gb", "gpu_hours")
 def is_measured(metric: str) -> bool:
     """Whether a number is known at the end of a run alone."""
     return "/" in metric or metric in COSTS
+
+
+SCHEDULERS = {
+    "none": "ray.tune.schedulers.FIFOScheduler",
+    "asha": "ray.tune.schedulers.ASHAScheduler",
+    "hyperband": "ray.tune.schedulers.HyperBandScheduler",
+    "bohb": "ray.tune.schedulers.HyperBandForBOHB",
+    "median": "ray.tune.schedulers.MedianStoppingRule",
+    "pbt": "ray.tune.schedulers.PopulationBasedTraining",
+    "pb2": "ray.tune.schedulers.pb2.PB2",
+}
+SEARCHERS = {
+    "random": "ray.tune.search.BasicVariantGenerator",
+    "ax": "ray.tune.search.ax.AxSearch",
+    "bayesopt": "ray.tune.search.bayesopt.BayesOptSearch",
+    "bohb": "ray.tune.search.bohb.TuneBOHB",
+    "hebo": "ray.tune.search.hebo.HEBOSearch",
+    "hyperopt": "ray.tune.search.hyperopt.HyperOptSearch",
+    "nevergrad": "ray.tune.search.nevergrad.NevergradSearch",
+    "optuna": "ray.tune.search.optuna.OptunaSearch",
+    "zoopt": "ray.tune.search.zoopt.ZOOptSearch",
+}
+POPULATIONS = ("pbt", "pb2", "PopulationBasedTraining", "PB2")
+
+
+def is_population(sweep: SweepConfig) -> bool:
+    """Whether the scheduler has trials go on from each other's weights."""
+    return sweep.scheduler.rpartition(".")[2] in POPULATIONS
+
+
+def check_name(key: str, name: str, known: Mapping[str, str]) -> None:
+    """Refuse the name of a scheduler or searcher that there is not; import paths are looked at later."""
+    if name not in known and "." not in name:
+        near = nearest(name, list(known))
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"{key}: {name!r} is none; {hint}give one of {', '.join(known)}, or an import path")

@@ -7,7 +7,6 @@ from typing import Any
 
 from raysl.config.dump import show
 from raysl.errors import ConfigError
-from raysl.hashing import hash_text, hash_words
 from raysl.sweeps.distributions import LISTS, Distribution, parse
 
 Draw = dict[str, Any]
@@ -54,25 +53,6 @@ class Space:
             if all(_value(draw, name, present) in values for name, values in distribution.when.items()):
                 draw[key] = choose(key, distribution)
         return draw
-
-    def grid(self) -> Iterator[Draw]:
-        """Yield all combinations of the grids' values, the last grid changing fastest; an empty one without grids."""
-        grids = {key: own.values for key, own in self.distributions.items() if own.kind == "grid"}
-        for values in itertools.product(*grids.values()):
-            yield dict(zip(grids, values, strict=True))
-
-    def at(self, seed: int, turn: int, grid: Mapping[str, Any], present: Present) -> Draw:
-        """Return a draw: a pure function of the seed, its number and the name of each setting.
-
-        A turn's random values are the same beside all of a grid's, and another setting in the space changes none.
-        """
-
-        def choose(key: str, distribution: Distribution) -> Any:
-            if key in grid:
-                return grid[key]
-            return distribution.at(hash_words(seed, hash_text(key), turn) / 2**64)
-
-        return self.settle(choose, present)
 
     def structures(self, present: Present) -> Iterator[Draw]:
         """Yield a draw for each combination of values that decide which other settings exist."""

@@ -1,6 +1,7 @@
 """One start of a sweep: it runs the trials that are left, tells how they go, and keeps the leaderboard up to date."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,11 @@ from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting
 from raysl.sweeps.checks import check_reported
 from raysl.sweeps.problems import ProblemsByName
-from raysl.sweeps.record import Note, Record
-from raysl.sweeps.run_trial import failed_note
-from raysl.sweeps.stage import Stage
-from raysl.sweeps.tuning import run_all
+from raysl.sweeps.record import Record
+from raysl.sweeps.tuning import Ending, Stage, run_stage
 from raysl.sweeps.view import STARTING, SweepView
+from raysl.tune.note import Note
+from raysl.tune.trial import Trial
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
@@ -40,6 +41,7 @@ class SweepStart:
         self.problem: ConfigError | None = None
         self.has_warned = False
         self.has_reported = len(plan.bases) > 1  # what some configurations report, others need not
+        self.ending = Ending()
 
     def run(self, signals: Any) -> None:
         """Run the trials that are left."""
@@ -47,24 +49,26 @@ class SweepStart:
         with waiting() as waits:
             waits.enter("starting Ray")
             connect(with_state=True)
-            self.concurrent, bases = self._room()
+            self.concurrent, self.bases = self._room()
             waits.end()
         log.info(plan.progress.outlook(plan.trained, self.concurrent))
-        self.stage = stage = Stage(plan.replay, bases, plan.folder, self.concurrent, self._report)
         self.view = SweepView()
 
         def save() -> bool:
             print("raysl: the trials save and stop; once more to end at once", file=sys.stderr, flush=True)
-            stage.is_ending = True
+            self.ending.is_set = True
             return True
 
+        plan.ledger.told = self._report
         try:
             with signals.saving(save), self.view:
-                run_all(stage, plan.sweep.retries, plan.sweep.checkpoints)
+                self._run_stage(None)
+                if not self.ending.is_set and (further := plan.further()):
+                    self._run_stage(further)
         except Exception:
             self._write_stopped()
             raise
-        if not stage.is_ending or (self.problem is None and self._is_done()):
+        if not self.ending.is_set or (self.problem is None and plan.progress.num_ended >= plan.progress.num_trials):
             return
         self._write_stopped()
         if self.problem is not None:
@@ -74,17 +78,21 @@ class SweepStart:
             128 + (signals.received or 2),
         )
 
-    def _is_done(self) -> bool:
-        """Whether no trial is left of a sweep that was asked to end, as where that came during the last one."""
-        replay, progress = self.plan.replay, self.plan.progress
-        if self.plan.sweep.scheduler == "population" and progress.num_ended < progress.num_trials:
-            return False  # drawing the next part would fork a run
-        try:
-            with without_waiting():
-                return replay.next() is None and replay.is_done()
-        except ConfigError as error:
-            log.debug("whether a trial is left is not known: %s", error)
-            return False
+    def _run_stage(self, further: Sequence[Trial] | None) -> None:
+        plan = self.plan
+        stage = Stage(
+            plan.sweep,
+            plan.choices,
+            self.bases,
+            self.concurrent,
+            plan.seed,
+            plan.epochs,
+            further,
+            plan.scheduler,
+            plan.searcher,
+        )
+        with plan.ledger.following():
+            run_stage(stage, plan.folder, plan.ledger, self.ending)
 
     def _write_stopped(self) -> None:
         """Write the leaderboard of a sweep that ends before its end; log a storage that fails."""
@@ -113,11 +121,11 @@ class SweepStart:
         return num, bases
 
     def _report(self, record: Record | None) -> None:
-        """Tell how the sweep goes, or that a trial has ended; called by the thread that runs the stage."""
+        """Tell how the sweep goes, or that a trial has ended; called by the thread of the ledger."""
         progress, board = self.plan.progress, self.plan.board
         if record is not None:
             self._tell_end(record)
-        rows, state = progress.rows(self.stage), progress.state(self.concurrent, self.stage.begun)
+        rows, state = progress.rows(), progress.state(self.concurrent)
         is_waiting = any(row.phase == STARTING and row.seconds > QUICK_START_S for row in rows)
         if is_waiting and (growth := growth_now()):
             state += f"; {growth}"
@@ -125,48 +133,28 @@ class SweepStart:
         board.write_now_and_then(force=record is not None)
 
     def _tell_end(self, record: Record) -> None:
-        line = self.plan.progress.line(record, self.concurrent, self.stage.begun)
+        line = self.plan.progress.line(record, self.concurrent)
         if record.failure is not None:
             log.warning("%s: %s; it is not tried again, and the others go on", line, record.failure)
-            self._note_failure(record)
             return
         log.info(line)
-        if record.verdict is not None and not record.course.values and not self.has_warned:
+        early = self.plan.sweep.early.metric
+        if record.status == "stopped" and early not in record.metrics and not self.has_warned:
             self.has_warned = True
             log.warning(
                 "%s has logged no %s by epoch %g, so there is nothing to compare; log more often, train.log_every=1ep",
                 record.trial.name,
-                self.plan.sweep.early.metric,
-                record.verdict.epoch,
+                early,
+                record.epoch or 0,
             )
-        if record.note is not None and not self.has_reported:
-            self._check_reported(record, record.note)
+        if record.note is not None and record.status == "finished" and not self.has_reported:
+            self._check_reported(record.note)
 
-    def _check_reported(self, record: Record, note: Note) -> None:
+    def _check_reported(self, note: Note) -> None:
         """End the sweep if the first trial that has ended lacks the numbers that rank."""
         self.has_reported = True
-        sweep = self.plan.sweep
-        wanted = sweep.objectives if record.trial.until is None else [sweep.early]
         try:
-            check_reported(wanted, {**note.metrics, **note.costs})
+            check_reported(self.plan.sweep.objectives, {**note.metrics, **note.costs})
         except ConfigError as error:
             self.problem = error
-            self.stage.is_ending = True
-
-    def _note_failure(self, record: Record) -> None:
-        """Note why a trial failed for good, for the leaderboard now and in its folder as soon as that takes it."""
-        name, plan, reason = record.trial.name, self.plan, record.failure or ""
-        config = record.trial.run_of(plan.bases, plan.folder.uri)
-        try:
-            with without_waiting():
-                note = failed_note(config, reason)
-        except ConfigError:
-            note = Note("failed", record.epochs, record.logged.reached, record.logged.newest(), reason=reason)
-        record.note = record.last = note
-        folder = plan.folder.child(name)
-
-        def write() -> None:
-            folder.make()
-            note.write(folder)
-
-        self.stage.outbox.put(f"the note of {name}", write)
+            self.ending.is_set = True

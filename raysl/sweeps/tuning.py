@@ -1,131 +1,208 @@
-"""The trials of a sweep on Ray Tune, which starts them, reserves their resources, and tries failed ones again.
+"""A sweep as a `Tuner` of Ray Tune over `raysl.tune.trainable`'s trials."""
 
-What Tune keeps of its own is thrown away: which trials there are and which are stopped is told by `Replay`.
-"""
-
+import json
 import logging
 import os
-import re
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import ray.cloudpickle
 from ray import tune
-from ray.exceptions import RayError, RayTaskError
-from ray.tune import ProgressReporter, TuneError, Tuner
+from ray.exceptions import RayError
+from ray.tune import ProgressReporter, Stopper, TuneError, Tuner
 from ray.tune.schedulers import FIFOScheduler
-from ray.tune.search import Searcher
+from ray.tune.search import BasicVariantGenerator
 from typing_extensions import override
 
-from raysl.cluster.connection import share_cluster
-from raysl.cluster.failures import reason
-from raysl.cluster.resources import TRIAL_CPUS
-from raysl.cluster.sent_files import receive_files
-from raysl.errors import RunFailed, log
+from raysl.config.schema import RunConfig
+from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
-from raysl.redact import redact
-from raysl.sweeps.credentials import keep_credentials_out
-from raysl.sweeps.record import Record
-from raysl.sweeps.run_trial import measure_checkpoint, run_trial
-from raysl.sweeps.stage import Stage
-from raysl.sweeps.stage_thread import StageThread
-from raysl.sweeps.trial import ParentTrial, Trial
+from raysl.runs.folder import RunFolder
+from raysl.storage.folder import outlast
+from raysl.sweeps.ledger import Ledger
+from raysl.sweeps.param_space import Choices, points
+from raysl.sweeps.schedulers import make_scheduler, make_searcher
+from raysl.sweeps.schema import SweepConfig, is_population
+from raysl.tune.credentials import keep_credentials_out
+from raysl.tune.failures import reason_of, short_reason, trace_of
+from raysl.tune.note import Note, measures_of
+from raysl.tune.run_trainable import KEPT_CHECKPOINTS, RunTrainable
+from raysl.tune.run_trial import measure_checkpoint
+from raysl.tune.trial import Trial
 
+TUNE_FOLDER = "tune"
+"""Tune's own state of a population, in the folder of the sweep."""
+CHOICES_FILE = "choices.json"
+"""What a searcher has chosen, in the folder of the sweep."""
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # benchmarks are measured at the end
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
     "RAY_AIR_NEW_OUTPUT": "0",  # whose box of settings nobody can switch off
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.process.signals
 }
 
 
-class _Walk(Searcher):
-    """Gives Tune the trials of a stage, and the stage the ends of trials.
+class SweepTrial(RunTrainable):
+    """A trial of a sweep; `trials_of` derives a class with settings.
 
     Attributes:
-        running: records by Tune's names of their trials.
-        failures: why trials failed, by the same names.
+        choices: turns Tune's choices into trials.
+        checkpoints: names of what is measured and not trained.
     """
 
-    def __init__(self, thread: StageThread, retries: int) -> None:
-        super().__init__()
-        self.thread = thread
-        self.retries = retries
-        self.running: dict[str, Record] = {}
-        self.failures: dict[str, str] = {}
+    choices: ClassVar[Choices]
+    checkpoints: ClassVar[Collection[str]] = ()
+
+    @classmethod
+    @override
+    def chosen(cls, config: Mapping[str, Any]) -> Trial:
+        return cls.choices.trial(config)
+
+    @override
+    def step(self) -> dict[str, Any]:
+        """Measure a checkpoint, or train as `RunTrainable.step`."""
+        if self.trial.config not in self.checkpoints:
+            return super().step()
+        config = self.trial.run_of(self.bases, self.folder)
+        note = Note.read(RunFolder.of(config))
+        if note is None or not note.is_of_now(0, measures_of(config)):
+            note = measure_checkpoint(self.trial.config, config, self.trial.told())
+        return {**note.metrics, "epoch": 0.0, "done": True, "status": note.status}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one Tuner runs.
+
+    Args:
+        sweep: its settings.
+        choices: turns Tune's choices into trials.
+        bases: base settings by name.
+        concurrent: trials at a time.
+        seed: of what is drawn.
+        epochs: those of the longest trial.
+        further: trials to run, each with another seed of settings that came to their end; None: those of the space.
+    """
+
+    sweep: SweepConfig
+    choices: Choices
+    bases: Mapping[str, RunConfig]
+    concurrent: int
+    seed: int
+    epochs: int
+    further: Sequence[Trial] | None = None
+    scheduler: Any = None
+    searcher: Any = None
+
+
+class _Told(tune.Callback):
+    """Tells the ledger what Tune does."""
+
+    def __init__(self, stage: Stage, ledger: Ledger, ending: "Ending", keep: "_Choices") -> None:
+        self.stage = stage
+        self.ledger = ledger
+        self.ending = ending
+        self.keep = keep
+        self.trials: dict[str, Trial] = {}  # by Tune's names: the newest run of each
 
     def __reduce__(self) -> Any:
-        """Return nothing: Tune pickles its arguments for a restore that raysl does not use."""
-        return object, ()
-
-    @override
-    def suggest(self, trial_id: str) -> Any:
-        record = self.thread.take()
-        if record is None:
-            return Searcher.FINISHED if self.thread.is_over else None
-        self.running[trial_id] = record
-        trial = record.trial
-        return {
-            "settings": dict(trial.settings),
-            "seed": trial.seed,
-            "config": trial.config,
-            "parents": [(parent.trial, parent.epoch) for parent in trial.parents],
-            "until": self.thread.stage.until[trial.name],
-        }
-
-    def failed(self, trial: Any) -> None:
-        """Keep the reason of a failure, which Tune tells before it retries the trial or gives it up."""
-        trace = _trace(trial)
-        self.failures[trial.trial_id] = why = _reason(_error(trial), trace)
-        if (record := self.running.get(trial.trial_id)) is not None:
-            number = trial.num_failures
-            self.thread.do(partial(self.thread.stage.failed_once, record, why, trace, number, self.retries))
-
-    @override
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        record = self.running.pop(trial_id, None)
-        if record is not None:
-            failure = self.failures.get(trial_id, "it failed") if error else None
-            self.thread.do(partial(self.thread.stage.ended, record, failure))
-
-    @override
-    def save(self, checkpoint_path: str) -> None: ...
-
-    @override
-    def restore(self, checkpoint_path: str) -> None: ...
-
-
-class _Failures(FIFOScheduler):
-    """Tells the walk of each failure: Tune tells its scheduler of those too that are followed by a retry."""
-
-    def __init__(self, walk: _Walk) -> None:
-        super().__init__()
-        self.walk = walk
-
-    def __reduce__(self) -> Any:
-        """Return nothing, as `_Walk`."""
-        return object, ()
-
-    @override
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        self.walk.failed(trial)
-
-
-class _Starts(tune.Callback):
-    """Tells the stage when the process of a trial has started."""
-
-    def __init__(self, walk: _Walk) -> None:
-        self.walk = walk
-
-    def __reduce__(self) -> Any:
-        """Return nothing, as `_Walk`."""
-        return object, ()
+        """Return the one of the process that restores a Tuner."""
+        return _live, ("told",)
 
     @override
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if (record := self.walk.running.get(trial.trial_id)) is not None:
-            self.walk.thread.do(partial(self.walk.thread.stage.begins, record))
+        if trial.trial_id not in self.trials:
+            own = self.trials[trial.trial_id] = self.stage.choices.trial(trial.config)
+            self.keep.add(trial.config)
+            self.ledger.do(partial(self.ledger.begin, own))
+
+    @override
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        before = self.trials[trial.trial_id]
+        parent = result.get("parent")
+        own = self.stage.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
+        if own.name != before.name:  # a population has it go on from another one's weights
+            self.trials[trial.trial_id] = own
+            last = self.ledger.records[before.name].logged.reached if before.name in self.ledger.records else 0.0
+            origin = "" if parent is None else f", from {parent[0]}"
+            self.ledger.do(partial(self.ledger.stop, before, last, f"it goes on as {own.name}{origin}"))
+            self.ledger.do(partial(self.ledger.begin, own))
+
+    @override
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        own, last = self.trials.get(trial.trial_id), trial.last_result or {}
+        if own is None:
+            return
+        if "status" in last or self.ending.is_set:
+            self.ledger.do(partial(self.ledger.end, own))
+            return
+        metric, epoch = self.stage.sweep.early.metric, float(last.get("epoch", 0.0))
+        value = f", {metric} {last[metric]:.4g}" if metric in last else ""
+        why = f"{self.stage.sweep.scheduler} at epoch {epoch:g}{value}"
+        self.ledger.do(partial(self.ledger.stop, own, epoch, why))
+
+    @override
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        own, trace = self.trials[trial.trial_id], trace_of(trial)
+        why, retries = reason_of(trial, trace), self.stage.sweep.retries
+        self.ledger.do(partial(self.ledger.fail_once, own, why, trace, trial.num_failures, retries))
+
+    @override
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if (own := self.trials.get(trial.trial_id)) is not None:
+            trace = trace_of(trial)
+            self.ledger.do(partial(self.ledger.fail, own, reason_of(trial, trace), trace))
+
+
+_LIVE: dict[str, Any] = {}
+"""What a Tuner of this process tells and asks, by name: Tune pickles its arguments, and restores them from that."""
+
+
+def _live(name: str) -> Any:
+    return _LIVE[name]
+
+
+class Ending(Stopper):
+    """Ends all trials of a Tuner once it is set; they save first."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def __reduce__(self) -> Any:
+        """Return the one of the process that restores a Tuner."""
+        return _live, ("ending",)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return whether a trial is to end after a report."""
+        return self.is_set
+
+    @override
+    def stop_all(self) -> bool:
+        return self.is_set
+
+
+class _Choices:
+    """What a searcher has chosen so far, kept in the sweep's folder: a later start has it see their numbers again."""
+
+    def __init__(self, folder: RunFolder, is_kept: bool) -> None:
+        self.folder = folder
+        self.is_kept = is_kept
+        content = outlast(partial(folder.read_if_there, CHOICES_FILE)) if is_kept else b""
+        self.earlier: list[dict[str, Any]] = json.loads(content) if content else []
+        self.seen = {json.dumps(config, sort_keys=True) for config in self.earlier}
+
+    def add(self, config: Mapping[str, Any]) -> None:
+        """Keep a choice."""
+        key = json.dumps(config, sort_keys=True)
+        if self.is_kept and key not in self.seen:
+            self.seen.add(key)
+            self.earlier.append(dict(config))
+            outlast(partial(self.folder.write, CHOICES_FILE, json.dumps(self.earlier).encode()))
 
 
 class _Silent(ProgressReporter):
@@ -139,100 +216,82 @@ class _Silent(ProgressReporter):
     def report(self, trials: list[Any], done: bool, *sys_info: str) -> None: ...
 
 
-def _trace(trial: Any) -> str:
-    """Return the traceback of a trial's last failure, without credentials; empty if there is none."""
-    try:
-        return redact(Path(trial.error_file).read_text(errors="replace")) if trial.error_file else ""
-    except OSError as error:
-        log.warning("the traceback of a failure is lost: %s", error)
-        return ""
-
-
-def _error(trial: Any) -> BaseException | None:
-    """Return the error of a trial's last failure, from the folder where Tune keeps it before it is in the storage."""
-    try:
-        path = trial.pickled_error_file
-        error: BaseException | None = ray.cloudpickle.loads(Path(path).read_bytes()) if path else None
-    except Exception as failure:  # noqa: BLE001 - an exception here would end the sweep; the traceback says the same
-        log.debug("the error of a failure cannot be read: %s", failure)
-        return None
-    return error
-
-
-def _reason(error: BaseException | None, trace: str) -> str:
-    """Return the reason of a trial's failure in one line.
-
-    Args:
-        error: the newest one of Tune's that was kept, which is raysl's or the loss of a process.
-    """
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, RayError):
-        return str(redact(reason(cause)))
-    return short_reason(trace)
-
-
-_CLASS = re.compile(r"^raysl\.errors\.\w+: ")
-"""The class of an error of raysl before its message, which says everything."""
-
-
-def short_reason(trace: str) -> str:
-    """Return the reason of a failure in one line: the last one of its traceback, without the class of raysl's errors.
-
-    >>> short_reason("Traceback ...\\nraysl.errors.RunFailed: the loss is not finite at step 3")
-    'the loss is not finite at step 3'
-    """
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    return _CLASS.sub("", lines[-1]) if lines else "its process was lost"
-
-
-def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> None:
-    """Run the rest of a sweep, in a process that is connected to a cluster.
-
-    Args:
-        checkpoints: names of what is measured and not trained.
-    """
+def run_stage(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -> None:
+    """Run trials, in a process that is connected to a cluster; those that have ended report what they had logged."""
     os.environ.update(_ENVIRONMENT)
     keep_credentials_out()
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders
-    with temporary_folder("tune") as notes, StageThread(stage) as thread:
-        walk = _Walk(thread, retries)
+    sweep, is_further = stage.sweep, stage.further is not None
+    is_searched = not is_further and sweep.search != "random"
+    keep = _Choices(folder, is_searched)
+    told, trainable = _Told(stage, ledger, ending, keep), _trials_of(stage, folder)
+    _LIVE.update(told=told, ending=ending)
+    has_state = not is_further and is_population(sweep)
+    with temporary_folder("tune") as notes:
+        where = folder.uri if has_state else notes
+        state = folder.uri_of(TUNE_FOLDER)
+        run_config = tune.RunConfig(
+            name=TUNE_FOLDER,
+            storage_path=where,
+            stop=ending,
+            failure_config=tune.FailureConfig(max_failures=sweep.retries),
+            callbacks=[told],
+            progress_reporter=_Silent(),
+            verbose=0,
+        )
         try:
-            Tuner(
-                tune.with_resources(_trainable(stage, checkpoints), {"CPU": TRIAL_CPUS}),
-                tune_config=tune.TuneConfig(
-                    num_samples=-1,
-                    search_alg=walk,
-                    scheduler=_Failures(walk),
-                    reuse_actors=True,
-                ),
-                run_config=tune.RunConfig(
-                    name="tune",
-                    storage_path=notes,
-                    failure_config=tune.FailureConfig(max_failures=retries),
-                    callbacks=[_Starts(walk)],
-                    progress_reporter=_Silent(),
-                    verbose=0,
-                ),
-            ).fit()
+            if has_state and Tuner.can_restore(state):
+                tuner = Tuner.restore(state, trainable, resume_errored=True)
+            else:
+                tuner = Tuner(
+                    trainable,
+                    param_space=_param_space(stage, is_searched),
+                    tune_config=_tune_config(stage, keep.earlier),
+                    run_config=run_config,
+                )
+            tuner.fit()
         except (TuneError, RayError) as error:
             raise RunFailed(
                 f"Ray Tune ended the sweep: {short_reason(str(error))}; the same command runs the trials that are left"
             ) from error
 
 
-def _trainable(stage: Stage, checkpoints: Collection[str]) -> Callable[[dict[str, Any]], dict[str, float]]:
-    bases, storage, concurrent = dict(stage.bases), stage.folder.uri, stage.concurrent
+def _param_space(stage: Stage, is_searched: bool) -> dict[str, Any]:
+    if stage.further is not None:
+        return points(stage.further, stage.choices)
+    return stage.choices.param_space(is_searched)
 
-    def trial(choice: dict[str, Any]) -> dict[str, float]:
-        receive_files()
-        share_cluster(concurrent)
-        parents = tuple(ParentTrial(*parent) for parent in choice["parents"])
-        own = Trial(choice["settings"], choice["seed"], choice["config"], parents, choice["until"])
-        config = own.run_of(bases, storage)
-        if own.config in checkpoints:
-            note = measure_checkpoint(own.config, config, own.told())
-        else:
-            note = run_trial(config, own.told(), own.until)
-        return {"epoch": note.epoch}
 
-    return trial
+def _tune_config(stage: Stage, earlier: Sequence[Mapping[str, Any]]) -> tune.TuneConfig:
+    sweep = stage.sweep
+    if stage.further is not None:
+        own = BasicVariantGenerator(max_concurrent=stage.concurrent)
+        return tune.TuneConfig(search_alg=own, scheduler=FIFOScheduler(), reuse_actors=True)
+    scheduler = stage.scheduler or make_scheduler(sweep, stage.epochs)
+    # Tune counts paused trials too; those that go on are as many as the cluster has room for
+    pauses = sweep.scheduler in ("hyperband", "bohb") or is_population(sweep)
+    most = 0 if pauses else stage.concurrent
+    return tune.TuneConfig(
+        num_samples=sweep.trials if stage.choices.space.is_random else 1,
+        search_alg=stage.searcher or make_searcher(sweep, stage.seed, earlier, most),
+        scheduler=scheduler,
+        max_concurrent_trials=most or None if sweep.search != "random" else None,
+        reuse_actors=not pauses,
+    )
+
+
+def _trials_of(stage: Stage, folder: RunFolder) -> Any:
+    keeps = {name: base if not is_population(stage.sweep) else _keeping(base) for name, base in stage.bases.items()}
+    own = {
+        "bases": keeps,
+        "folder": folder.uri,
+        "concurrent": stage.concurrent,
+        "choices": stage.choices,
+        "checkpoints": tuple(stage.sweep.checkpoints),
+        "since": time.time(),
+    }
+    return type("raysl", (SweepTrial,), own)
+
+
+def _keeping(base: RunConfig) -> RunConfig:
+    return replace(base, train=replace(base.train, keep_checkpoints=max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)))

@@ -12,7 +12,7 @@ from perf.trials import Swept, bare_s, swept
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
-from raysl.sweeps.record import Note
+from raysl.tune.note import Note
 
 STEPS = Work(
     "quickstart", ("train.epochs=1", "data.limit=64", "train.batch_size=32", "optim.warmup=0ep", "benchmarks=[]")
@@ -127,13 +127,7 @@ def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp
     states = [entry.status for entry in board.entries]
     assert len(states) == 12
     assert states[-1] in ("waiting", "running")
-    assert set(states[:-1]) == {"finished", "stopped"}
-
-
-def test_a_new_sweep_draws_no_more_trials_than_it_starts(tmp_path: Path) -> None:
-    task = ManyTrials(storage=str(tmp_path), num=1000, with_ray=False)
-    assert set(simulate(task)) == {"plan_s", "start_s", "cpu_s", "memory_mb"}
-    assert len(Leaderboard.load(str(tmp_path / "sweep-1000-False")).entries) == 1
+    assert set(states[:-1]) == {"finished"}
 
 
 def test_the_start_of_many_trials_is_told_with_both_goals() -> None:

@@ -1,15 +1,14 @@
 """What a setting of a search can be."""
 
 import math
-from collections import Counter
 
+import numpy as np
 import pytest
 from ray import tune
 
 from raysl.errors import ConfigError
 from raysl.sweeps.distributions import parse
-
-SHARES = [place / 1000 for place in range(1000)]
+from raysl.sweeps.param_space import domain
 
 
 @pytest.mark.parametrize(
@@ -31,30 +30,16 @@ SHARES = [place / 1000 for place in range(1000)]
         ({"quniform": [0.1, 0.7, 0.1]}, 0.1, 0.7),
     ],
 )
-def test_draws_lie_in_the_range_and_come_to_both_ends(given: dict, low: float, high: float) -> None:
+def test_what_tune_draws_is_rounded_to_values_of_the_range(given: dict, low: float, high: float) -> None:
     own = parse("key", given)
-    drawn = [own.at(share) for share in SHARES]
-    assert drawn == sorted(drawn), "a larger share is a larger value"
+    given_to_tune = domain(own)
+    drawn = [own.rounded(given_to_tune.sample(random_state=np.random.default_rng(seed))) for seed in range(300)]
     assert min(drawn) >= low
     assert max(drawn) <= high
-    assert drawn[0] == low
-    assert drawn[-1] == pytest.approx(high, rel=0.01)
     if own.step is not None:
         assert all(math.isclose(value / own.step, round(value / own.step)) for value in drawn)
     assert all(isinstance(value, int) for value in drawn) == ("randint" in own.kind)
     assert own.examples() == [low, high]
-
-
-def test_every_whole_number_and_every_choice_is_as_likely() -> None:
-    spaces = (
-        ({"randint": [0, 5]}, range(5)),
-        ({"randint": [-3, 2]}, range(-3, 2)),
-        ({"choice": ["a", "b", "c", "d"]}, "abcd"),
-    )
-    for given, values in spaces:
-        counts = Counter(parse("key", given).at(share) for share in SHARES)
-        assert set(counts) == set(values)
-        assert max(counts.values()) - min(counts.values()) <= 1
 
 
 @pytest.mark.parametrize(
@@ -71,19 +56,11 @@ def test_every_whole_number_and_every_choice_is_as_likely() -> None:
     ],
 )
 def test_the_values_of_a_range_are_counted(given: dict, num: int) -> None:
-    own = parse("key", given)
-    assert own.num_values() == num
-    if num < 1000:
-        assert len({own.at(place / 20_000) for place in range(20_000)}) == num
-
-
-def test_half_of_a_logarithmic_range_is_below_its_geometric_mean() -> None:
-    own = parse("key", {"loguniform": [0.001, 1]})
-    assert own.at(0.5) == pytest.approx(math.sqrt(0.001), rel=1e-3)
+    assert parse("key", given).num_values() == num
 
 
 @pytest.mark.parametrize(
-    ("domain", "given"),
+    ("theirs", "given"),
     [
         (tune.uniform(0.0, 1.0), {"uniform": [0.0, 1.0]}),
         (tune.loguniform(1e-3, 1.0), {"loguniform": [1e-3, 1.0]}),
@@ -94,8 +71,8 @@ def test_half_of_a_logarithmic_range_is_below_its_geometric_mean() -> None:
         (tune.choice(["a", 1]), {"choice": ["a", 1]}),
     ],
 )
-def test_domains_of_ray_tune_are_the_same_in_our_words(domain: object, given: dict) -> None:
-    assert parse("key", domain) == parse("key", given)
+def test_domains_of_ray_tune_are_the_same_in_our_words(theirs: object, given: dict) -> None:
+    assert parse("key", theirs) == parse("key", given)
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,21 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from raysl.config.load import load_config
 from raysl.errors import RunFailed
-from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import MOST_POINTS
 from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder
-from raysl.sweeps import run_trial
 from raysl.sweeps.entries import make_entry
-from raysl.sweeps.judging import Verdict
-from raysl.sweeps.record import Note, Record, look
-from raysl.sweeps.run_trial import failed_note
-from raysl.sweeps.trial import ALONE, Trial
+from raysl.sweeps.record import Record
+from raysl.tune import run_trial
+from raysl.tune.note import Note
+from raysl.tune.run_trial import failed_note
+from raysl.tune.trial import ALONE, Trial
 
-LOSS = Objective("loss", "min")
 LINES = [
     {"step": 4, "epoch": 0.5, "loss": 3.0},
     {"step": 8, "epoch": 1.0, "loss": 2.0, "step_s": 0.5, "knn_k20_top1": 40.0},
@@ -30,11 +27,11 @@ LINES = [
 
 
 def _record(folder: Path, epochs: int = 2, lines: list[dict[str, float]] = LINES) -> Record:
-    record = Record(Trial({"optim.lr": 0.1}, 0), epochs)
+    record = Record(Trial({"optim.lr": 0.1}, 0), epochs, {})
     run = folder / record.trial.name
     run.mkdir(parents=True)
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    look(record, Folder(str(run)), LOSS, {})
+    record.look(Folder(str(run)))
     return record
 
 
@@ -55,24 +52,16 @@ def test_a_run_that_goes_on_has_its_newest_numbers_and_no_note(tmp_path: Path) -
     record = _record(tmp_path)
     entry = make_entry(record, 3, Folder(str(tmp_path)))
     assert (entry.status, entry.epoch, entry.index, entry.metrics["knn_k20_top1"]) == ("waiting", 2.0, 3, 60.0)
-    assert record.course.epochs == [0.5, 1.0, 1.5, 2.0]
     assert set(entry.course) == {"loss", "knn_k20_top1", "seconds"}
 
 
 def test_of_a_run_that_was_stopped_nothing_is_told_that_came_later(tmp_path: Path) -> None:
     record = _record(tmp_path)
-    record.verdict = Verdict(1.0, "behind the others at epoch 1")
+    record.note = Note("stopped", 2, 1.0, {"loss": 2.0}, reason="behind the others at epoch 1")
     entry = make_entry(record, 0, Folder(str(tmp_path)))
     assert (entry.status, entry.epoch, entry.reason) == ("stopped", 1.0, "behind the others at epoch 1")
     assert entry.metrics == {"loss": 2.0, "step_s": 0.5, "knn_k20_top1": 40.0}
     assert entry.course["seconds"] == [(1.0, 4.0)]
-
-
-def test_of_a_run_that_was_stopped_and_failed_later_its_verdict_is_told(tmp_path: Path) -> None:
-    record = _record(tmp_path)
-    record.verdict, record.failure = Verdict(1.0, "behind the others at epoch 1"), "it is out of memory"
-    entry = make_entry(record, 0, Folder(str(tmp_path)))
-    assert (entry.status, entry.reason) == ("stopped", "behind the others at epoch 1")
 
 
 def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost(tmp_path: Path) -> None:
@@ -80,7 +69,7 @@ def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost
     record = _record(tmp_path, 4)
     config = record.trial.run_of({ALONE: base}, str(tmp_path))
     Folder(str(tmp_path / record.trial.name)).write("costs.json", b'{"seconds": 150.0, "began": 1.0}')
-    record.note = record.last = failed_note(config, "it is out of memory")
+    record.note = failed_note(config, "it is out of memory")
     record.failure = record.note.reason
     entry = make_entry(record, 0, Folder(str(tmp_path)))
     assert (entry.status, entry.epoch, entry.metrics["knn_k20_top1"]) == ("failed", 2.0, 60.0)
@@ -95,7 +84,7 @@ def test_a_start_that_fails_and_is_tried_again_keeps_its_reason(
 ) -> None:
     config = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
 
-    def broken(config: object, until: object) -> object:
+    def broken(config: object, stop: object) -> object:
         raise RunFailed("the loss is not finite")
 
     monkeypatch.setattr(run_trial, "_trained", broken)
@@ -104,41 +93,6 @@ def test_a_start_that_fails_and_is_tried_again_keeps_its_reason(
     note = Note.read(Folder(str(tmp_path / "s")))
     assert note is not None
     assert (note.status, note.reason) == ("paused", "the loss is not finite")
-
-
-def test_a_part_of_a_run_that_logged_nothing_has_come_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = load_config("quickstart", [f"storage={tmp_path}", "train.epochs=4"])
-    record = _record(tmp_path, 4, [])
-    assert record.course.reached == 0
-    monkeypatch.setattr(run_trial, "_trained", lambda config, until: SimpleNamespace(report=None))
-    run_trial.run_trial(record.trial.run_of({ALONE: base}, str(tmp_path)), {}, until=1)
-    look(record, Folder(str(tmp_path / record.trial.name)), LOSS, {})
-    assert record.last is not None
-    assert (record.last.status, record.last.epoch, record.course.reached) == ("paused", 1.0, 1.0)
-
-
-def test_a_run_that_failed_before_counts_again_when_it_has_come_further(tmp_path: Path) -> None:
-    record = _record(tmp_path, 4)
-    assert not record.has_failed
-    record.last = Note("failed", 4, 1.5)
-    record.course.reached = 1.0
-    assert record.has_failed
-    record.is_running = True
-    assert record.has_failed
-    record.course.reached = 2.0
-    assert not record.has_failed
-    record.is_running, record.note = False, Note("finished", 4, 4.0)
-    assert not record.has_failed
-    record.failure = "it fails again"
-    assert record.has_failed
-
-
-def test_a_part_of_a_run_knows_nothing_of_what_its_run_logged_behind_it(tmp_path: Path) -> None:
-    record = _record(tmp_path, epochs=1)
-    assert record.logged.reached == 1.0
-    assert record.course.values == [3.0, 2.0]
 
 
 def test_measured_numbers_come_before_logged_ones_of_the_same_name(tmp_path: Path) -> None:

@@ -3,64 +3,59 @@
 import errno
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyarrow.fs import LocalFileSystem
-from ray.exceptions import ActorDiedError, RayTaskError
-from ray.tune.experiment import Trial
+from ray.exceptions import ActorDiedError
+from ray.tune.experiment import Trial as TuneTrial
 
 from raysl.cluster.failures import reason
 from raysl.config.load import load_config
-from raysl.errors import ConfigError, RunFailed, StorageError
+from raysl.errors import ConfigError, StorageError
+from raysl.leaderboard.board import Board
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.runs.folder import STOP_FILE, RunFolder
-from raysl.storage.folder import outlast, without_waiting
-from raysl.sweeps import tuning
-from raysl.sweeps.board import Board
-from raysl.sweeps.load import from_tree
-from raysl.sweeps.outbox import Outbox
+from raysl.runs.folder import RunFolder
+from raysl.storage.folder import Folder, outlast, without_waiting
+from raysl.storage.outbox import Outbox
+from raysl.sweeps import ledger
+from raysl.sweeps.ledger import ERROR_FILE, Ledger
 from raysl.sweeps.record import Record
-from raysl.sweeps.replay import Replay
-from raysl.sweeps.run_trial import failed_note
-from raysl.sweeps.search import RandomSearch
-from raysl.sweeps.stage import ERROR_FILE, Stage
-from raysl.sweeps.stage_thread import ANSWER_S, StageThread
-from raysl.sweeps.trial import ALONE
-from raysl.sweeps.tuning import short_reason
+from raysl.tune.failures import reason_of, short_reason, trace_of
+from raysl.tune.note import Note
+from raysl.tune.run_trial import failed_note
+from raysl.tune.trial import ALONE, Trial
 from tests.leaderboard.boards import asha
-from tests.sweeps.world import World
 
 BASE = load_config("quickstart", ["train.epochs=4"])
+FIRST, SECOND = Trial({"optim.lr": 0.1}, 0), Trial({"optim.lr": 0.2}, 0)
 
 
-class Failing(World):
-    """A world in which the folders of some trials cannot be read."""
+class Unread(Record):
+    """A record whose folder may be unreadable."""
 
-    unread: set[str]
+    unread: set[str] = set()
 
-    def look(self, record: Record) -> None:
-        if record.trial.name in self.unread:
-            raise StorageError(f"cannot read {record.trial.name}")
-        super().look(record)
-
-
-def _stage(folder: Path, concurrent: int = 1, told: Callable[[Record | None], object] = lambda record: None) -> Stage:
-    world = Failing(lambda trial, epoch: 1.0, 4)
-    world.unread = set()
-    sweep = from_tree({"space": {"optim.lr": {"grid": [0.1, 0.2, 0.4]}}, "scheduler": "none"}, "")
-    replay = Replay(RandomSearch(sweep, {ALONE: BASE}, 0), None, world.make, world.look)
-    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(folder)), concurrent, told)
-    stage.world = world
-    return stage
+    def look(self, folder: Folder) -> None:
+        if self.trial.name in self.unread:
+            raise StorageError(f"cannot read {self.trial.name}")
+        super().look(folder)
 
 
-def _finish(stage: Stage, record: Record) -> None:
-    name = record.trial.name
-    stage.world.progress[name] = 4
-    stage.world.done.add((name, 4))
+def _ledger(folder: Path, told: Any = lambda record: None) -> Ledger:
+    Unread.unread = set()
+    made = Ledger({ALONE: BASE}, RunFolder(str(folder)), lambda trial: Unread(trial, 4, {}), told)
+    made.add(FIRST)
+    made.add(SECOND)
+    return made
+
+
+def _finish(folder: Path, trial: Trial) -> None:
+    own = Folder(str(folder)).child(trial.name)
+    own.make()
+    Note("finished", 4, 4.0, {"loss": 1.0}).write(own)
 
 
 def test_inside_without_waiting_the_first_failure_is_raised_and_outside_it_is_outlasted() -> None:
@@ -78,73 +73,23 @@ def test_inside_without_waiting_the_first_failure_is_raised_and_outside_it_is_ou
     assert outlast(fail_once, sleep=lambda seconds: None) == 2
 
 
-def test_the_end_of_a_trial_whose_folder_cannot_be_read_waits_while_the_others_end(tmp_path: Path) -> None:
-    told: list[str] = []
-    stage = _stage(tmp_path, 2, lambda record: record and told.append(record.trial.name))
-    first, second = stage.start(), stage.start()
-    assert first is not None
-    assert second is not None
-    _finish(stage, first)
-    _finish(stage, second)
-    stage.world.unread = {first.trial.name}
-    stage.ended(first)
-    stage.ended(second)
-    assert told == [second.trial.name]
-    assert first.is_running, "nobody is compared with it yet"
-    assert not stage.is_over()
-    assert stage.start() is not None, "the place of the second trial is free"
-    assert stage.start() is None, "that of the first one is not"
-    stage.look()
-    assert told == [second.trial.name]
-    stage.world.unread.clear()
-    stage.look()
-    assert told == [second.trial.name, first.trial.name]
-    assert first.note is not None
-    assert first.note.status == "finished"
-
-
-def test_a_trial_whose_folder_can_not_be_read_for_half_an_hour_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_end_of_a_trial_whose_folder_cannot_be_read_is_read_later_and_the_others_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("raysl.storage.folder.PATIENCE_S", 0.0)
-    stage = _stage(tmp_path)
-    first = stage.start()
-    assert first is not None
-    stage.world.unread = {first.trial.name}
-    stage.ended(first)
-    assert first.failure is not None
-    assert f"its folder could not be read for 0 s: cannot read {first.trial.name}" in first.failure
-    assert stage.start() is not None
-
-
-def test_a_trial_that_was_drawn_while_its_folder_could_not_be_read_is_not_lost(tmp_path: Path) -> None:
-    names = []
-    for is_failing in (False, True):
-        stage = _stage(tmp_path, 3)
-        if is_failing:
-            stage.world.unread = set(names[1:2])
-            first = stage.start()
-            assert first is not None
-            assert stage.start() is None
-            stage.world.unread.clear()
-            assert [first.trial.name, *(stage.start().trial.name for _ in range(2))] == names
-        else:
-            names = [stage.start().trial.name for _ in range(3)]
-
-
-def test_a_stop_that_cannot_be_written_is_asked_for_again_and_the_others_are_asked_at_once(tmp_path: Path) -> None:
-    stage = _stage(tmp_path, 2)
-    records = [stage.start(), stage.start()]
-    folders = [tmp_path / record.trial.name for record in records if record is not None]
-    folders[0].write_bytes(b"no folder")
-    folders[1].mkdir()
-    stage.is_ending = True
-    stage.look()
-    assert (folders[1] / STOP_FILE).exists()
-    folders[0].unlink()
-    folders[0].mkdir()
-    stage.look()
-    assert (folders[0] / STOP_FILE).exists()
+    monkeypatch.setattr(ledger, "ENDING_S", 0.5)
+    own = _ledger(tmp_path)
+    for trial in (FIRST, SECOND):
+        own.begin(trial)
+        _finish(tmp_path, trial)
+    Unread.unread = {FIRST.name}
+    with own.following():
+        own.do(lambda: own.end(FIRST))
+        own.do(lambda: own.end(SECOND))
+    assert [record.status for record in own.records.values()] == ["waiting", "finished"]
+    assert caplog.text.count(f"{FIRST.name} waits for its storage, and the others go on: cannot read") == 1
+    Unread.unread = set()
+    own._look_at_all()
+    assert [record.status for record in own.records.values()] == ["finished", "finished"]
 
 
 def _full(is_full: list[bool]) -> None:
@@ -173,18 +118,19 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_told_of_once
 
 
 def test_the_traceback_of_a_failure_and_its_retry_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stage = _stage(tmp_path)
-    record = stage.start()
-    assert record is not None
-    (tmp_path / record.trial.name).mkdir()
-    stage.failed_once(record, "the loss is not finite", "Traceback ...", number=1, retries=2)
-    assert f"{record.trial.name} failed and is tried again (retry 1 of 2): the loss is not finite" in caplog.text
-    assert (tmp_path / record.trial.name / ERROR_FILE).read_text() == "Traceback ..."
-    stage.failed_once(record, "its node is gone", "", number=0, retries=0)
-    assert f"{record.trial.name} failed and is tried again: its node is gone" in caplog.text
-    caplog.clear()
-    stage.failed_once(record, "the loss is not finite", "Traceback ...", number=3, retries=2)
-    assert "is tried again" not in caplog.text
+    own = _ledger(tmp_path)
+    (tmp_path / FIRST.name).mkdir()
+    own.fail_once(FIRST, "the loss is not finite", "Traceback ...", number=1, retries=2)
+    assert f"{FIRST.name} failed and is tried again (retry 1 of 2): the loss is not finite" in caplog.text
+    assert (tmp_path / FIRST.name / ERROR_FILE).read_text() == "Traceback ..."
+    own.fail_once(FIRST, "its node is gone", "", number=0, retries=0)
+    assert f"{FIRST.name} failed and is tried again: its node is gone" in caplog.text
+    own.fail(FIRST, "the loss is not finite", "Traceback again")
+    assert (own.records[FIRST.name].status, own.records[FIRST.name].reason) == ("failed", "the loss is not finite")
+    note = Note.read(Folder(str(tmp_path / FIRST.name)))
+    assert note is not None
+    assert (note.status, note.reason) == ("failed", "the loss is not finite")
+    assert (tmp_path / FIRST.name / ERROR_FILE).read_text() == "Traceback again"
 
 
 def test_the_reason_of_a_failure_is_one_line_without_the_class_of_the_error() -> None:
@@ -197,18 +143,8 @@ def test_the_reason_of_a_failure_is_one_line_without_the_class_of_the_error() ->
     assert short_reason("The actor died.") == "The actor died."
 
 
-def test_the_loss_of_a_trials_process_is_one_line_without_what_ray_says_of_it() -> None:
-    text = "The actor died unexpectedly.\n\tpid: 7\nWorker exit detail: connection error code 2."
-    error = ActorDiedError()
-    error.base_error_msg = error.error_msg = text
-    assert tuning._reason(error, str(error)) == reason(error)
-    assert "\n" not in tuning._reason(error, str(error))
-    lost = RayTaskError("trial", "Traceback", RunFailed("the loss is not finite"))
-    assert tuning._reason(lost, "raysl.errors.RunFailed: the loss is not finite") == "the loss is not finite"
-
-
 def test_the_loss_of_a_trials_process_is_read_before_tune_has_brought_it_into_the_storage(tmp_path: Path) -> None:
-    class Local(Trial):
+    class Local(TuneTrial):
         local_path = str(tmp_path)
 
     trial = Local("a", stub=True)
@@ -216,7 +152,8 @@ def test_the_loss_of_a_trials_process_is_read_before_tune_has_brought_it_into_th
     error = ActorDiedError()
     error.base_error_msg = error.error_msg = "Worker exit detail: connection error code 2. " + "It may be ... " * 50
     trial.handle_error(error)
-    assert tuning._reason(tuning._error(trial), tuning._trace(trial)) == reason(error)
+    assert reason_of(trial, trace_of(trial)) == reason(error)
+    assert "\n" not in reason(error)
     assert "its process was killed" in reason(error)
 
 
@@ -238,45 +175,33 @@ def test_a_leaderboard_whose_folder_is_full_is_written_once_there_is_room(
     assert Leaderboard.load(str(tmp_path)).facts.state == "running"
 
 
-def test_tunes_loop_takes_trials_and_hands_over_events_while_the_storage_hangs(tmp_path: Path) -> None:
+def test_tunes_loop_goes_on_while_the_storage_hangs(tmp_path: Path) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
     def told(record: Record | None) -> None:
-        if record is not None:
+        if record is not None and not goes_on.is_set():
             hangs.set()
             assert goes_on.wait(60)
 
-    stage = _stage(tmp_path, 1, told)
-    with StageThread(stage) as thread:
-        while (record := thread.take()) is None:
-            pass
-        _finish(stage, record)
+    own = _ledger(tmp_path, told)
+    with own.following():
         begun = time.monotonic()
-        thread.do(lambda: stage.ended(record))
+        own.do(lambda: own.end(FIRST))
         assert hangs.wait(60)
-        assert thread.take() is None
-        assert time.monotonic() - begun < ANSWER_S + 5
-        assert not thread.is_over
+        own.do(lambda: own.end(SECOND))
+        assert time.monotonic() - begun < 5
+        _finish(tmp_path, SECOND)
         goes_on.set()
-        while (second := thread.take()) is None:
-            pass
-        assert second is not record
-        stage.is_ending = True
-        thread.do(lambda: stage.ended(second))
-    assert not stage.running, "the end of the block waits for all events"
+    assert own.records[SECOND.name].status == "finished", "the end of the block waits for all events"
 
 
-def test_an_error_of_the_sweep_reaches_tunes_loop(tmp_path: Path) -> None:
-    stage = _stage(tmp_path)
-    stage.start = lambda: (_ for _ in ()).throw(ConfigError("no whole checkpoint is left in trial_1"))
+def test_an_error_of_the_sweep_ends_it(tmp_path: Path) -> None:
+    def told(record: Record | None) -> None:
+        raise ConfigError("no whole checkpoint is left in trial_1")
 
-    def take_all() -> None:
-        with StageThread(stage) as thread:
-            while True:
-                thread.take()
-
-    with pytest.raises(ConfigError, match="no whole checkpoint is left in trial_1"):
-        take_all()
+    own = _ledger(tmp_path, told)
+    with pytest.raises(ConfigError, match="no whole checkpoint is left in trial_1"), own.following():
+        own.do(lambda: own.end(FIRST))
 
 
 def test_a_failed_trial_without_a_folder_has_a_note_all_the_same(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.sweeps.trial import trial_name
+from raysl.tune.trial import Trial
 from tests.faults import Faults
 from tests.runs.runs import SMALL
 
 pytestmark = pytest.mark.slow
 
 RATES = (0.1, 0.2, 0.3)
-NAMES = [trial_name({"optim.lr": rate}) for rate in RATES]
+NAMES = [Trial({"optim.lr": rate}, 0).name for rate in RATES]
 SPACE = f"scheduler: none\nmetric: loss\nmode: min\nconcurrent: 2\nspace: {{optim.lr: {{grid: {list(RATES)}}}}}\n"
 
 

@@ -14,9 +14,10 @@ from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import Note, Record
+from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.schema import SweepConfig
+from raysl.tune.note import Note
 from tests.data.sources.test_versions import later, table
 
 TREE = {"metric": "loss", "mode": "min", "scheduler": "none", "benchmarks": []}
@@ -50,9 +51,8 @@ def _sweep(file: Path, *more: str, **tree: object) -> SweepRun:
 
 
 def _records(run: SweepRun) -> list[Record]:
-    while run.replay.draw():
-        pass
-    return run.replay.records
+    run.known()
+    return list(run.ledger.records.values())
 
 
 def _end(run: SweepRun, records: list[Record], change: Change = lambda note: note, status: str = "finished") -> None:

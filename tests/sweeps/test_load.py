@@ -17,10 +17,10 @@ from raysl.runs.folder import RunFolder
 from raysl.sweeps import load
 from raysl.sweeps.claim import claim
 from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep, measured_starts
-from raysl.sweeps.record import Note
 from raysl.sweeps.run import SweepRun, sweep
 from raysl.sweeps.schema import SweepConfig
-from raysl.sweeps.trial import ALONE, trial_name
+from raysl.tune.note import Note
+from raysl.tune.trial import ALONE, Trial
 from tests.data.samples import png
 
 SPACE = """
@@ -69,10 +69,9 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("metric: [a, b]\nmode: [max]\nspace: {optim.lr: {choice: [1]}}", "do not go together"),
         ("seeds: 2\nspace: {seed: {choice: [1, 2]}}", "seed is in the space"),
         ("search: optuna\nspace: {optim.lr: {grid: [1, 2]}}", "write choice in the place of grid"),
-        ("scheduler: population\nspace: {backbone.width: {choice: [8, 16]}}", "which those of optim and method can be"),
-        ("scheduler: population\nseeds: 2\nspace: {optim.lr: {choice: [1, 2]}}", "a population is of two trials"),
-        ("variant: promotion\nscheduler: median\nspace: {optim.lr: {choice: [1, 2]}}", "one of asha and hyperband"),
-        ("variant: promotion\nsearch: optuna\nspace: {optim.lr: {choice: [1, 2]}}", "set variant=stopping, or search"),
+        ("scheduler: pbt\nspace: {backbone.width: {choice: [8, 16]}}", "which those of optim and method can be"),
+        ("scheduler: pbt\nseeds: 2\nspace: {optim.lr: {choice: [1, 2]}}", "a population of two trials"),
+        ("scheduler: ashaa\nspace: {optim.lr: {choice: [1, 2]}}", "scheduler: 'ashaa' is none; did you mean 'asha'"),
         ("checkpoints: [a]\nconfigs: [moco]", "configs are trained and checkpoints are measured"),
     ],
 )
@@ -96,8 +95,8 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         "normal",
     ):
         assert sum(part in line for line in lines) == 1, part
-    with pytest.raises(ConfigError, match=r"space is empty.*\n.*variant=promotion is one"):
-        load_sweep(_write(tmp_path, "variant: promotion\nscheduler: median"))
+    with pytest.raises(ConfigError, match=r"search: 'optunaa' is none.*\n.*scheduler: 'ashaa' is none"):
+        load_sweep(_write(tmp_path, "search: optunaa\nscheduler: ashaa\nspace: {optim.lr: {choice: [1, 2]}}"))
 
 
 def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> None:
@@ -181,7 +180,7 @@ def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:
             "space.train.epochs.when: .* never holds, so train.epochs is never drawn; method.name is 'simclr'; change",
         ),
         (
-            {"space": {**LR, "method.hidden_dim": {"choice": [64, 128]}}, "scheduler": "population"},
+            {"space": {**LR, "method.hidden_dim": {"choice": [64, 128]}}, "scheduler": "pbt"},
             "space.method.hidden_dim: .* makes other tensors than the configuration has",
         ),
     ],
@@ -200,7 +199,7 @@ def test_a_setting_of_one_method_alone_stands_beside_the_others_with_a_condition
         "method.temperature": {"uniform": [0.1, 1], "when": {"method.name": "simclr"}},
     }
     run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "trials": 12, "scheduler": "none"}, ""))
-    trials = [run.replay.search.next([], lambda index: None) for _ in range(12)]
+    trials = list(run.planned.values())
     configs = [trial.run_of(run.bases, str(tmp_path)) for trial in trials]
     assert {config.method.name for config in configs} == {"simclr", "simsiam"}
     for trial, config in zip(trials, configs, strict=True):
@@ -258,7 +257,7 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
         ({"search": "optuna"}, {"search": "optuna", "configs": ["digits/simclr"]}),
         ({"search": "optuna", "scheduler": "none"}, {"search": "optuna", "scheduler": "none", "metric": "loss"}),
         ({"search": "optuna", "checkpoints": ["/a"]}, {"search": "optuna", "checkpoints": ["/a", "/b"]}),
-        ({"scheduler": "population"}, {"scheduler": "population", "trials": 9}),
+        ({"scheduler": "pbt"}, {"scheduler": "pbt", "trials": 9}),
     ],
 )
 def test_what_would_make_all_draws_other_ones_may_not_change(tmp_path: Path, before: dict, after: dict) -> None:
@@ -271,17 +270,20 @@ def test_a_condition_may_hold_for_one_of_several_configs(tmp_path: Path) -> None
     space = {"method.temperature": {"choice": [0.1], "when": {"method.name": "moco"}}}
     varied = SweepConfig(configs=["digits/simclr", "digits/moco"], space=space, metric="loss", mode="min")
     run = SweepRun.of(_base(tmp_path), varied)
-    while run.replay.draw():
-        pass
-    assert [len(record.trial.settings) for record in run.replay.records] == [0, 1]
+    assert [len(trial.settings) for trial in run.planned.values()] == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"grace_epochs": 9}, "grace_epochs=9: no trial is longer than 4 epochs, so asha stops nobody"),
-        ({"scheduler": "median", "grace_epochs": 4}, "grace_epochs=4: no trial is longer than 4 epochs, so median"),
-        ({"scheduler": "population", "interval": 4}, "interval=4: no trial is longer than 4 epochs, so nobody of the"),
+        (
+            {"scheduler_args": {"grace_period": 4}},
+            "no trial is longer than 4 epochs, so asha, which looks first at epoch 4, changes nothing; give fewer",
+        ),
+        (
+            {"scheduler": "pbt", "scheduler_args": {"perturbation_interval": 4}},
+            "no trial is longer than 4 epochs, so pbt, which looks first at epoch 4, changes nothing",
+        ),
         (
             {"space": {"optim.lr": {"uniform": [0.1, 0.1002]}}},
             r"space.optim.lr: {uniform: \[0.1, 0.1002\]} has 3 distinct values for 8 trials",
@@ -295,16 +297,15 @@ def test_what_a_sweep_will_not_do_is_said_plainly(
     assert re.search(message, caplog.text)
     caplog.clear()
     SweepRun.of(_base(tmp_path), from_tree({"metric": "loss", "mode": "min", "space": LR}, ""))
-    assert "stops nobody" not in caplog.text
+    assert "changes nothing" not in caplog.text
     assert "distinct values" not in caplog.text
 
 
 def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:
     space = {"train.epochs": {"grid": [2, 6]}}
     run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "metric": "loss", "mode": "min"}, ""))
-    while run.replay.draw():
-        pass
-    assert [(record.epochs, record.course.length) for record in run.replay.records] == [(2, 2), (6, 6)]
+    run.known()
+    assert [record.epochs for record in run.ledger.records.values()] == [2, 6]
 
 
 def test_no_credentials_of_checkpoints_are_kept_and_others_make_no_other_trial(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_no_credentials_of_checkpoints_are_kept_and_others_make_no_other_trial(t
     assert claim(run, "s", {names[1]: base}, replace(sweep, checkpoints=names[1:])) == []
     with pytest.raises(ConfigError, match=r"s3://\*\*\*@bucket\S*: optim.weight_decay"):
         claim(run, "s", {names[1]: _base(tmp_path, "optim.weight_decay=0.25")}, replace(sweep, checkpoints=names[1:]))
-    assert trial_name({}, 0, names[0]) == trial_name({}, 0, names[1])
+    assert Trial({}, 0, names[0]).name == Trial({}, 0, names[1]).name
     board = Leaderboard([Entry("trial_1", config=names[0])], SweepFacts("s", (Objective("knn/k20/top1"),)))
     assert "SECRET" not in str(board.entries)
     Note("finished", 1, checkpoint=names[0]).write(run)

@@ -1,9 +1,11 @@
 """Settings that exist for some choices alone, and draws that belong to their place."""
 
+import random
+
 import pytest
 
 from raysl.errors import ConfigError
-from raysl.sweeps.space import ABSENT, Space, present_in
+from raysl.sweeps.space import ABSENT, Draw, Present, Space, present_in
 
 NESTED = {
     "method.queue_size": {"choice": [64, 128], "when": {"method.name": "moco"}},
@@ -16,37 +18,22 @@ def _nothing(key: str) -> object:
     return ABSENT
 
 
+def _drawn(space: Space, present: Present, seed: int) -> Draw:
+    chance = random.Random(seed)
+    return space.settle(lambda key, own: chance.choice(own.examples()), present)
+
+
 def test_a_setting_with_a_condition_is_there_for_those_choices_alone() -> None:
-    space = Space.of(NESTED)
-    draws = [space.at(0, turn, {}, _nothing) for turn in range(50)]
+    draws = [_drawn(Space.of(NESTED), _nothing, seed) for seed in range(50)]
     assert {draw["method"] for draw in draws} == {"simclr", "moco"}
     assert all(("method.queue_size" in draw) == (draw["method"] == "moco") for draw in draws)
 
 
 def test_a_condition_may_be_about_what_the_configuration_has() -> None:
     space = Space.of({"method.queue_size": {"choice": [64], "when": {"method.name": ["moco", "nnclr"]}}})
-    assert space.at(0, 0, {}, present_in({"method": {"name": "nnclr"}})) == {"method.queue_size": 64}
-    assert space.at(0, 0, {}, present_in({"method": {"name": "simclr"}})) == {}
-    assert space.at(0, 0, {}, present_in({})) == {}
-
-
-def test_a_draw_is_a_function_of_seed_turn_and_name() -> None:
-    space = Space.of(NESTED)
-    alone = Space.of({"optim.lr": {"uniform": [0, 1]}})
-    first = space.at(3, 7, {}, _nothing)
-    assert space.at(3, 7, {}, _nothing) == first
-    assert alone.at(3, 7, {}, _nothing)["optim.lr"] == first["optim.lr"], "what else varies changes nothing"
-    assert len({alone.at(3, turn, {}, _nothing)["optim.lr"] for turn in range(100)}) == 100
-    assert alone.at(4, 7, {}, _nothing) != alone.at(3, 7, {}, _nothing)
-
-
-def test_a_grid_has_all_combinations_and_the_same_draw_beside_each() -> None:
-    space = Space.of({"a": {"grid": [1, 2]}, "b": {"grid": ["x", "y", "z"]}, "lr": {"uniform": [0, 1]}})
-    grids = list(space.grid())
-    assert len(grids) == 6
-    assert grids[0] == {"a": 1, "b": "x"}
-    assert grids[1] == {"a": 1, "b": "y"}
-    assert len({space.at(0, 0, grid, _nothing)["lr"] for grid in grids}) == 1
+    assert _drawn(space, present_in({"method": {"name": "nnclr"}}), 0) == {"method.queue_size": 64}
+    assert _drawn(space, present_in({"method": {"name": "simclr"}}), 0) == {}
+    assert _drawn(space, present_in({}), 0) == {}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +72,8 @@ def test_what_no_draw_could_decide_is_refused(tree: dict, message: str) -> None:
 def test_a_condition_may_wait_for_a_whole_number_of_a_range() -> None:
     space = Space.of({"a": {"choice": [1], "when": {"b": 3}}, "b": {"randint": [0, 7]}})
     assert space.never([_nothing], 100) == []
-    draws = [space.at(0, turn, {}, _nothing) for turn in range(100)]
-    assert all(("a" in draw) == (draw["b"] == 3) for draw in draws)
-    assert any("a" in draw for draw in draws)
+    draws = [space.settle(lambda key, own, b=b: b if key == "b" else 1, _nothing) for b in range(7)]
+    assert [("a" in draw) for draw in draws] == [b == 3 for b in range(7)]
 
 
 def test_conditions_that_exclude_each_other_are_found() -> None:

@@ -13,38 +13,43 @@ from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.signals import Signals
 from raysl.runs.folder import RunFolder
 from raysl.sweeps import start
+from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import Note
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.stage import Stage
+from raysl.sweeps.tuning import Ending, Stage
+from raysl.tune.note import Note
 
 
 def _run_until(last: int) -> object:
     """Stand-in for Ray Tune: trials finish at once, and the sweep is asked to end while the last of so many runs."""
 
-    def run_all(stage: Stage, *_: object) -> None:
-        for number in range(last):
-            record = stage.start()
-            assert record is not None
-            stage.is_ending = number == last - 1
-            folder = RunFolder(stage.folder.uri).child(record.trial.name)
-            folder.make()
-            Note("finished", 4, 4.0, {"loss": 1.0 + number}).write(folder)
-            stage.ended(record)
+    def run_stage(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -> None:
+        for number, record in enumerate(list(ledger.records.values())[:last]):
+            ledger.begin(record.trial)
+            ending.is_set = number == last - 1
+            own = folder.child(record.trial.name)
+            own.make()
+            Note("finished", 4, 4.0, {"loss": 1.0 + number}).write(own)
+            ledger.end(record.trial)
 
-    return run_all
+    return run_stage
 
 
-def _run_all(stage: Stage, *_: object) -> None:
-    """Stand-in for Ray Tune: trials train at once to their end; the loss is larger for a larger learning rate."""
-    while (record := stage.start()) is not None:
-        folder = RunFolder(stage.folder.uri).child(record.trial.name)
-        folder.make()
-        loss = 10.0 * record.trial.settings["optim.lr"]
+def _run_all(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -> None:
+    """Stand-in for Ray Tune: trials train at once to their end, but those of a large loss, which are stopped."""
+    trials = [own.trial for own in ledger.records.values() if not own.is_further]
+    for trial in trials if stage.further is None else stage.further:
+        ledger.begin(trial)
+        own = folder.child(trial.name)
+        own.make()
+        loss = 10.0 * trial.settings["optim.lr"]
         lines = [{"step": 22 * epoch, "epoch": float(epoch), "loss": loss} for epoch in range(1, 5)]
-        folder.write("metrics.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
-        Note("finished", 4, 4.0, {"loss": loss}, costs={"seconds": 60.0}).write(folder)
-        stage.ended(record)
+        own.write("metrics.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+        if loss > 1.5:
+            ledger.stop(trial, 1.0, "asha at epoch 1, loss 2")
+            continue
+        Note("finished", 4, 4.0, {"loss": loss}, costs={"seconds": 60.0}).write(own)
+        ledger.end(trial)
 
 
 def _sweep(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> SweepRun:
@@ -67,7 +72,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepRun:
 def test_a_sweep_that_is_stopped_during_its_last_trial_is_done(
     sweep: SweepRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "run_all", _run_until(2))
+    monkeypatch.setattr(start, "run_stage", _run_until(2))
     board = sweep.run(Signals())
     assert [entry.status for entry in board.entries] == ["finished", "finished"]
     assert Leaderboard.load(sweep.folder.uri).facts.state == "done"
@@ -77,7 +82,7 @@ def test_a_sweep_that_is_stopped_during_its_last_trial_is_done(
 def test_a_sweep_that_is_stopped_before_its_last_trial_says_how_it_goes_on(
     sweep: SweepRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "run_all", _run_until(1))
+    monkeypatch.setattr(start, "run_stage", _run_until(1))
     with pytest.raises(Stopped, match="stopped after 1 trial; the same command runs those that are left"):
         sweep.run(Signals())
     assert Leaderboard.load(sweep.folder.uri).facts.state == "stopped"
@@ -89,13 +94,13 @@ def test_the_log_of_a_sweep_says_why_trials_stop_and_which_seeds_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "raysl")
-    monkeypatch.setattr(start, "run_all", _run_all)
-    asha = {"scheduler": "asha", "reduction": 2, "seeds": 2}
+    monkeypatch.setattr(start, "run_stage", _run_all)
+    asha = {"scheduler": "asha", "seeds": 2}
     _sweep(tmp_path, monkeypatch, **asha).run(Signals())
     ends = [message for message in caplog.messages if " of " in message and message.startswith("trial_")]
     assert [end.partition(" ")[2] for end in ends] == [
         "ended: loss 1 (1 of 4; about 3 min left)",
-        "stopped: loss 2 at epoch 1 is rank 2 of 2, and the best 1 may go on (2 of 3; about 60 s left)",
+        "stopped: asha at epoch 1, loss 2 (2 of 3; about 60 s left)",
         "ended: loss 1 (3 of 3)",
     ]
     assert "not run: 1 further seed of 1 choice that stopped early or failed" in caplog.messages
@@ -103,6 +108,6 @@ def test_the_log_of_a_sweep_says_why_trials_stop_and_which_seeds_are_not_run(
     _sweep(tmp_path, monkeypatch, **asha).run(Signals())
     assert "the sweep is done: 3 trials ended before" in caplog.messages
     caplog.clear()
-    _sweep(tmp_path, monkeypatch, scheduler="asha", reduction=2).run(Signals())
+    _sweep(tmp_path, monkeypatch, scheduler="asha").run(Signals())
     (change,) = [message for message in caplog.messages if "seeds: 2 -> 1" in message]
     assert change.startswith("the sweep has changed since its last start: ")

@@ -16,10 +16,11 @@ from raysl.sweeps import estimate
 from raysl.sweeps.estimate import mean_seconds
 from raysl.sweeps.listing import outdated, summary, trial_lines
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import Note, Record, measures_of
+from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.status import status_of, watch
-from raysl.sweeps.trial import Trial
+from raysl.tune.note import Note, measures_of
+from raysl.tune.trial import Trial
 from tests.leaderboard.boards import asha
 from tests.processes import wait_until
 
@@ -69,7 +70,7 @@ def test_there_is_no_status_of_what_is_no_sweep(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_lists_every_trial_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    own = [f"storage={tmp_path}/runs", "name=s", "trials=3", "train.epochs=4", "data.limit=64", "backbone.width=8"]
+    own = [f"storage={tmp_path}/runs", "name=s", "trials=3", "train.epochs=12", "data.limit=64", "backbone.width=8"]
     app(["sweep", "sweep/quickstart", "--dry-run", *own, "concurrent=1", "benchmarks=[]"], standalone_mode=False)
     said = capsys.readouterr().out.splitlines()
     assert len([line for line in said if line.startswith("trial_")]) == 3
@@ -89,30 +90,29 @@ def test_a_listing_tells_what_has_ended_and_what_is_not_known_yet() -> None:
 def test_changed_code_is_told_of_with_the_trials_that_it_makes_old() -> None:
     asked = {"knn": ["settings", "new code"], "linear": ["settings", "code"]}
     before = {"knn": ["settings", "old code"], "linear": ["other settings", "old code"]}
-    record = Record(Trial({}, 0), 4, last=Note("finished", 4, measures=before))
+    record = Record(Trial({}, 0), 4, {}, note=Note("finished", 4, measures=before))
     (line,) = outdated([record, record], lambda trial: asked)
     assert line == "the code of knn has changed: 2 trials will be measured again by it, and not trained"
 
 
 def test_the_time_of_a_trial_is_that_of_those_that_have_ended() -> None:
-    records = [Record(Trial({}, 0), 4, last=Note("finished", 4, costs={"seconds": own})) for own in (1800.0, 600.0)]
-    assert mean_seconds([*records, Record(Trial({}, 0), 4)]) == 1200.0
-    assert mean_seconds([Record(Trial({}, 0), 4)]) is None
+    records = [Record(Trial({}, 0), 4, {}, note=Note("finished", 4, costs={"seconds": own})) for own in (1800.0, 600.0)]
+    assert mean_seconds([*records, Record(Trial({}, 0), 4, {})]) == 1200.0
+    assert mean_seconds([Record(Trial({}, 0), 4, {})]) is None
 
 
 def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_path: Path) -> None:
     sweep = from_tree({"space": {"optim.lr": {"grid": [0.1]}}, "scheduler": "none", "benchmarks": ["knn"]}, "")
     base = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
     run = SweepRun.of(base, sweep)
-    trial = run.replay.search.next([], lambda index: None)
-    assert isinstance(trial, Trial)
+    (trial,) = run.planned.values()
     folder = run.folder.child(trial.name)
     folder.make()
     measures = measures_of(trial.run_of(run.bases, str(tmp_path)))
 
     def has_ended(**changes: object) -> bool:
         Note(**{"status": "finished", "until": 4, "epoch": 4.0, "measures": measures, **changes}).write(folder)
-        return SweepRun.of(base, sweep).replay.next() is None
+        return SweepRun.of(base, sweep).known().entries[0].status == "finished"
 
     assert has_ended()
     assert not has_ended(until=3)
@@ -121,12 +121,19 @@ def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_pa
     assert has_ended(measures={**measures, "linear": ["more", "than asked"]})
 
 
+_NOWHERE = ("storage=memory://raysl_no_status", "name=s", "benchmarks=[]")
+
+
 def _progress(base: str = "quickstart", **tree: object) -> tuple[SweepRun, str]:
     space = {"optim.lr": {"loguniform": [0.01, 0.1]}}
     sweep = from_tree({"space": space, "trials": 4, "metric": "loss", "mode": "min", "scheduler": "none", **tree}, "")
-    run = SweepRun.of(load_config(base, ["train.epochs=4", "data.limit=64", "backbone.width=8"]), sweep)
-    run.replay.look = lambda record: None
+    run = SweepRun.of(load_config(base, ["train.epochs=4", "data.limit=64", "backbone.width=8", *_NOWHERE]), sweep)
+    run.known()
     return run, run.progress.outlook(run.trained, concurrent=2)
+
+
+def _first(run: SweepRun) -> Record:
+    return next(iter(run.ledger.records.values()))
 
 
 def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
@@ -137,52 +144,31 @@ def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
     assert open_number.startswith("at most 8 trials to run, ")
     _, exact = _progress(space={"optim.lr": {"grid": [0.1, 0.2]}})
     assert exact.startswith("2 trials to run, 2 at a time; about ")
-    _, parts = _progress(scheduler="population", interval=2)
-    assert parts.startswith("8 parts of runs to run, 2 at a time; about ")
     _, clusters = _progress("digits/clusterfit")
     assert clusters.endswith("; how long they take is known when the first one has ended")
 
 
 def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     run, _ = _progress()
-    first = run.replay.next()
-    assert first is not None
-    first.note = first.last = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 1800.0})
+    first = _first(run)
+    first.note = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 1800.0})
     assert run.progress.line(first, 3) == f"{first.trial.name} ended: loss 1.25 (1 of 4; about 30 min left)"
     first.failure = "it is out of memory"
     assert run.progress.line(first, 3).startswith(f"{first.trial.name} failed (1 of 4")
     run, _ = _progress()
-    first = run.replay.next()
-    assert first is not None
+    first = _first(run)
     first.logged = Logged([{"step": 8, "epoch": 1.0, "loss": 2.5}])
-    first.last = Note("paused", 4, 1.0, {"loss": 2.5})
-    assert run.progress.line(first, 3) == f"{first.trial.name} is paused at epoch 1: loss 2.5 (0 of 4)"
-    run, _ = _progress(scheduler="population", interval=2)
-    first = run.replay.next()
-    assert first is not None
-    first.note = first.last = Note("paused", 2, 2.0, {"loss": 1.25}, costs={"seconds": 1800.0})
-    assert (
-        run.progress.line(first, 3)
-        == f"{first.trial.name} is at epoch 2: loss 1.25 (1 of 8 parts; about 1 h 10 min left)"
-    )
-    assert run.progress.outlook({}, 1) == "7 parts of runs to run, 1 at a time; about 3 h 30 min for what is left"
+    assert run.progress.line(first, 3) == f"{first.trial.name} is paused at epoch 1 (0 of 4)"
 
 
-@pytest.mark.parametrize(("variant", "verb"), [("stopping", "stopped"), ("promotion", "waits")])
-def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped(variant: str, verb: str) -> None:
-    run, _ = _progress(scheduler="asha", variant=variant, reduction=2)
-    lines = [{"step": 8 * epoch, "epoch": float(epoch), "loss": 2.0 / epoch} for epoch in (1, 2, 3)]
-    for factor in (1, 2):
-        assert run.replay.draw()
-        record = run.replay.records[-1]
-        record.logged = Logged([{**line, "loss": factor * line["loss"]} for line in lines])
-        record.course.epochs, record.course.values = [1.0, 2.0, 3.0], [factor * line["loss"] for line in lines]
-        record.course.reached = 3.0
-    record.last = Note("paused", 4, 3.0, record.logged.newest())
-    entry = run.leaderboard().entries[1]
+def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped() -> None:
+    run, _ = _progress(scheduler="asha")
+    first = _first(run)
+    first.logged = Logged([{"step": 8 * epoch, "epoch": float(epoch), "loss": 4.0 / epoch} for epoch in (1, 2, 3)])
+    first.note = Note("stopped", 4, 1.0, {"loss": 4.0}, reason="asha at epoch 1, loss 4")
+    entry = run.leaderboard().entries[0]
     assert (entry.status, entry.epoch, entry.metrics["loss"]) == ("stopped", 1.0, 4.0)
-    reason = "loss 4 at epoch 1 is rank 2 of 2, and "
-    assert run.progress.line(record, 1).startswith(f"{record.trial.name} {verb}: {reason}")
+    assert run.progress.line(first, 1).startswith(f"{first.trial.name} stopped: asha at epoch 1, loss 4 (1 of 4")
 
 
 def test_equal_draws_are_counted_once_before_they_are_drawn() -> None:
@@ -194,15 +180,15 @@ def test_equal_draws_are_counted_once_before_they_are_drawn() -> None:
 def test_a_sweep_in_which_nothing_finished_has_failed(tmp_path: Path) -> None:
     run, _ = _progress()
     run.folder = RunFolder(str(tmp_path))
-    for _ in range(4):
-        assert run.replay.draw()
-        run.replay.records[-1].fail("the loss is not finite")
+    records = list(run.ledger.records.values())
+    for record in records:
+        record.failure = "the loss is not finite"
     with pytest.raises(
         RunFailed, match="no trial finished: 4 of 4 failed, the first one since: the loss is not finite"
     ):
         run._check_finished(run.leaderboard())
-    run.replay.records[2].failure = None
-    run.replay.records[2].note = Note("finished", 4, 4.0, {"loss": 1.0})
+    records[2].failure = None
+    records[2].note = Note("finished", 4, 4.0, {"loss": 1.0})
     run._check_finished(run.leaderboard())
 
 

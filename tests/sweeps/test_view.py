@@ -1,6 +1,7 @@
 """What a running sweep shows."""
 
 import io
+import json
 import time
 from pathlib import Path
 
@@ -13,14 +14,13 @@ from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_nodes
 from raysl.sweeps import view
 from raysl.sweeps.estimate import whole_seconds
-from raysl.sweeps.judging import Verdict
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import Note, Record
+from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.stage import Stage
-from raysl.sweeps.trial import Trial
 from raysl.sweeps.view import SweepView, TrialRow, plain_line
 from raysl.train.files import note_event
+from raysl.tune.note import Note
+from raysl.tune.trial import Trial
 
 ROWS = [
     TrialRow("trial_1", "optim.lr=0.1", ("10.0.0.1",), 3.25, 10, "loss 2.5", 70.0),
@@ -36,14 +36,15 @@ def _run(folder: Path, **tree: object) -> SweepRun:
     return SweepRun.of(load_config("quickstart", words), sweep)
 
 
-def _stage(run: SweepRun) -> Stage:
-    return Stage(run.replay, run.bases, RunFolder(run.folder.uri), 2, lambda record: None)
+def _records(run: SweepRun) -> list[Record]:
+    run.known()
+    return list(run.ledger.records.values())
 
 
 def _log(record: Record, epoch: float, seconds_per_step: float = 2.0) -> None:
     steps = range(1, int(8 * epoch) + 1)
     lines = [{"step": step, "epoch": step / 8, "loss": 1.0, "step_s": seconds_per_step} for step in steps]
-    record.logged, record.course.reached = Logged(lines), epoch
+    record.logged = Logged(lines)
 
 
 def test_a_plain_line_names_the_running_trials_with_epoch_and_node() -> None:
@@ -81,20 +82,19 @@ def test_a_terminal_has_a_table_that_names_nodes_where_there_are_several(monkeyp
     assert "10.0.0.1" in one.file.getvalue()
 
 
-def test_the_rows_of_a_stage_tell_what_each_trial_does_and_where(tmp_path: Path) -> None:
+def test_the_rows_tell_what_each_running_trial_does_and_where(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    stage = _stage(run)
-    first, second = stage.start(), stage.start()
-    assert first is not None
-    assert second is not None
-    assert [row.progress for row in run.progress.rows(stage)] == ["starting", "starting"]
-    _log(first, 1.5)
-    note_event(tmp_path / "s" / first.trial.name, "started on 2 workers", nodes=["10.0.0.1", "10.0.0.1"])
-    note_event(tmp_path / "s" / first.trial.name, "saved checkpoint_000000008", "save")
-    stage.replay.look = lambda record: None
-    stage.look()
+    first, second, _ = _records(run)
+    first.begin()
+    second.begin()
+    assert [row.progress for row in run.progress.rows()] == ["starting", "starting"]
+    folder = tmp_path / "s" / first.trial.name
+    note_event(folder, "started on 2 workers", nodes=["10.0.0.1", "10.0.0.1"])
+    lines = [{"step": step, "epoch": step / 8, "loss": 1.0} for step in range(1, 13)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run.ledger._look_at_all()
     _log(second, 4.0)
-    rows = run.progress.rows(stage)
+    rows = run.progress.rows()
     assert [(row.progress, row.nodes) for row in rows] == [("epoch 1.5/4", ("10.0.0.1",)), ("ending", ())]
     assert (rows[0].settings, rows[0].value) == ("optim.lr=0.1 seed=0", "loss 1")
 
@@ -108,7 +108,7 @@ def test_the_nodes_of_a_run_are_those_of_its_newest_start(tmp_path: Path) -> Non
 
 
 def test_a_running_trial_takes_its_start_and_its_steps_on_and_on() -> None:
-    record = Record(Trial({}, 0), 4)
+    record = Record(Trial({}, 0), 4, {})
     assert whole_seconds(record, 30.0, 0.0) is None, "it has logged nothing"
     _log(record, 1.0)
     assert whole_seconds(record, 46.0, 0.0) == pytest.approx(30.0 + 4 * 16.0)
@@ -119,19 +119,17 @@ def test_a_running_trial_takes_its_start_and_its_steps_on_and_on() -> None:
 
 def test_the_time_left_counts_what_running_trials_have_behind_them(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    first = run.replay.next()
-    assert first is not None
+    first, *_ = _records(run)
     assert run.progress.seconds_left(1) is None
-    first.is_running = True
+    first.begin()
+    first.began = time.time() - 52.0
     _log(first, 2.0)
-    begun = {first.trial.name: (time.time() - 52.0, 0.0)}
     whole = 52.0 - 32.0 + 64.0
-    assert run.progress.seconds_left(1, begun) == pytest.approx(whole - 52.0 + 2 * whole, abs=1)
-    assert run.progress.seconds_left(2, begun) == pytest.approx((whole - 52.0 + 2 * whole) / 2, abs=1)
-    first.verdict = Verdict(2.0, "behind the others")
-    assert run.progress.state(1, begun).startswith("1 of 3 trials ended, 0 running"), "it only has to stop"
-    first.is_running, first.verdict = False, None
-    first.note = first.last = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 100.0})
+    assert run.progress.seconds_left(1) == pytest.approx(whole - 52.0 + 2 * whole, abs=1)
+    assert run.progress.seconds_left(2) == pytest.approx((whole - 52.0 + 2 * whole) / 2, abs=1)
+    first.is_running = False
+    measures = dict(first.measures)
+    first.note = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 100.0}, measures=measures)
     assert run.progress.seconds_left(2) == 100.0
     state = run.progress.state(2)
     assert state == f"1 of 3 trials ended, 0 running; best {first.trial.name}: loss 1.25; about 2 min left"
@@ -141,10 +139,9 @@ def test_a_start_is_logged_once_with_the_settings_of_the_trial(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    stage = _stage(_run(tmp_path))
-    record = stage.start()
-    assert record is not None
-    stage.begins(record)
-    stage.failed_once(record, "its process was lost", "", number=1, retries=1)
-    stage.begins(record)
-    assert caplog.text.count(f"{record.trial.name} starts: optim.lr=0.1 seed=0") == 1
+    run = _run(tmp_path)
+    trial = _records(run)[0].trial
+    run.ledger.begin(trial)
+    run.ledger.fail_once(trial, "its process was lost", "", number=1, retries=1)
+    run.ledger.begin(trial)
+    assert caplog.text.count(f"{trial.name} starts: optim.lr=0.1 seed=0") == 1

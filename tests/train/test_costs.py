@@ -24,12 +24,13 @@ from raysl.pretraining import _facts
 from raysl.runs.folder import RunFolder
 from raysl.runs.run import training
 from raysl.storage.folder import Folder
-from raysl.sweeps import run_trial
 from raysl.sweeps.entries import make_entry
-from raysl.sweeps.record import Note, Record
-from raysl.sweeps.trial import Trial
+from raysl.sweeps.record import Record
 from raysl.train.costs import COSTS_FILE, CostCounter, Costs, counting_costs
 from raysl.train.state import TrainState
+from raysl.tune import run_trial
+from raysl.tune.note import Note
+from raysl.tune.trial import Trial
 from tests.runs.runs import SMALL
 
 
@@ -119,7 +120,7 @@ def test_a_trial_taken_over_after_a_kill_costs_the_same_in_leaderboards_lists_an
         with training(config, show_progress=False, since=clock.now) as run:
             clock.now += 0.41
             facts.append(_facts(run))
-        return SimpleNamespace(report=None)
+        return SimpleNamespace(report=None, metrics={})
 
     monkeypatch.setattr(run_trial, "_trained", taken_over)
     note = run_trial.run_trial(config, {})
@@ -128,7 +129,7 @@ def test_a_trial_taken_over_after_a_kill_costs_the_same_in_leaderboards_lists_an
     assert note.costs == wanted
     assert note.started == 1000.0
     assert facts[0]["times"]["total"] == pytest.approx(40.41)
-    record = Record(Trial({}, 0), 4, note=note, last=Note.read(folder))
+    record = Record(Trial({}, 0), 4, {}, note=Note.read(folder))
     assert make_entry(record, 0, Folder(str(tmp_path))).costs == wanted
     (run,) = find_runs(str(tmp_path))
     assert (value_of(run, "seconds"), value_of(run, "gpu_hours")) == (wanted["seconds"], wanted["gpu_hours"])

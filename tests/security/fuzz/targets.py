@@ -43,13 +43,13 @@ from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
 from raysl.storage.folder import Folder
 from raysl.sweeps.load import load_sweep
-from raysl.sweeps.record import Note
 from raysl.train.callbacks.tracking import own_id
 from raysl.train.costs import Costs
 from raysl.train.files import parse_corrupt, parse_startup
 from raysl.train.history import load_history
 from raysl.train.state import TrainState
-from raysl.tune import POINTER_FILE, Pointer
+from raysl.tune.note import Note
+from raysl.tune.run_trainable import POINTER_FILE, Pointer
 from tests.data.samples import png
 from tests.leaderboard.boards import asha
 from tests.report.run import example

@@ -1,9 +1,9 @@
-"""A trial of a sweep: its choice of settings, and the name and settings of its run."""
+"""A trial: its choice of settings, and the name and settings of its run."""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysl.config.load import apply_overrides
@@ -17,42 +17,25 @@ CONFIG, SEED = "config", "seed"
 
 
 @dataclass(frozen=True)
-class ParentTrial:
-    """The origin of a trial's weights.
-
-    Args:
-        epoch: whole epochs that it had trained.
-    """
-
-    trial: str
-    epoch: int
-
-
-@dataclass(frozen=True)
 class Trial:
-    """A choice of settings, and how far to train with it.
+    """A choice of settings.
 
     Args:
         config: configuration that it departs from, by its name, or `ALONE`.
-        parents: origins of the weights, the newest first; a new run has none.
-        until: epoch that it trains to; None: to the end, with what is measured then.
-        is_repeat: whether it is a further seed of settings that the scheduler let come to their end, and not judged.
+        parent: run and step whose weights it goes on from; None for a new run.
     """
 
     settings: Mapping[str, Any]
     seed: int
     config: str = ALONE
-    parents: tuple[ParentTrial, ...] = ()
-    until: int | None = field(default=None, compare=False)
-    is_repeat: bool = field(default=False, compare=False)
+    parent: tuple[str, int] | None = None
 
     @property
     def name(self) -> str:
-        """Name of its run: a function of its settings, not of the order of drawing."""
-        parent = self.parents[0] if self.parents else None
-        return trial_name(
-            self.settings, self.seed, self.config, None if parent is None else (parent.trial, parent.epoch)
-        )
+        """Name of its run: `trial_` and eight hexadecimal digits of a hash of the settings without credentials."""
+        settings = bare_tree(dict(self.settings))
+        whole = {"settings": settings, SEED: self.seed, CONFIG: bare_uri(self.config), "parent": self.parent}
+        return "trial_" + hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 
     def told(self) -> dict[str, Any]:
         """The settings that vary, with the configuration if there are several."""
@@ -75,16 +58,10 @@ class Trial:
         return replace(config, storage=storage, name=self.name, seed=self.seed)
 
 
-def trial_name(
-    settings: Mapping[str, Any], seed: int = 0, config: str = ALONE, parent: tuple[str, int] | None = None
-) -> str:
-    """Return `trial_` and eight hexadecimal digits of a hash of the settings without credentials.
-
-    Args:
-        parent: run and epoch whose weights it goes on from.
-    """
-    whole = {"settings": bare_tree(dict(settings)), SEED: seed, CONFIG: bare_uri(config), "parent": parent}
-    return "trial_" + hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
+def trial_of(settings: Mapping[str, Any], seed: int, config: str = ALONE) -> Trial:
+    """Return the trial of settings, which may contain a seed."""
+    varied = {key: value for key, value in settings.items() if key != SEED}
+    return Trial(varied, int(settings.get(SEED, seed)), config)
 
 
 def setting(key: str, value: Any) -> str:

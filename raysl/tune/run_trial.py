@@ -1,10 +1,12 @@
 """The process of a trial: its run, resumed where it stopped, and the note of its end."""
 
+import math
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
@@ -17,48 +19,42 @@ from raysl.report.contents import Score
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_record
-from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.costs import Costs, counting_costs
 from raysl.train.files import METRICS_FILE
+from raysl.tune.note import Note, measures_of
 
 
-def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None = None) -> Note:
+def run_trial(config: RunConfig, settings: Mapping[str, Any], stop: threading.Event | None = None) -> Note:
     """Train a run, measure it at its end, and write its note.
 
     Args:
         settings: settings that vary, which TensorBoard shows.
-        until: epoch to train to; default: its end.
+        stop: once set, the run saves and stops.
 
     Raises:
+        Stopped: if it was asked to stop.
         RunFailed: if training or a measurement failed, and may do better when it is tried again.
+        ConfigError: if a setting is wrong.
     """
     folder = RunFolder.of(config)
     folder.make()
     try:
         with explaining_code(of_users=True):
-            result = _trained(config, until)
-    except Stopped:
-        note = _note(config, folder, "paused")
-    except StorageError:
-        raise  # it may work again: the trial is tried again
-    except (ConfigError, CodeError) as error:
-        note = _note(config, folder, "failed", reason=str(error))
+            result = _trained(config, stop)
+    except (StorageError, Stopped):
+        raise  # the storage may work again; and who has stopped it says why
     except Exception as error:
-        # it may do better when it is tried again
+        is_over = isinstance(error, ConfigError | CodeError)  # of its settings: nothing else comes of another try
         try:
-            _note(config, folder, "paused", reason=str(error)).write(folder)
+            make_note(config, "failed" if is_over else "paused", reason=str(error)).write(folder)
         except StorageError as full:
             log.warning("the note of %s is not written: %s", config.name, full)
         raise
-    else:
-        is_whole = result.report is not None or not config.benchmarks
-        status = "finished" if until is None or (until >= config.train.epochs and is_whole) else "paused"
-        note = _note(config, folder, status, result, done=until)
+    note = make_note(config, "finished", result)
     note.write(folder)
-    varied = {**settings, "seed": config.seed}
-    write_hparams(folder, varied, note.metrics, round(note.epoch))
+    write_hparams(folder, {**settings, "seed": config.seed}, note.metrics, round(note.epoch))
     return note
 
 
@@ -93,64 +89,55 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     return note
 
 
-def _trained(config: RunConfig, until: int | None) -> Result:
+def _trained(config: RunConfig, stop: threading.Event | None) -> Result:
     """Return the result of a run, after waiting for another process that may run it."""
     while True:
         try:
-            return pretrain(config, show_progress=False, until=until)
+            return pretrain(config, show_progress=False, stop=stop)
         except RunInUse:
-            RunFolder.of(config).wait_until_free()
+            if not RunFolder.of(config).wait_until_free(stop):
+                raise Stopped(f"another process works on {config.name}") from None
 
 
-def _note(
+def make_note(
     config: RunConfig,
-    folder: RunFolder,
-    status: Any,
+    status: Literal["finished", "stopped", "paused", "failed"],
     result: Result | None = None,
     reason: str = "",
-    done: int | None = None,
+    until: float = math.inf,
 ) -> Note:
-    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)), folder.uri_of(METRICS_FILE))
-    metrics: dict[str, float] = {}
-    for line in lines:
-        metrics |= line
+    """Return the note of a run by what is in its folder.
+
+    Args:
+        result: of a run that has finished.
+        until: epoch whose numbers are the newest that count.
+    """
+    folder = RunFolder.of(config)
+    content = outlast(partial(folder.read_if_there, METRICS_FILE))
+    lines = [line for line in parse_metrics(content, folder.uri_of(METRICS_FILE)) if "epoch" in line]
+    logged = Logged([line for line in lines if line["epoch"] <= until])
+    metrics = logged.newest()
     intervals: dict[str, tuple[float, float]] = {}
     units: dict[str, str] = {}
+    if result is not None:
+        metrics |= {name: value for name, value in result.metrics.items() if name not in ("step", "epoch")}
     if result is not None and result.report is not None:
-        metrics |= result.report.metrics
         intervals, units = _measured(result.report)
     newest, costs = outlast(partial(newest_whole, folder, ())), outlast(partial(Costs.read, folder))
     return Note(
         status=status,
         until=config.train.epochs,
-        epoch=_epoch(lines, newest, status, done),
-        metrics={name: value for name, value in metrics.items() if name not in ("step", "epoch")},
+        epoch=logged.reached,
+        metrics=metrics,
         intervals=intervals,
         units=units,
-        costs=costs.numbers() | Logged([line for line in lines if "epoch" in line]).costs(),
+        costs=costs.numbers() | Logged(lines).costs(),
         reason=reason,
         measures=measures_of(config) if status == "finished" else {},
         checkpoint=None if newest.name is None else folder.uri_of(newest.name),
         started=costs.began,
         ended=time.time(),
     )
-
-
-def _epoch(lines: Sequence[dict[str, float]], newest: Any, status: str, done: int | None) -> float:
-    """Return the epochs of the newest checkpoint, or of the last line of a failed run.
-
-    Args:
-        lines: logged lines, which tell how many steps have how many epochs.
-        done: whole epochs of training, where they are known.
-    """
-    if done is not None:
-        return float(done)
-    if status == "failed" and lines:
-        return lines[-1].get("epoch", 0.0)
-    if newest.name is None or not lines:
-        return 0.0
-    per_step = next((line["epoch"] / line["step"] for line in reversed(lines) if line.get("epoch")), 0.0)
-    return float(round(newest.step * per_step, 6))
 
 
 def _measured(report: Report) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
@@ -165,9 +152,8 @@ def _name(score: Score) -> str:
 
 def failed_note(config: RunConfig, reason: str) -> Note:
     """Return the note of why a trial failed for good, with its costs and the numbers that it logged and measured."""
-    folder = RunFolder.of(config)
-    note = _note(config, folder, "failed", reason=reason)
-    measured = _reported(folder)
+    note = make_note(config, "failed", reason=reason)
+    measured = _reported(RunFolder.of(config))
     return replace(note, metrics={**note.metrics, **measured})
 
 

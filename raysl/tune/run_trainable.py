@@ -1,6 +1,7 @@
-"""Runs of raysl as trials of a user's Ray Tune: `Tuner(raysl.tune.trainable(config), param_space=...)`."""
+"""Runs of raysl as trials of Ray Tune."""
 
 import json
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -19,24 +20,24 @@ from raysl.cluster.resources import TRIAL_CPUS, worker_shape
 from raysl.cluster.sent_files import receive_files
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
-from raysl.config.load import apply_overrides, load_config
+from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote
-from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError, log
-from raysl.pretraining import Result, pretrain
+from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, log
+from raysl.leaderboard.logged import Logged
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
-from raysl.schedule import Step
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
-from raysl.sweeps.credentials import keep_credentials_out
-from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.files import METRICS_FILE
+from raysl.tune.credentials import keep_credentials_out
+from raysl.tune.note import Note, measures_of
+from raysl.tune.run_trial import run_trial
+from raysl.tune.trial import ALONE, Trial, trial_of
 
 POINTER_FILE = "raysl.json"
 KEPT_CHECKPOINTS = 4
@@ -51,8 +52,9 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     """Return the class of trials for a `ray.tune.Tuner`: each trial is a run of raysl.
 
     The keys of the Tuner's `param_space` are settings, `{"optim.lr": tune.loguniform(0.02, 0.5)}`. A trial is the run
-    `<storage>/<name>/trial_<hash of its settings>`, and goes on with that run if it exists. It reports the numbers of
-    each checkpoint, with `epoch`, `step` and the `path` of the run, and finally those of the benchmarks. Tune's own
+    `<storage>/<name>/trial_<hash of its settings>`, and goes on with that run if it exists. It reports the newest
+    numbers of each whole epoch, those of earlier starts again, with `epoch`, `step` and the `path` of the run, and
+    finally those of the benchmarks. Tune's own
     checkpoints only name those of the run: if a scheduler such as PopulationBasedTraining gives a trial the checkpoint
     of another one, it goes on from there by `raysl.runs.fork`, in a folder named by its settings and that parent. A
     trial that is stopped or paused saves first.
@@ -78,7 +80,8 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     worker_shape(base.train, cluster_resources().shared(concurrent))
     num_kept = max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)
     base = replace(base, train=replace(base.train, keep_checkpoints=num_kept))
-    return type("raysl", (RunTrainable,), {"base": base, "concurrent": concurrent, "__doc__": RunTrainable.__doc__})
+    own = {"bases": {ALONE: base}, "folder": RunFolder.of(base).uri, "concurrent": concurrent}
+    return type("raysl", (RunTrainable,), {**own, "__doc__": RunTrainable.__doc__})
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,14 @@ class Pointer:
     Args:
         trial: Tune's name of the trial.
         settings: those that vary, without credentials.
+        parent: run and step that the run itself was forked from, or None.
     """
 
     run: str
     step: int
     trial: str
     settings: dict[str, Any]
+    parent: tuple[str, int] | None = None
 
     @classmethod
     def read(cls, folder: str) -> "Pointer":
@@ -109,81 +114,97 @@ class RunTrainable(Trainable):
     """A run of raysl as a trial of Ray Tune; `trainable` derives a class with settings.
 
     It trains in a thread, which goes on while Tune handles a report.
+
+    Attributes:
+        bases: base settings by name.
+        folder: URI of the folder of all runs.
+        concurrent: number of trials at a time.
+        since: seconds since 1970; a trial whose settings were refused after that fails at once when it is tried again.
     """
 
-    base: ClassVar[RunConfig]
+    bases: ClassVar[dict[str, RunConfig]]
+    folder: ClassVar[str]
     concurrent: ClassVar[int]
+    since: ClassVar[float] = math.inf
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return the resources of the process that drives the run; workers and data tasks ask for their own."""
         return PlacementGroupFactory([{"CPU": TRIAL_CPUS}])
 
+    @classmethod
+    def chosen(cls, config: Mapping[str, Any]) -> Trial:
+        """Return the trial of a choice of Tune's."""
+        return trial_of(flatten_space(config), cls.bases[ALONE].seed)
+
     @override
     def setup(self, config: dict[str, Any]) -> None:
         """Set the trial's settings; nothing starts before the first step."""
         receive_files()
         share_cluster(self.concurrent)
-        self.settings = flatten_space(config)
+        self.trial = self.chosen(config)
         self.parent: Pointer | None = None
-        self.name = trial_name(self.settings, self.base.seed)
         self.last_step = 0
-        self.training: _Training | None = None
+        self.run: _Run | None = None
 
     @override
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on with the trial's own run, or fork that of another trial or of other settings."""
         pointer = Pointer.read(checkpoint)
-        if pointer.trial == self.trial_id and pointer.settings == bare_tree(self.settings):
-            self.name, self.last_step = pointer.run, pointer.step
+        self.last_step = pointer.step
+        if pointer.trial == self.trial_id and pointer.settings == bare_tree(dict(self.trial.settings)):
+            parent = pointer.parent
         else:
-            self.parent = pointer
-            self.name = trial_name(self.settings, self.base.seed, parent=(pointer.run, pointer.step))
+            self.parent, parent = pointer, (pointer.run, pointer.step)
+        self.trial = replace(self.trial, parent=None if parent is None else (parent[0], parent[1]))
 
     @override
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        Pointer(self.name, self.last_step, self.trial_id, bare_tree(self.settings)).write(checkpoint_dir)
+        trial = self.trial
+        Pointer(trial.name, self.last_step, self.trial_id, bare_tree(dict(trial.settings)), trial.parent).write(
+            checkpoint_dir
+        )
 
     @override
     def step(self) -> dict[str, Any]:
-        """Train until the next checkpoint is saved, or to the end of the run."""
-        if self.training is None:
-            self.training = _Training(
-                self._run(), self.parent, self.last_step or (self.parent.step if self.parent else 0)
-            )
-        while (saved := self.training.next_saved()) is not None:
-            if saved > self.last_step and (numbers := self.training.numbers(saved)) is not None:
-                return self._report(saved, numbers)
-        result = self.training.result()
-        return {**self._report(_parse_step(result.checkpoint), result.metrics), "done": True}
+        """Report the next whole epoch that the run has logged; train where there is none yet, or to the run's end."""
+        if self.run is None:
+            self.run = _Run(self.trial.run_of(self.bases, self.folder), self.trial, self.parent, self.since)
+        while True:
+            is_over = self.run.is_over
+            if (found := self.run.after(self.last_step)) is not None:
+                return self._report(*found)
+            if is_over:
+                note = self.run.note()
+                step = self.last_step if note.checkpoint is None else _parse_step(note.checkpoint)
+                return {**self._report(step, note.metrics, note.epoch), "done": True, "status": note.status}
+            self.run.go_on()
 
-    def _report(self, step: int, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """Return what Tune gets to know of a checkpoint, and write the same for TensorBoard."""
-        assert self.training is not None
-        self.last_step, folder = step, self.training.folder
+    def _report(self, step: int, numbers: Mapping[str, float], epoch: float | None = None) -> dict[str, Any]:
+        """Return what Tune gets to know of an epoch, and write the same for TensorBoard."""
+        assert self.run is not None
+        self.last_step, folder = step, self.run.folder
         metrics = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
-        write_hparams(folder, self.settings, metrics, step)
-        position = {"step": step, "epoch": self.training.epoch(step), "path": redact_uri(folder.uri)}
+        write_hparams(folder, {**self.trial.settings, "seed": self.trial.seed}, metrics, step)
+        epoch = self.run.epoch(step) if epoch is None else epoch
+        position = {"step": step, "epoch": epoch, "path": redact_uri(folder.uri)}
+        if self.trial.parent is not None:
+            position["parent"] = list(self.trial.parent)
         return {**metrics, **position, "should_checkpoint": True}
 
     @override
     def cleanup(self) -> None:
         """Have the run save and stop."""
-        if self.training is not None and not self.training.end(STOP_S):
-            log.warning("%s has not stopped within %.0f s; its process ends", self.name, STOP_S)
+        if self.run is not None and not self.run.end(STOP_S):
+            log.warning("%s has not stopped within %.0f s; its process ends", self.trial.name, STOP_S)
 
     @override
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial into this process, once the run has stopped."""
-        if self.training is not None and not self.training.end(STOP_S):
+        if self.run is not None and not self.run.end(STOP_S):
             return False
         self.setup(new_config)
         return True
-
-    def _run(self) -> RunConfig:
-        folder = RunFolder.of(self.base)
-        varied = apply_overrides(self.base, [setting(key, value) for key, value in self.settings.items()])
-        return replace(varied, storage=folder.uri, name=self.name)
 
 
 def flatten_space(space: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -199,117 +220,110 @@ def flatten_space(space: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return settings
 
 
-class _Training:
-    """A run that trains in its own thread.
+class _Run:
+    """The run of a trial: what it has logged so far, in this start and in those before, and its training in a thread.
+
+    A run trains on while Tune handles a report, and one with equal settings may have been trained before. Each of its
+    epochs is reported all the same, in order: so a scheduler sees the same curve whenever the trial was trained, one
+    that compares trials at each epoch does not wait for one that skips some, and a trial that it stops is not trained.
 
     Args:
         parent: the checkpoint that it is forked from, or None.
-        reported: step of the last checkpoint that Tune knows of; 0: what the run has saved before is not reported.
+        since: as of `RunTrainable`.
     """
 
-    def __init__(self, config: RunConfig, parent: Pointer | None, reported: int = 0) -> None:
+    def __init__(self, config: RunConfig, trial: Trial, parent: Pointer | None, since: float) -> None:
         self.config = config
+        self.trial = trial
         self.parent = parent
         self.folder = RunFolder.of(config)
+        self.logged = Logged()
         self.stop = threading.Event()
-        self.outcome: Result | BaseException | None = None
-        events = outlast(partial(read_events, self.folder))
-        self.unreported = self._saved_beyond(events, reported)
-        self.num_events = len(events)
-        self.thread = threading.Thread(target=self._train, name="raysl-trial", daemon=True)
-        self.thread.start()
+        self.outcome: Note | BaseException | None = self._earlier(since)
+        self.thread: threading.Thread | None = None
 
-    def _saved_beyond(self, events: list[str], reported: int) -> list[int]:
-        """Return the steps of the checkpoints that the run has saved on its way after the last reported one.
-
-        A run trains on while Tune handles a report, and a trial with equal settings may have trained it before. What
-        was saved is reported all the same: a scheduler that compares trials at each epoch waits for ever for a trial
-        that skips one.
-        """
-        steps = [_parse_step(event) for event in events if event.startswith(f"saved {PREFIX}")]
-        if not steps or reported == 0:
-            return []
-        train, epoch_len = self.config.train, self._epoch_len
-        newest = len(steps) - steps[::-1].index(reported) if reported in steps else 0
-        later = (Step(step, train.epochs * epoch_len, epoch_len) for step in steps[newest:] if step > reported)
-        # others were saved because the run was stopped
-        return [step.index for step in later if train.checkpoint_every.is_due(step)]
-
-    def next_saved(self) -> int | None:
-        """Wait for the next checkpoint and return its step, or None when the run has ended."""
-        while not self.unreported:
-            is_over = not self.thread.is_alive()
-            try:
-                new = read_events(self.folder)[self.num_events :]
-            except StorageError as error:
-                log.warning("cannot see how %s goes: %s", self.config.name, error)
-                new = []
-            self.num_events += len(new)
-            self.unreported += [_parse_step(event) for event in new if event.startswith(f"saved {PREFIX}")]
-            if is_over and not self.unreported:
-                return None
-            if not self.unreported:
-                self.thread.join(self.folder.look_every_s)
-        return self.unreported.pop(0)
-
-    def numbers(self, step: int) -> dict[str, float] | None:
-        """Return the newest value of each number up to a step; None at the last one, which `result` covers."""
-        if self.is_last(step):
+    def _earlier(self, since: float) -> Note | BaseException | None:
+        """How it came to its end in an earlier start; None if it is to train."""
+        note = Note.read(self.folder)
+        if note is None:
             return None
-        numbers: dict[str, float] = {}
-        content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
-        for line in parse_metrics(content, self.folder.uri_of(METRICS_FILE)):
-            if line["step"] <= step:
-                numbers |= line
-        return numbers
+        if note.status == "failed" and note.ended > since:
+            return RunFailed(note.reason)
+        is_end = note.status == "stopped" or note.is_of_now(self.config.train.epochs, measures_of(self.config))
+        return note if is_end else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, however it did."""
+        return self.outcome is not None
+
+    def after(self, step: int) -> tuple[int, dict[str, float]] | None:
+        """Return the next whole epoch after a step, by its last step, with the newest numbers then.
+
+        Returns:
+            None where it has not been logged yet, and of the last epoch, which `note` covers.
+        """
+        if (note := outlast(partial(DatasetNote.read, self.folder))) is None:
+            return None
+        length, train = note.epoch_len, self.config.train
+        total = train.epochs * length
+        last = total if train.end is None else min(total, train.end.steps(total, length))
+        if isinstance(self.outcome, Note) and self.outcome.status == "stopped":
+            last = min(last, int(self.outcome.epoch * length))
+        if self.logged.reached < step // length + 1:
+            content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
+            lines = parse_metrics(content, self.folder.uri_of(METRICS_FILE))
+            self.logged = Logged([line for line in lines if "epoch" in line])
+        for epoch in range(step // length + 1, int(self.logged.reached) + 1):
+            if epoch * length < last and (numbers := self.logged.newest(epoch)):
+                return epoch * length, numbers
+        return None
 
     def epoch(self, step: int) -> float:
         """Return the epochs that are done after a step."""
-        return step / self._epoch_len
-
-    def is_last(self, step: int) -> bool:
-        """Whether the run ends with a step."""
-        train, epoch_len = self.config.train, self._epoch_len
-        total = train.epochs * epoch_len
-        return step >= (total if train.end is None else min(total, train.end.steps(total, epoch_len)))
-
-    @property
-    def _epoch_len(self) -> int:
         note = outlast(partial(DatasetNote.read, self.folder))
         assert note is not None, "claimed before the first step"
-        return note.epoch_len
+        return step / note.epoch_len
 
-    def result(self) -> Result:
-        """Return the result of the run, which has ended."""
-        assert self.outcome is not None
+    def go_on(self) -> None:
+        """Start training, or wait a moment for what it logs."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._train, name="raysl-trial", daemon=True)
+            self.thread.start()
+        self.thread.join(self.folder.look_every_s)
+
+    def note(self) -> Note:
+        """Return the note of the run, which has ended."""
         if isinstance(self.outcome, Stopped):  # as a SystemExit it would end the process
             raise RunFailed(str(self.outcome)) from None
         if isinstance(self.outcome, BaseException):
             raise self.outcome
+        assert self.outcome is not None
         return self.outcome
 
     def end(self, patience_s: float) -> bool:
         """Have the run save and stop; return whether it has within so many seconds."""
         self.stop.set()
-        self.thread.join(patience_s)
-        return not self.thread.is_alive()
+        if self.thread is not None:
+            self.thread.join(patience_s)
+        return self.thread is None or not self.thread.is_alive()
 
     def _train(self) -> None:
         try:
-            while self.outcome is None:
-                self._try()
-        except BaseException as error:  # noqa: BLE001 - `result` raises it in the thread that Tune calls
+            if self.parent is not None:
+                self._begin_from(self.parent)
+            self.outcome = run_trial(self.config, self.trial.told(), self.stop)
+        except BaseException as error:  # noqa: BLE001 - `note` raises it in the thread that Tune calls
             self.outcome = error
 
-    def _try(self) -> None:
-        """Train, or wait for a trial with equal settings, which is the same run."""
-        try:
-            if self.parent is not None:
-                self._fork(self.parent)
-            self.outcome = pretrain(self.config, show_progress=False, stop=self.stop)
-        except RunInUse:
-            if not self.folder.wait_until_free(self.stop):
-                raise Stopped(f"another process works on {self.config.name}") from None
+    def _begin_from(self, parent: Pointer) -> None:
+        """Fork the parent's run, or wait for a trial with equal settings that does so."""
+        while True:
+            try:
+                return self._fork(parent)
+            except RunInUse:
+                if not self.folder.wait_until_free(self.stop):
+                    raise Stopped(f"another process works on {self.config.name}") from None
 
     def _fork(self, parent: Pointer) -> None:
         source = RunFolder.of(replace(self.config, name=parent.run))

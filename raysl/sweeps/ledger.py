@@ -1,0 +1,227 @@
+"""What is known of a sweep's trials while it runs: told by Ray Tune, and read from the runs' folders.
+
+A thread reads and writes the storage, so that Tune's loop waits for none: one trial's folder delays no other trial.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, log
+from raysl.runs.folder import RunFolder
+from raysl.runs.follow import read_nodes
+from raysl.storage.folder import without_waiting
+from raysl.storage.outbox import Outbox
+from raysl.sweeps.record import Record
+from raysl.tune.note import Note
+from raysl.tune.run_trial import failed_note, make_note
+from raysl.tune.trial import Trial
+
+LOOK_EVERY_S = 2.0
+ENDING_S = 20.0
+"""Seconds for which the end of a sweep waits for a storage that fails."""
+ERROR_FILE = "error.txt"
+
+
+class Ledger:
+    """The trials of a sweep, in the order in which they were chosen.
+
+    Args:
+        make: makes the record of a trial.
+        told: called by the thread after each look, and with a record when its trial has ended.
+    """
+
+    def __init__(
+        self,
+        bases: Mapping[str, RunConfig],
+        folder: RunFolder,
+        make: Callable[[Trial], Record],
+        told: Callable[[Record | None], None] = lambda record: None,
+    ) -> None:
+        self.bases = bases
+        self.folder = folder
+        self.make = make
+        self.told = told
+        self.records: dict[str, Record] = {}  # by run
+        self.outbox = Outbox()
+        self._logged: set[str] = set()
+        self._failing: set[str] = set()
+        self._events: deque[Callable[[], None]] = deque()
+        self._change = threading.Condition()
+        self._is_closing = False
+        self._looked = 0.0
+        self._error: BaseException | None = None
+
+    def add(self, trial: Trial) -> Record:
+        """Return the record of a trial, which is read from its run's folder where it is new."""
+        if (record := self.records.get(trial.name)) is None:
+            record = self.records[trial.name] = self.make(trial)
+            record.look(self.folder.child(trial.name))
+        return record
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Handle what is told inside by a thread; all of it before the block ends."""
+        self._is_closing, self._error = False, None
+        thread = threading.Thread(target=self._work, name="raysl-sweep", daemon=True)
+        thread.start()
+        end = math.inf
+        try:
+            yield
+        except BaseException:
+            end = time.monotonic() + ENDING_S
+            raise
+        finally:
+            with self._change:
+                self._is_closing = True
+                self._change.notify_all()
+            while thread.is_alive() and time.monotonic() < end:
+                thread.join(0.2)  # in pieces, so that signals are handled
+        if self._error is not None:
+            raise self._error
+
+    def do(self, event: Callable[[], None]) -> None:
+        """Have the thread call something soon; returns at once."""
+        with self._change:
+            self._events.append(event)
+            self._change.notify_all()
+
+    def begin(self, trial: Trial) -> None:
+        """Record that a trial has started, and log that, but not when it is tried again."""
+        record = self._known(trial)
+        record.begin()
+        if trial.name not in self._logged:
+            self._logged.add(trial.name)
+            epoch = f" from epoch {record.before:g}" if record.before else ""
+            log.info("%s starts%s: %s", trial.name, epoch, trial.words())
+
+    def fail_once(self, trial: Trial, reason: str, trace: str, number: int, retries: int) -> None:
+        """Record a failure of a trial that is tried again.
+
+        Args:
+            trace: text for a file in its folder, without credentials.
+            number: failures so far, this one included; those do not count in which a node was taken back.
+        """
+        count = f" (retry {number} of {retries})" if number else ""
+        log.warning("%s failed and is tried again%s: %s", trial.name, count, reason)
+        self._keep_trace(trial, trace)
+
+    def fail(self, trial: Trial, reason: str, trace: str) -> None:
+        """Record that a trial has failed for good."""
+        record = self._known(trial)
+        record.is_running, record.failure = False, reason
+        self._keep_trace(trial, trace)
+        config = trial.run_of(self.bases, self.folder.uri)
+        try:
+            with without_waiting():
+                record.look(self.folder.child(trial.name))
+                record.note = failed_note(config, reason)
+        except ConfigError:
+            logged = record.logged
+            record.note = Note("failed", record.epochs, logged.reached, logged.newest(), reason=reason)
+        self._keep_note(record)
+        self.told(record)
+
+    def stop(self, trial: Trial, epoch: float, reason: str) -> None:
+        """Record that the scheduler has stopped a trial."""
+        record = self._known(trial)
+        record.is_running = False
+        try:
+            with without_waiting():
+                record.look(self.folder.child(trial.name))
+                config = trial.run_of(self.bases, self.folder.uri)
+                record.note = make_note(config, "stopped", reason=reason, until=epoch)
+        except ConfigError:
+            metrics = record.logged.newest(epoch)
+            record.note = Note("stopped", record.epochs, epoch, metrics, reason=reason)
+        self._keep_note(record)
+        self.told(record)
+
+    def end(self, trial: Trial) -> None:
+        """Record that a trial has come to its end, or has been asked to stop with its sweep."""
+        record = self._known(trial)
+        record.is_running = False
+        self._try(record, self._look)
+        self.told(record)
+
+    def _known(self, trial: Trial) -> Record:
+        if trial.name not in self.records:
+            self.records[trial.name] = self.make(trial)
+            self._try(self.records[trial.name], self._look)
+        return self.records[trial.name]
+
+    def _keep_note(self, record: Record) -> None:
+        folder, note = self.folder.child(record.trial.name), record.note
+
+        def write() -> None:
+            folder.make()
+            if note is not None:
+                note.write(folder)
+
+        self.outbox.put(f"the note of {record.trial.name}", write)
+
+    def _keep_trace(self, trial: Trial, trace: str) -> None:
+        folder = self.folder.child(trial.name)
+
+        def write() -> None:
+            if folder.exists():
+                folder.write(ERROR_FILE, trace.encode())
+
+        if trace:
+            self.outbox.put(f"{ERROR_FILE} of {trial.name}", write)
+
+    def _look(self, record: Record) -> None:
+        folder = self.folder.child(record.trial.name)
+        record.look(folder)
+        if record.is_running and not record.nodes and record.logged.reached > record.before:
+            record.nodes = read_nodes(folder)
+
+    def _try(self, record: Record, action: Callable[[Record], None]) -> None:
+        """Do something with a record; log once that its storage fails, and leave it as it is."""
+        name = record.trial.name
+        try:
+            with without_waiting():
+                action(record)
+            self._failing.discard(name)
+        except ConfigError as error:
+            if name not in self._failing:
+                self._failing.add(name)
+                log.warning("%s waits for its storage, and the others go on: %s", name, error)
+
+    def _work(self) -> None:
+        try:
+            while not self._is_closing or self._events:
+                self._step()
+            self._wait_for_storage()
+            self.outbox.close()
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+            self._error = error
+
+    def _step(self) -> None:
+        with self._change:
+            self._change.wait_for(lambda: bool(self._events) or self._is_closing, 0.2)
+            events = list(self._events)
+            self._events.clear()
+        for event in events:
+            event()
+        if time.monotonic() - self._looked >= max(LOOK_EVERY_S, self.folder.look_every_s):
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for record in list(self.records.values()):
+            if record.is_running or record.trial.name in self._failing:
+                self._try(record, self._look)
+        self.outbox.flush()
+        self._looked = time.monotonic()
+        self.told(None)
+
+    def _wait_for_storage(self) -> None:
+        """Read what could not be read when its trial ended."""
+        end = time.monotonic() + ENDING_S
+        while (self._failing or self.outbox.num_waiting) and time.monotonic() < end:
+            time.sleep(1.0)
+            self._look_at_all()

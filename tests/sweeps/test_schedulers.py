@@ -1,0 +1,84 @@
+"""Ray Tune's schedulers and searchers by name and import path."""
+
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
+from ray.tune.schedulers.pb2 import PB2
+from ray.tune.search.optuna import OptunaSearch
+
+from raysl.errors import ConfigError
+from raysl.sweeps.load import from_tree
+from raysl.sweeps.schedulers import make_scheduler, make_searcher
+from raysl.sweeps.schema import SweepConfig
+
+SPACE = {"optim.lr": {"loguniform": [0.01, 1.0]}, "method.temperature": {"uniform": [0.1, 0.5]}}
+
+
+def _sweep(**settings: Any) -> SweepConfig:
+    return from_tree({"space": SPACE, "metric": "loss", "mode": "min", **settings}, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("none", FIFOScheduler),
+        ("asha", AsyncHyperBandScheduler),
+        ("hyperband", HyperBandScheduler),
+        ("median", MedianStoppingRule),
+        ("pbt", PopulationBasedTraining),
+        ("ray.tune.schedulers.pb2.PB2", PB2),
+    ],
+)
+def test_a_scheduler_is_tunes_and_counts_in_epochs(name: str, kind: type) -> None:
+    made = make_scheduler(_sweep(scheduler=name), 30)
+    assert type(made) is kind
+    if name != "none":
+        assert made._time_attr == "epoch"
+        assert made._metric == "loss"
+
+
+def test_arguments_have_tunes_names() -> None:
+    made = make_scheduler(_sweep(scheduler="asha", scheduler_args={"grace_period": 4, "reduction_factor": 2}), 16)
+    assert [milestone for milestone, _ in made._brackets[0]._rungs] == [16, 8, 4]
+    made = make_scheduler(_sweep(scheduler="pbt", scheduler_args={"perturbation_interval": 2}), 16)
+    assert made._perturbation_interval == 2
+    assert set(made._hyperparam_mutations) == set(SPACE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"scheduler": "ashaa"}, "scheduler: 'ashaa' is none; did you mean 'asha'? give one of none, asha, hyperband"),
+        ({"search": "optunaa"}, "search: 'optunaa' is none; did you mean 'optuna'?"),
+        ({"scheduler": "ray.tune.schedulers.Nope"}, "ray.tune.schedulers.Nope cannot be imported"),
+        ({"scheduler": "pathlib.Path"}, "pathlib.Path is none of Ray Tune's"),
+        (
+            {"scheduler_args": {"grace": 2}},
+            "AsyncHyperBandScheduler has no argument 'grace'; did you mean 'grace_period'?",
+        ),
+        ({"scheduler_args": {"grace_period": 99}}, "refuses its arguments: grace_period must be <= max_t!"),
+    ],
+)
+def test_what_tune_would_refuse_is_told_before_anything_starts(settings: dict[str, Any], told: str) -> None:
+    def make() -> None:
+        sweep = _sweep(**{"scheduler": "asha", **settings})
+        make_scheduler(sweep, 30)
+        make_searcher(sweep, 0, ())
+
+    with pytest.raises(ConfigError) as raised:
+        make()
+    assert told in str(raised.value)
+
+
+def test_a_searcher_sees_its_earlier_choices_again() -> None:
+    made = make_searcher(_sweep(search="optuna"), 3, [{"optim.lr": 0.1, "method.temperature": 0.2}])
+    assert isinstance(made, OptunaSearch)
+    assert made._points_to_evaluate == [{"optim.lr": 0.1, "method.temperature": 0.2}]
+    assert (made.metric, made.mode) == ("loss", "min")
