@@ -18,7 +18,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.docs import Described, describe_fully
 from raysl.config.dump import write_inline
 from raysl.config.schema import ClusterConfig, TrainConfig
-from raysl.sweeps.schema import SweepFile
+from raysl.sweeps.schema import SweepConfig
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -131,7 +131,7 @@ def settings_page(name: str) -> str:
     for slot, told in slots.items():
         parts += [*([f"## {NODES[slot].partition('.')[0]}"] if len(slots) > 1 else []), told, *slot_tables(slot)]
     if name == "settings":
-        parts += ["## sweep", SWEEPS, settings_table("", describe_fully(SweepFile(name="NAME")))]
+        parts += ["## sweep", SWEEPS, settings_table("", describe_fully(SweepConfig()))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from raysl.redact import redact
@@ -76,37 +76,60 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
+MOST_NAMED = 3
+"""Configurations that a line names."""
+
+
 class Problems:
     """Collects what is wrong with the input, so that one message has all of it.
 
     >>> problems = Problems()
-    >>> with problems.catching():
-    ...     raise ConfigError("optim.lr: -1 is out of range")
+    >>> for name in ("digits/byol", "digits/moco"):
+    ...     with problems.catching(name):
+    ...         raise ConfigError("optim.lr: -1 is out of range")
     >>> problems.lines
-    ['optim.lr: -1 is out of range']
+    ['digits/byol, digits/moco: optim.lr: -1 is out of range']
     """
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
+        self._names: dict[str, list[str]] = {}
 
     @contextmanager
-    def catching(self) -> Iterator[None]:
-        """Collect a `ConfigError` of the block, but for those of a storage, which may be over soon."""
+    def catching(self, name: str = "") -> Iterator[None]:
+        """Collect a `ConfigError` of the block, but for those of a storage, which may be over soon.
+
+        Args:
+            name: name of the configuration that is wrong, which its lines show; empty for none.
+        """
         try:
             yield
         except StorageError:
             raise
         except ConfigError as error:
             self.errors.append(error)
+            for line in dict.fromkeys(str(error).splitlines() if name else ()):
+                self._names.setdefault(line, []).append(name)
 
     @property
     def lines(self) -> list[str]:
         """All lines so far, each once."""
-        return list(dict.fromkeys(line for error in self.errors for line in str(error).splitlines()))
+        lines = dict.fromkeys(line for error in self.errors for line in str(error).splitlines())
+        return [with_names(self._names.get(line, []), line) for line in lines]
 
     def check(self) -> None:
         """Raise what was collected, if anything: one error as it is, several as one with all lines."""
-        if len(self.errors) == 1:
+        if len(self.errors) == 1 and not self._names:
             raise self.errors[0]
         if self.errors:
             raise ConfigError("\n".join(self.lines)) from self.errors[0]
+
+
+def with_names(names: Sequence[str], line: str) -> str:
+    """Return a line with the names of configurations before it.
+
+    >>> with_names(["a", "b", "c", "d", "e"], "it is wrong"), with_names([], "it is wrong")
+    ('a, b, c and 2 more: it is wrong', 'it is wrong')
+    """
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}: {line}" if names else line

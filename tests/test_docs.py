@@ -14,7 +14,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe
 from raysl.config.dump import write_inline
 from raysl.config.schema import DataConfig
-from raysl.sweeps.schema import SweepFile
+from raysl.sweeps.schema import SweepConfig
 from raysl.train.callbacks.callback import configured
 from tests.claims import CLAIMS
 from tests.train.callbacks.own import train
@@ -116,7 +116,7 @@ def test_the_reference_has_every_public_function() -> None:
 
 def test_the_page_of_sweeps_has_every_setting_as_the_code_has_it() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.+) \|$", DOCS["sweeps.md"], re.MULTILINE)
-    wanted = [(key, write_inline(value), doc) for key, value, doc in describe(SweepFile(name="NAME"))]
+    wanted = [(key, write_inline(value), doc) for key, value, doc in describe(SweepConfig())]
     assert [row for row in rows if row in wanted] == wanted
 
 

@@ -17,7 +17,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe, describe_fully
 from raysl.config.load import load_config
 from raysl.config.schema import ClusterConfig, TrainConfig
-from raysl.sweeps.schema import SweepFile
+from raysl.sweeps.schema import SweepConfig
 
 ROOT = Path(__file__).parents[1]
 NODES = {"method": "method", "backbone": "backbone", "source": "data", "optimizer": "optim"}
@@ -49,7 +49,7 @@ def test_every_setting_is_in_the_reference_with_its_type_range_default_and_meani
     site: ModuleType,
     rows: dict[str, list[tuple[str, ...]]],
 ) -> None:
-    configs = [("train.", TrainConfig()), ("cluster.", ClusterConfig()), ("", SweepFile(name="NAME"))]
+    configs = [("train.", TrainConfig()), ("cluster.", ClusterConfig()), ("", SweepConfig())]
     for slot, node in [*NODES.items(), *NAMED.items()]:
         for name in ALIASES[slot]:
             prefix = f"{node}.{name}." if slot in NAMED else f"{node}."

@@ -23,9 +23,9 @@ def show_config(arguments: Arguments = None) -> None:
     if name is None or not is_sweep(name):
         typer.echo(annotate(load_run(arguments, low_resource=False, command="config")), nl=False)
         return
-    from raysl.sweeps.load import load_file
+    from raysl.sweeps.load import load_sweep
 
-    sweep, rest = load_file(*split_sweep(arguments or []))
+    sweep, rest = load_sweep(*split_sweep(arguments or []))
     typer.echo(annotate(sweep), nl=False)
     if rest:
         load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False)

@@ -56,35 +56,33 @@ def run_sweep(
 
 
 def _load(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
-    from raysl.sweeps.load import default_name, load_starts, load_sweep, measured_starts
+    from raysl.sweeps.load import load_starts, load_sweep, measured_starts
     from raysl.sweeps.run import SweepRun
 
     refuse_run(name)
     space, rest = load_sweep(name, overrides)
     if space.checkpoints:  # measured_starts has used the other overrides
         starts = measured_starts(space, rest)
-        rest = [word for word in rest if word.partition("=")[0] in ("name", "storage", "seed")]
+        rest = [word for word in rest if word.startswith("seed=")]
     else:
         starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
-    base = load_run([space.first_config, *space.settings, f"name={default_name(name)}", *rest], low_resource)
+    base = load_run([space.first_config, *space.settings, *rest], low_resource)
     return SweepRun.of(base, space, starts)
 
 
 def _list(run: "SweepRun") -> None:
-    from raysl.sweeps.listing import outdated, summary, trial_lines
+    from raysl.sweeps.progress import outdated, trial_lines
 
-    board = run.known()
-    entries = board.entries
-    for line in [*trial_lines(entries), *outdated(list(run.ledger.records.values()), run.measures)]:
+    run.known()
+    records = run.progress.records
+    for line in [*trial_lines(records), *outdated(records, run.measures)]:
         typer.echo(line)
-    total, concurrent = run.progress.num_trials, run.sweep.concurrent or 1
-    hours, how = run.progress.hours(total - run.progress.num_ended, run.trained, concurrent)
-    typer.echo(summary(entries, total, hours, f" with {concurrent} at a time{how}"))
+    typer.echo(run.progress.outlook(run.trained, run.sweep.concurrent or 1))
 
 
 def _show(name: str, overrides: list[str], is_watched: bool) -> None:
+    from raysl.leaderboard.status import Status, status_of, watch
     from raysl.storage.addresses import join
-    from raysl.sweeps.status import Status, status_of, watch
 
     storage = DEFAULT_STORAGE
     for override in overrides:

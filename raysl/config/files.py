@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -248,3 +249,29 @@ def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> Non
     for base in base_names(bases, str(path)):
         _collect(find(base, path.parent, path), [*above, path], done)
     done[path] = ConfigFile(path, values)
+
+
+def matching_configs(patterns: list[str]) -> list[str]:
+    """Return the configurations of runs behind names, files and patterns, each once, as they are first named.
+
+    Args:
+        patterns: packaged names, .yaml files, `digits/*`; what follows a ! is taken out again.
+    """
+    known = [name for name in config_names() if not name.startswith(("data/", "sweep/"))]
+    named: list[str] = []
+    for pattern in patterns:
+        is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
+        matches = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
+        if not matches:
+            near = nearest(wanted, known)
+            hint = f"did you mean {near!r}? " if near else ""
+            raise ConfigError(f"configs: no configuration {wanted!r}; {hint}`raysl list configs` shows all")
+        named = [name for name in named if name not in matches] if is_out else list(dict.fromkeys([*named, *matches]))
+    if patterns and not named:
+        raise ConfigError(f"configs: [{', '.join(patterns)}] leaves no configuration; take out fewer")
+    return named
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name fits a pattern, of which a * does not cross a slash."""
+    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)

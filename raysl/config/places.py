@@ -89,7 +89,9 @@ def kind_of(place: str) -> Kind:
     return "run" if any(name.startswith("checkpoint_") for name in os.listdir(path)) else "images"
 
 
-_MARKS: dict[str, Kind] = {"meta.json": "checkpoint", "sweep.yaml": "sweep", "run.yaml": "run"}
+SWEEP_FILE = "sweep.yaml"
+"""The settings of a sweep, in its folder."""
+_MARKS: dict[str, Kind] = {"meta.json": "checkpoint", SWEEP_FILE: "sweep", "run.yaml": "run"}
 
 
 def data_setting(place: str) -> str:

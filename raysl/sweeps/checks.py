@@ -1,5 +1,6 @@
 """What can be refused before a sweep starts anything."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,12 +12,11 @@ from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems, did_you_mean, log
+from raysl.errors import ConfigError, Problems, did_you_mean, log, with_names
 from raysl.leaderboard.entry import Objective
-from raysl.process.screen import only_errors
+from raysl.process.screen import only_errors, warnings_named
 from raysl.report.contents import is_beside
 from raysl.sweeps.distributions import LISTS
-from raysl.sweeps.problems import ProblemsByName, with_names
 from raysl.sweeps.schedulers import make_scheduler, make_searcher
 from raysl.sweeps.schema import COSTS, SweepConfig, is_population
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
@@ -39,9 +39,9 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
     space = Space.of(sweep.space)
     _check_conditions(bases, space)
     lacking: dict[str, MetricMissing] = {}
-    problems = ProblemsByName()
+    problems = Problems()
     for name, base in bases.items():
-        with problems.catching(name):
+        with problems.catching(name), warnings_named(name):
             try:
                 _check_values(base, space)
                 if is_population(sweep):
@@ -50,7 +50,7 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
             except MetricMissing as error:
                 lacking[name] = error
     problems.check()
-    lines = [with_names([name], str(error)) for name, error in lacking.items()]
+    lines = [with_names([name] if name else [], str(error)) for name, error in lacking.items()]
     if lines and len(lines) == len(bases):
         raise MetricMissing(lines[0])
     for line in lines:
@@ -71,27 +71,31 @@ def check_tune(sweep: SweepConfig, epochs: int) -> None:
             first,
         )
     for key, distribution in Space.of(sweep.space).distributions.items():
-        if distribution.kind not in LISTS and distribution.num_values() < sweep.trials:
+        if distribution.kind not in LISTS and distribution.num_values < sweep.trials:
             log.warning(
                 "space.%s: %s has %d distinct values for %d trials; equal draws are one trial",
                 key,
                 show({distribution.kind: distribution.values}),
-                distribution.num_values(),
+                distribution.num_values,
                 sweep.trials,
             )
 
 
 def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
-    """Refuse settings whose condition never holds in the space or a configuration."""
+    """Refuse settings whose condition names no setting, or never holds in the space and the configurations."""
     presents = {name: present_in(to_dict(base)) for name, base in bases.items()}
-    for key in space.never(presents.values(), MOST_COMBINATIONS):
-        when = space.distributions[key].when
-        for name in when:
+    for key, own in space.distributions.items():
+        for name in own.when:
             if not space.draws(name) and all(present(name) is ABSENT for present in presents.values()):
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
-        fixed = [other for other in when if not space.draws(other)]
-        present_values = [(other, present(other)) for other in fixed for present in presents.values()]
-        values = [f"{other} is {show(value)}" for other, value in present_values if value is not ABSENT]
+    draws = (draw for present in presents.values() for draw in space.structures(present))
+    seen = [set(draw) for draw in itertools.islice(draws, MOST_COMBINATIONS)]
+    drawn = set().union(*seen)
+    never = [key for key in space.distributions if key not in drawn and len(seen) < MOST_COMBINATIONS]
+    for key in never[:1]:
+        when = space.distributions[key].when
+        fixed = [(name, present(name)) for name in when if not space.draws(name) for present in presents.values()]
+        values = [f"{name} is {show(value)}" for name, value in fixed if value is not ABSENT]
         has = f"; {', '.join(dict.fromkeys(values))}" if values else ""
         raise ConfigError(
             f"space.{key}.when: {show(when)} never holds, so {key} is never drawn{has}; change the "
@@ -101,14 +105,9 @@ def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
 
 def _check_values(base: RunConfig, space: Space) -> None:
     """Check every value of every setting, with each combination of components in which it exists."""
-    present = present_in(to_dict(base))
-    for key, distribution in space.distributions.items():
-        for name in distribution.when:
-            if not space.draws(name) and present(name) is ABSENT:
-                raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
     seen: set[str] = set()
     problems = Problems()
-    for _, draw in zip(range(MOST_STRUCTURES), space.structures(present), strict=False):
+    for draw in itertools.islice(space.structures(present_in(to_dict(base))), MOST_STRUCTURES):
         fixed = [setting(key, value) for key, value in draw.items() if is_component(key)]
         with problems.catching():
             apply_overrides(base, [setting(key, value) for key, value in draw.items()])

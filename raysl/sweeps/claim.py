@@ -7,6 +7,7 @@ from typing import Any
 from raysl.config.dump import differences, dump_all, plain, show, write
 from raysl.config.files import read
 from raysl.config.load import stored_settings
+from raysl.config.places import SWEEP_FILE
 from raysl.config.schema import RunConfig
 from raysl.config.stored import check_text
 from raysl.errors import ConfigError
@@ -15,7 +16,6 @@ from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig, is_population
 
-SWEEP_FILE = "sweep.yaml"
 MAY_CHANGE = (
     "config", "configs", "settings", "checkpoints", "benchmarks", "seeds", "trials", "metric", "mode", "concurrent",
     "retries",
@@ -69,8 +69,8 @@ def _changes(
     allowed: list[str] = []
     fixed = DECIDING if sweep.search != "random" else ("trials",) if is_population(sweep) else ()
     for key, value in now.items():
-        if key in ("early_metric", "early_mode"):
-            continue  # what they come to is compared below
+        if key in ("name", "storage", "early_metric", "early_mode"):
+            continue  # those of this folder, and what the others come to is compared below
         then = tree.get(key)
         if bare_tree(then) != bare_tree(value):
             may_change = key in MAY_CHANGE and key not in fixed

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Context, Decimal
 from typing import Any
 
 from raysl.config.dump import show
@@ -13,10 +12,6 @@ LISTS = ("choice", "grid")
 RANGES = ("uniform", "loguniform", "randint", "lograndint")
 STEPPED = ("quniform", "qloguniform", "qrandint", "qlograndint")
 DISTRIBUTIONS = (*LISTS, *RANGES, *STEPPED)
-DIGITS = 4
-"""Significant digits of a number that is drawn from a range."""
-MOST_COUNTED = 1000
-"""Values of a range that are counted one by one."""
 ROUNDING = 1e-9
 """Steps that an end may lie beside a multiple, where it is one but for rounding."""
 
@@ -43,11 +38,6 @@ class Distribution:
         return "randint" in self.kind
 
     @property
-    def is_log(self) -> bool:
-        """Whether small numbers are as likely as large ones, by their logarithm."""
-        return "log" in self.kind
-
-    @property
     def step(self) -> float | None:
         """What drawn numbers are multiples of."""
         return self.values[2] if self.kind in STEPPED else None
@@ -67,31 +57,23 @@ class Distribution:
             return self.values
         return [self.rounded(value) for value in self.bounds]
 
-    def num_values(self, most: int = MOST_COUNTED) -> int:
-        """Count the different values that can be drawn, up to `most`."""
+    @property
+    def num_values(self) -> float:
+        """The number of different values that can be drawn, infinity of a range without a step."""
         if self.kind in LISTS:
             return len(self.values)
         low, high = self.bounds
-        if self.is_whole or self.step is not None:
-            return round((high - low) / (self.step or 1)) + 1
-        if low <= 0 <= high:  # beside 0 there are numbers of any size
-            return most
-        numbers, digits = {self.rounded(low), self.rounded(high)}, Context(prec=DIGITS)
-        value = Decimal(low).next_plus(digits)
-        while value < Decimal(high) and len(numbers) < most:
-            numbers.add(self.rounded(float(value)))
-            value = value.next_plus(digits)
-        return len(numbers)
+        return round((high - low) / (self.step or 1)) + 1 if self.is_whole or self.step else math.inf
 
     def rounded(self, value: float) -> float | int:
-        """Round a number to the values of the range: whole numbers, multiples of the step, or few digits."""
+        """Bring a number to a value of the range: a whole number, a multiple of the step, one between its ends."""
         low, high = self.bounds
         if self.is_whole:
             step = int(self.step or 1)
             return int(min(max(math.floor(value) // step * step, low), high))
         if self.step is not None:
-            return float(min(max(_multiple(round(value / self.step), self.step), low), high))
-        return min(max(float(f"{value:.{DIGITS}g}"), float(low)), float(high))
+            value = _multiple(round(value / self.step), self.step)
+        return float(min(max(value, low), high))
 
 
 def _multiple(times: int, step: float) -> float:
@@ -122,37 +104,23 @@ def parse(key: str, given: Any) -> Distribution:
         _check_range(key, kind, values)
     elif repeated := [value for place, value in enumerate(values) if kind == "grid" and value in values[:place]]:
         raise ConfigError(f"space.{key}.grid: {show(repeated[0])} stands there twice; give each value once")
-    distribution = Distribution(kind, values, _conditions(key, when))
-    if kind in ("uniform", "loguniform") and distribution.num_values() == 1:
-        only = show(distribution.rounded(values[0]))
-        raise ConfigError(
-            f"space.{key}.{kind}: {show(values)} has one distinct value, {only}, since numbers are drawn with {DIGITS} "
-            f"significant digits; widen the range, or list the values, {{choice: {show(values)}}}"
-        )
-    return distribution
+    return Distribution(kind, values, _conditions(key, when))
 
 
 def _check_range(key: str, kind: str, values: list[Any]) -> None:
-    is_whole, is_stepped = "randint" in kind, kind in STEPPED
-    kinds = (int,) if is_whole else (int, float)
-    num = 3 if is_stepped else 2
-    is_range = len(values) == num and all(type(value) in kinds for value in values)
-    is_range = is_range and -math.inf < values[0] < values[1] < math.inf
-    if is_range and "log" in kind:
-        is_range = values[0] > 0
-    if is_range and is_stepped:
-        is_range = 0 < values[2] <= values[1] - values[0]
-    if is_range:
-        return
-    rules = []
-    if "log" in kind:
-        rules.append(", both above 0")
-    if is_stepped:
-        rules.append(", and a step above 0 that is not larger than the range")
-    elif is_whole:
-        rules.append(", whole numbers, of which the second is never drawn")
+    is_whole, is_stepped, is_log = "randint" in kind, kind in STEPPED, "log" in kind
     form = "[low, high, step]" if is_stepped else "[low, high]"
-    raise ConfigError(f"space.{key}.{kind}: {show(values)} is no range; write {form}{''.join(rules)}, low below high")
+    kinds = (int,) if is_whole else (int, float)
+    if len(values) == 2 + is_stepped and all(type(value) in kinds for value in values):
+        low, high, step = (*values, 0)[:3]
+        if -math.inf < low < high < math.inf and (low > 0 or not is_log) and (not is_stepped or 0 < step <= high - low):
+            return
+    rules = ", both above 0" if is_log else ""
+    if is_stepped:
+        rules += ", and a step above 0 that is not larger than the range"
+    elif is_whole:
+        rules += ", whole numbers, of which the second is never drawn"
+    raise ConfigError(f"space.{key}.{kind}: {show(values)} is no range; write {form}{rules}, low below high")
 
 
 def _conditions(key: str, when: Any) -> dict[str, list[Any]]:

@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, log
@@ -112,33 +114,35 @@ class Ledger:
 
     def fail(self, trial: Trial, reason: str, trace: str) -> None:
         """Record that a trial has failed for good."""
-        record = self._known(trial)
-        record.is_running, record.failure = False, reason
+        self._known(trial).failure = reason
         self._keep_trace(trial, trace)
-        config = trial.run_of(self.bases, self.folder.uri)
-        try:
-            with without_waiting():
-                record.look(self.folder.child(trial.name))
-                record.note = failed_note(config, reason)
-        except ConfigError:
-            logged = record.logged
-            record.note = Note("failed", record.epochs, logged.reached, logged.newest(), reason=reason)
-        self._keep_note(record)
-        self.told(record)
+        self._close(trial, partial(failed_note, reason=reason), Note("failed", 0, reason=reason), math.inf)
 
     def stop(self, trial: Trial, epoch: float, reason: str) -> None:
         """Record that the scheduler has stopped a trial."""
+        make = partial(make_note, status="stopped", reason=reason, until=epoch)
+        self._close(trial, make, Note("stopped", 0, reason=reason), epoch)
+
+    def _close(self, trial: Trial, make: Callable[[RunConfig], Note], bare: Note, until: float) -> None:
+        """Note an end that the run itself has not noted: by what is in its folder, or by what is known of it."""
         record = self._known(trial)
         record.is_running = False
+        folder = self.folder.child(trial.name)
         try:
             with without_waiting():
-                record.look(self.folder.child(trial.name))
-                config = trial.run_of(self.bases, self.folder.uri)
-                record.note = make_note(config, "stopped", reason=reason, until=epoch)
+                record.look(folder)
+                record.note = make(trial.run_of(self.bases, self.folder.uri))
         except ConfigError:
-            metrics = record.logged.newest(epoch)
-            record.note = Note("stopped", record.epochs, epoch, metrics, reason=reason)
-        self._keep_note(record)
+            logged = record.logged
+            epoch = min(until, logged.reached)
+            record.note = replace(bare, until=record.epochs, epoch=epoch, metrics=logged.newest(until))
+        note = record.note
+
+        def write() -> None:
+            folder.make()
+            note.write(folder)
+
+        self.outbox.put(f"the note of {trial.name}", write)
         self.told(record)
 
     def end(self, trial: Trial) -> None:
@@ -149,20 +153,10 @@ class Ledger:
         self.told(record)
 
     def _known(self, trial: Trial) -> Record:
-        if trial.name not in self.records:
-            self.records[trial.name] = self.make(trial)
-            self._try(self.records[trial.name], self._look)
-        return self.records[trial.name]
-
-    def _keep_note(self, record: Record) -> None:
-        folder, note = self.folder.child(record.trial.name), record.note
-
-        def write() -> None:
-            folder.make()
-            if note is not None:
-                note.write(folder)
-
-        self.outbox.put(f"the note of {record.trial.name}", write)
+        if (record := self.records.get(trial.name)) is None:
+            record = self.records[trial.name] = self.make(trial)
+            self._try(record, self._look)
+        return record
 
     def _keep_trace(self, trial: Trial, trace: str) -> None:
         folder = self.folder.child(trial.name)

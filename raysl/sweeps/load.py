@@ -1,9 +1,7 @@
 """From a sweep's file to its settings, and to the configurations that its trials depart from."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,21 @@ from typing import Any
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import nearest
 from raysl.config.arguments import text_or_path, words
-from raysl.config.dump import show, write
+from raysl.config.dump import write
 from raysl.config.fields import settings_in, suggest
-from raysl.config.files import config_names, expand, find, read, read_file
+from raysl.config.files import expand, find, matching_configs, read, read_file
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError, Problems
+from raysl.process.screen import warnings_named
 from raysl.redact import each_text, redact_tree, redact_uri
 from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
-from raysl.sweeps.problems import ProblemsByName
 from raysl.sweeps.schema import (
     SCHEDULERS,
     SEARCHERS,
     SweepConfig,
-    SweepFile,
     check_name,
     is_measured,
     is_population,
@@ -40,8 +37,7 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     """A sweep's file, and those overrides that belong to its runs.
 
     Args:
-        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file. Its `name` and `storage` come back as the
-            first overrides of the runs.
+        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file.
         overrides: `trials=4` and the other settings of a sweep; all others, `seed` among them, are for the runs.
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "sweep/quickstart")
@@ -51,15 +47,15 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
     tree = each_text(tree, partial(relative_name, folder=path.parent, expand=expand))
-    places = {key: tree.pop(key) for key in PLACES if key in tree}
     tree |= {key: _beside(path.parent, tree[key]) for key in ("config", "configs") if key in tree}
     names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
     mine = [override for override in overrides if override.partition("=")[0] in names]
     for override in mine:
         key, _, text = override.partition("=")
         tree[key] = read(text, override)
-    given = [f"{key}={json.dumps(value)}" for key, value in places.items()]
-    return from_tree(tree, str(path)), [*given, *(override for override in overrides if override not in mine)]
+    is_file = name_or_path.endswith((".yaml", ".yml"))
+    tree.setdefault("name", path.stem if is_file else name_or_path.replace("/", "-"))
+    return from_tree(tree, str(path)), [override for override in overrides if override not in mine]
 
 
 def _beside(folder: Path, value: Any) -> Any:
@@ -68,31 +64,6 @@ def _beside(folder: Path, value: Any) -> Any:
         return [_beside(folder, one) for one in value]
     is_file = isinstance(value, str) and value.endswith((".yaml", ".yml")) and (folder / expand(value)).is_file()
     return str((folder / expand(value)).resolve()) if is_file else value
-
-
-PLACES = ("name", "storage")
-"""Settings of a sweep's file that are those of its folder."""
-
-
-def load_file(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepFile, list[str]]:
-    """A sweep with its name and its storage, as `raysl config` prints it, and the other settings of its runs."""
-    sweep, rest = load_sweep(name_or_path, overrides)
-    places: dict[str, Any] = {"name": default_name(name_or_path)}
-    for word in (word for word in rest if word.partition("=")[0] in PLACES):
-        key, _, text = word.partition("=")
-        places[key] = convert(str, read(text, word), key, None, _no_node)
-    fields = {field.name: getattr(sweep, field.name) for field in dataclasses.fields(SweepConfig)}
-    return SweepFile(**fields, **places), [word for word in rest if word.partition("=")[0] not in PLACES]
-
-
-def default_name(name_or_path: str) -> str:
-    """Return the name of a sweep whose file gives it none.
-
-    >>> default_name("sweep/quickstart"), default_name("mine/search.yaml")
-    ('sweep-quickstart', 'search')
-    """
-    is_file = name_or_path.endswith((".yaml", ".yml"))
-    return Path(name_or_path).stem if is_file else name_or_path.replace("/", "-")
 
 
 def load_starts(
@@ -105,9 +76,9 @@ def load_starts(
         load: function from a name and overrides, in one list, to settings; default: `load_config`.
     """
     load = load or (lambda words: load_config(words[0], words[1:]))
-    starts, problems = {}, ProblemsByName()
+    starts, problems = {}, Problems()
     for name in sweep.configs:
-        with problems.catching(name):
+        with problems.catching(name), warnings_named(name):
             starts[name] = load([name, *sweep.settings, *overrides])
     problems.check()
     return starts
@@ -123,11 +94,10 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     uris = [loaded.uri for loaded in checkpoints.values()]
     if twice := [name for name, loaded in checkpoints.items() if uris.count(loaded.uri) > 1]:
         raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
-    words = [word for word in overrides if word.partition("=")[0] not in ("name", "storage")]
-    starts, problems = {}, ProblemsByName()
+    starts, problems = {}, Problems()
     for name, loaded in checkpoints.items():
-        with problems.catching(redact_uri(name)):
-            starts[name] = apply_overrides(loaded.config, words)
+        with problems.catching(redact_uri(name)), warnings_named(redact_uri(name)):
+            starts[name] = apply_overrides(loaded.config, overrides)
     problems.check()
     return starts
 
@@ -135,11 +105,6 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
 def dump_sweep(sweep: SweepConfig) -> str:
     """The sweep as YAML; credentials are `***`."""
     return write(redact_tree(dataclasses.asdict(sweep)))
-
-
-def dump_space(sweep: SweepConfig) -> str:
-    """What varies as YAML; credentials are `***`."""
-    return write(redact_tree(sweep.space)) if sweep.space else ""
 
 
 def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
@@ -178,20 +143,20 @@ def _unknown(key: str, known: list[str]) -> str:
         hint = f"runs have {' and '.join(of_run)}: write settings: [{of_run[0]}=...], or it into config; "
     else:
         hint = f"did you mean {near!r}? " if near else ""
-    return f"unknown key {key!r}; {hint}a sweep has {', '.join([*PLACES, *known])}"
+    return f"unknown key {key!r}; {hint}a sweep has {', '.join(known)}"
 
 
 def check(sweep: SweepConfig) -> None:
     """Refuse settings that do not go together."""
     problems = Problems()
-    with problems.catching():
-        Space.of(sweep.space)
-    with problems.catching():
-        _ = sweep.objectives
-    with problems.catching():
-        check_name("search", sweep.search, SEARCHERS)
-    with problems.catching():
-        check_name("scheduler", sweep.scheduler, SCHEDULERS)
+    for check_one in (
+        lambda: Space.of(sweep.space),
+        lambda: sweep.objectives,
+        lambda: check_name("search", sweep.search, SEARCHERS),
+        lambda: check_name("scheduler", sweep.scheduler, SCHEDULERS),
+    ):
+        with problems.catching():
+            check_one()
     problems.check()
     if lines := list(_problems(sweep)):
         raise ConfigError("\n".join(lines))
@@ -268,33 +233,11 @@ def _plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _named(patterns: list[str]) -> list[str]:
-    """The configurations behind names, files and patterns, each once, in the order in which they are first named."""
-    known = [name for name in config_names() if not name.startswith(("data/", "sweep/"))]
-    named: list[str] = []
-    for pattern in patterns:
-        is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
-        matches = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
-        if not matches:
-            near = nearest(wanted, known)
-            hint = f"did you mean {near!r}? " if near else ""
-            raise ConfigError(f"configs: no configuration {wanted!r}; {hint}`raysl list configs` shows all")
-        named = [name for name in named if name not in matches] if is_out else list(dict.fromkeys([*named, *matches]))
-    if patterns and not named:
-        raise ConfigError(f"configs: {show(patterns)} leaves no configuration; take out fewer")
-    return named
-
-
 _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
-    "configs": _named,
+    "configs": matching_configs,
     "checkpoints": lambda uris: [uri if is_trained(uri) else absolute(uri) for uri in uris],
     "space": _plain_space,
 }
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Whether a name fits a pattern, of which a * does not cross a slash."""
-    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)
 
 
 def _no_node(kind: type[Any], value: Any, key: str, default: Any) -> Any:

@@ -1,16 +1,25 @@
-"""Progress of a sweep: trials that have ended and are to come, and their lines in the log."""
+"""Progress of a sweep: trials that have ended and are to come, in words."""
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
+from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
+from raysl.errors import log
 from raysl.leaderboard.entry import Objective
 from raysl.process.screen import counted, duration
-from raysl.sweeps.estimate import hours_by_steps, mean_seconds, whole_seconds
 from raysl.sweeps.ledger import Ledger
-from raysl.sweeps.listing import time_left
 from raysl.sweeps.record import Record
-from raysl.sweeps.view import ENDING, STARTING, TrialRow
+from raysl.train.timing import seconds_of
+from raysl.tune.trial import Trial
+
+MOST_LISTED = 1000
+START_S = 20.0
+"""Seconds of a trial that are no steps: before its first one and after its last, where no trial has been measured."""
 
 
 class Progress:
@@ -50,81 +59,117 @@ class Progress:
         return max(self.planned - self.num_dropped * (self.seeds - 1), len(self.records))
 
     def outlook(self, bases: Mapping[str, RunConfig], concurrent: int) -> str:
-        """Describe the trials to come, before they start."""
-        left = self.num_trials - self.num_ended
-        most = "" if self.is_exact else "at most "
-        hours, how = (None, "") if left == 1 else self.hours(left, bases, concurrent)
-        return f"{most}{counted(left, 'trial')} to run, {concurrent} at a time; {time_left(hours, how)}"
+        """Describe the trials that have ended and those to come, before they start.
 
-    def hours(self, left: int, bases: Mapping[str, RunConfig], concurrent: int) -> tuple[float | None, str]:
-        """Return the hours for a number of further trials, and the basis of the estimate in words.
-
-        The basis is what the trials took that have ended; without any, a few steps, see `hours_by_steps`.
+        The time is what the trials took that have ended; without any, that of a few steps, in this process.
         """
-        seconds = mean_seconds(self.records)
-        if seconds is not None:
-            return seconds * left / concurrent / 3600, ""
-        return hours_by_steps(bases, left, concurrent)
+        counts = Counter(record.status for record in self.records)
+        ended = ", ".join(f"{counts[name]} {name}" for name in ("finished", "stopped", "failed") if counts[name])
+        before = f" ({ended} before)" if ended else ""
+        left = self.num_trials - self.num_ended
+        text = f"{'' if self.is_exact else 'at most '}{counted(left, 'trial')} to run, {concurrent} at a time"
+        seconds, how = mean_seconds(self.records), ""
+        if seconds is None and left > 1:
+            seconds, how = _seconds_by_steps(bases)
+        if seconds is None:
+            return f"{text}{before}; how long they take is known when the first one has ended"
+        return f"{text}{before}; about {duration(seconds * left / concurrent)}{how}"
 
-    def line(self, record: Record, concurrent: int) -> str:
+    def line(self, record: Record) -> str:
         """Describe a trial that has ended, and the rest of the sweep."""
-        number = self._number(record)
+        number = record.told(self.objective.metric)
         shown = f": {number}" if number and record.status == "finished" else ""
         ends = {"stopped": f"stopped: {record.reason}", "failed": "failed", "finished": "ended"}
         end = ends.get(record.status, f"is paused at epoch {record.epoch or 0:g}")
-        return f"{record.trial.name} {end}{shown} ({self.num_ended} of {self.num_trials}{self._rest(concurrent)})"
+        return f"{record.trial.name} {end}{shown} ({self.num_ended} of {self.num_trials}{self._rest()})"
 
-    def state(self, concurrent: int) -> str:
+    def state(self) -> str:
         """Describe how many trials have ended and run, the best one, and the time left."""
         records = self.records
-        num_running = sum(record.is_running for record in records)
         num_failed = sum(record.status == "failed" for record in records)
         failed = f", {num_failed} failed" if num_failed else ""
-        text = f"{self.num_ended} of {self.num_trials} trials ended{failed}, {num_running} running"
+        text = f"{self.num_ended} of {self.num_trials} trials ended{failed}, {len(self.running)} running"
         numbered = [record for record in records if record.metric(self.objective) is not None]
         if numbered:
             best = min(numbered, key=lambda record: self.objective.key(record.metric(self.objective)))
-            text += f"; best {best.trial.name}: {self._number(best)}"
-        return text + self._rest(concurrent)
+            text += f"; best {best.trial.name}: {best.told(self.objective.metric)}"
+        return text + self._rest()
 
-    def rows(self) -> list[TrialRow]:
-        """Return the running trials."""
-        now, rows = time.time(), []
-        for record in (own for own in self.records if own.is_running):
-            reached = record.logged.reached
-            phase = STARTING if reached <= record.before else ENDING if reached >= record.epochs else ""
-            rows.append(
-                TrialRow(
-                    name=record.trial.name,
-                    settings=record.trial.words(),
-                    nodes=record.nodes,
-                    epoch=reached,
-                    epochs=record.epochs,
-                    value=self._number(record),
-                    seconds=now - record.began,
-                    phase=phase,
-                )
-            )
-        return rows
+    @property
+    def running(self) -> list[Record]:
+        """The running trials."""
+        return [record for record in self.records if record.is_running]
 
-    def seconds_left(self, concurrent: int) -> float | None:
-        """Return the seconds until the last trial ends; None while no trial has got on."""
-        now = time.time()
-        running = [own for own in self.records if own.is_running]
-        expected = [whole_seconds(own, now - own.began, 0.0) if own.before == 0 else None for own in running]
-        known = [seconds for seconds in expected if seconds is not None]
-        mean = mean_seconds(self.records) or (sum(known) / len(known) if known else None)
-        if mean is None:
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the last trial ends, by the epochs of this start; None before the first one."""
+        begun = [own for own in self.records if own.began]
+        gained = sum(own.done - own.before for own in begun)
+        if gained <= 0:
             return None
-        num_waiting = max(0, self.num_trials - self.num_ended - len(running))
-        ahead = [max(0.0, (own or mean) - now + each.began) for own, each in zip(expected, running, strict=True)]
-        return max((sum(ahead) + num_waiting * mean) / concurrent, *ahead, 0.0)
+        ended = [own.done for own in self.records if own.has_ended]
+        usual = ended or [own.whole for own in self.records]
+        num_waiting = max(0, self.num_trials - self.num_ended - len(self.running))
+        left = sum(max(0.0, own.whole - own.done) for own in self.running) + num_waiting * sum(usual) / len(usual)
+        return (time.time() - min(own.began for own in begun)) * left / gained
 
-    def _rest(self, concurrent: int) -> str:
-        left = self.seconds_left(concurrent) if self.num_trials > self.num_ended else None
+    def _rest(self) -> str:
+        left = self.seconds_left() if self.num_trials > self.num_ended else None
         return f"; about {duration(left)} left" if left else ""
 
-    def _number(self, record: Record) -> str:
-        costs, name = {} if record.note is None else record.note.costs, self.objective.metric
-        value = costs.get(name, record.metrics.get(name))
-        return "" if value is None else f"{name} {value:.4g}"
+
+def trial_lines(records: Sequence[Record]) -> list[str]:
+    """Return one aligned line per trial: its name, progress and settings."""
+    shown = records[:MOST_LISTED]
+    states = [
+        own.status if own.epoch is None or own.status == "finished" else f"{own.status} at {own.epoch:g}"
+        for own in shown
+    ]
+    width = max((len(state) for state in states), default=0)
+    lines = [
+        f"{own.trial.name}  {state.ljust(width)}  {own.trial.words()}" for own, state in zip(shown, states, strict=True)
+    ]
+    return lines + ([f"... and {len(records) - MOST_LISTED} more"] if len(records) > MOST_LISTED else [])
+
+
+def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str, list[str]]]) -> list[str]:
+    """Return a line for each benchmark that has to be measured again because its code has changed.
+
+    Args:
+        measures: returns the digests of a trial's settings and code now, by benchmark.
+    """
+    counts: Counter[str] = Counter()
+    for record in records:
+        if record.note is None or record.note.status != "finished":
+            continue
+        for name, (settings, code) in measures(record.trial).items():
+            before = record.note.measures.get(name)
+            counts[name] += before is not None and before[0] == settings and before[1] != code
+    return [
+        f"the code of {name} has changed: {counted(num, 'trial')} will be measured again by it, and not trained"
+        for name, num in counts.items()
+        if num
+    ]
+
+
+def mean_seconds(records: Sequence[Record]) -> float | None:
+    """Return the mean seconds of the trials that have ended, from their start to their end; None if none has."""
+    spent = [record.note.costs["seconds"] for record in records if record.note and "seconds" in record.note.costs]
+    return sum(spent) / len(spent) if spent else None
+
+
+def _seconds_by_steps(bases: Mapping[str, RunConfig]) -> tuple[float | None, str]:
+    """Return the seconds of a trial by a few steps of the first configuration that is trained, and that in words.
+
+    None where trials do not train on this machine's CPUs, as a measurement in this process does.
+    """
+    name, base = next(iter(bases.items()), ("", None))
+    if base is None or os.environ.get("RAY_ADDRESS") or count_gpus(base.train) or torch.cuda.is_available():
+        return None, ""
+    try:
+        seconds = seconds_of(base)
+    except Exception as error:  # noqa: BLE001 - the trials have other settings, and tell of their own failures
+        log.debug("no steps are timed: %s", error)
+        seconds = None
+    which = f" of {name}" if name else ""
+    how = f", estimated from a few steps{which}, without benchmarks and early stops"
+    return (None, "") if seconds is None else (seconds + START_S, how)

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from raysl.checkpoint.lineage import read_parents
-from raysl.leaderboard.entry import Objective, Status
+from raysl.leaderboard.entry import Entry, Objective, Status
+from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 from raysl.tune.note import Note
 from raysl.tune.trial import Trial
+
+STARTING = "starting"
 
 
 @dataclass(eq=False)
@@ -84,11 +87,34 @@ class Record:
         return self.logged.newest(self.until) | measured
 
     @property
+    def whole(self) -> float:
+        """Epochs of the whole trial; 1 of one that is only measured."""
+        return self.epochs or 1.0
+
+    @property
+    def done(self) -> float:
+        """Those that are behind it."""
+        return (self.epoch or 0.0) if self.epochs else float(self.has_ended)
+
+    @property
     def epoch(self) -> float | None:
         """Epochs that it has reached."""
         if self.note is not None and self.has_ended:
             return self.note.epoch
         return self.logged.reached or None
+
+    @property
+    def progress(self) -> str:
+        """Where a running trial is, in words."""
+        reached = self.logged.reached
+        if reached <= self.before:
+            return STARTING
+        return "ending" if reached >= self.epochs else f"epoch {reached:.3g}/{self.epochs}"
+
+    def told(self, metric: str) -> str:
+        """Return its newest number of a name, with the name; empty where there is none."""
+        value = ({} if self.note is None else self.note.costs).get(metric, self.metrics.get(metric))
+        return "" if value is None else f"{metric} {value:.4g}"
 
     def metric(self, objective: Objective) -> float | None:
         """Its result; None if it has none, or did not finish."""
@@ -116,3 +142,37 @@ class Record:
             self.parents = [(own.run, own.epoch) for own in read_parents(folder)]
         self.logged = Logged([line for line in lines if "epoch" in line and line["epoch"] <= most])
         self.note = note
+
+    def entry(self, index: int, folder: Folder, protocols: Mapping[str, str]) -> Entry:
+        """Return its row of the leaderboard; that of a stopped one ends at the epoch at which it was stopped.
+
+        Args:
+            index: its place in the order in which trials were chosen.
+            folder: that of the sweep.
+            protocols: see `Entry.protocols`.
+        """
+        trial, nothing = self.trial, Note("paused", 0)
+        note, last = self.note if self.note is not None and self.has_ended else nothing, self.note or nothing
+        return Entry(
+            trial=trial.name,
+            index=index,
+            status=self.status,
+            config=trial.config,
+            settings=dict(trial.settings),
+            seed=trial.seed,
+            epochs=self.epochs,
+            epoch=self.epoch,
+            metrics={name: value for name, value in self.metrics.items() if not math.isnan(value)},
+            intervals=note.intervals,
+            units=note.units,
+            protocols=dict(protocols),
+            course={name: thinned(curve, MOST_POINTS) for name, curve in self.logged.curves(self.until).items()},
+            costs=last.costs,
+            draws=self.draws,
+            reason=self.reason or note.reason,
+            parents=self.parents,
+            path=folder.uri_of(trial.name),
+            checkpoint=last.checkpoint,
+            started=last.started or None,
+            ended=last.ended or None,
+        )

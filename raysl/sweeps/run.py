@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,26 +17,26 @@ from typing import Any
 
 from raysl.benchmarks.suite.protocols import protocols_of
 from raysl.config.arguments import instance, run_config
+from raysl.config.dump import write
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, log
+from raysl.errors import RunFailed, log
 from raysl.leaderboard.board import Board
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
+from raysl.redact import redact_tree
 from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.checks import check_trials, check_tune
 from raysl.sweeps.claim import claim
-from raysl.sweeps.entries import make_entries
-from raysl.sweeps.images import TrainedImages
+from raysl.sweeps.images import check_images
 from raysl.sweeps.ledger import Ledger
-from raysl.sweeps.listing import outdated
-from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_starts
+from raysl.sweeps.load import from_tree, load_starts, measured_starts
 from raysl.sweeps.param_space import Choices
-from raysl.sweeps.progress import Progress
+from raysl.sweeps.progress import Progress, outdated
 from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.space import Space
@@ -69,8 +69,7 @@ def sweep(
             (`raysl.sweeps.load.load_starts`).
         scheduler: name or import path of a scheduler, or one of Ray Tune's, `ASHAScheduler(time_attr="epoch", ...)`.
         search: the same of a searcher.
-        settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `name` and
-            `storage`.
+        settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `name="lr"`.
 
     Raises:
         ConfigError: if a setting is wrong, another sweep has this name, or its trials ended on other images.
@@ -103,8 +102,7 @@ class SweepRun:
         self.scheduler: Any = None
         self.searcher: Any = None
         check_trials(self.bases, sweep)
-        self._protocols: dict[str, dict[str, str]] = {}
-        self._measures = {name: measures_of(base) for name, base in self.bases.items()}
+        self._known: dict[tuple[str, str], Any] = {}
         self.board = Board(self.folder, self.leaderboard)
         space = Space.of(sweep.space)
         varied = space.distributions.get(EPOCHS)
@@ -150,16 +148,12 @@ class SweepRun:
         settings: Mapping[str, Any] | None = None,
     ) -> "SweepRun":
         """Check the arguments of `sweep`."""
-        run_settings = {key: value for key, value in (settings or {}).items() if key in ("name", "storage")}
-        others = {key: value for key, value in (settings or {}).items() if key not in run_settings}
         base = load_config(config) if isinstance(config, str) else run_config(config)
-        base = replace(base, **run_settings)
         if isinstance(space, Mapping):
-            space = from_tree({**others, "space": dict(space)}, "")
-        elif others:
-            raise ConfigError(f"{', '.join(others)}: give these in the SweepConfig, or the space alone beside them")
+            space = SweepConfig(space=dict(space))
         way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first value that load_sweep() returns"
-        sweep = instance(space, SweepConfig, "space", way)
+        sweep = from_tree({**vars(instance(space, SweepConfig, "space", way)), **(settings or {})}, "")
+        base = replace(base, name=sweep.name or base.name, storage=sweep.storage or base.storage)
         if starts is None:
             starts = measured_starts(sweep) if sweep.checkpoints else load_starts(sweep)
             if sweep.settings and not starts:
@@ -175,11 +169,19 @@ class SweepRun:
 
     def measures(self, trial: Trial) -> dict[str, list[str]]:
         """Return digests of settings and code of a trial's benchmarks, by name."""
-        if not any(key.startswith("benchmarks") or key in ("backbone", "backbone.name") for key in trial.settings):
-            return self._measures[trial.config]
-        if trial.name not in self._measures:
-            self._measures[trial.name] = measures_of(trial.run_of(self.bases, self.folder.uri))
-        return self._measures[trial.name]
+        return self._of(trial, "measures", ("benchmarks", "backbone"), measures_of)
+
+    def _protocols_of(self, trial: Trial) -> dict[str, str]:
+        """Return the protocols of a trial's measurements, see `Entry.protocols`."""
+        return self._of(trial, "protocols", ("benchmarks",), lambda config: protocols_of(config.benchmarks))
+
+    def _of(self, trial: Trial, what: str, varied: Sequence[str], make: Callable[[RunConfig], Any]) -> Any:
+        """Return what follows from a trial's settings: once for all trials of a configuration that do not vary it."""
+        is_usual = not any(key.split(".")[0] in varied for key in trial.settings)
+        key = what, trial.config if is_usual else trial.name
+        if key not in self._known:
+            self._known[key] = make(self.bases[trial.config] if is_usual else trial.run_of(self.bases, self.folder.uri))
+        return self._known[key]
 
     @property
     def trained(self) -> dict[str, RunConfig]:
@@ -201,7 +203,7 @@ class SweepRun:
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
                 log.info("the sweep has changed since its last start: %s", line)
             self.known()
-            self._check_images()
+            check_images(self.folder, self.trained, self.base.name, self.ledger.records.values())
             if self._is_left():
                 SweepStart(self).run(signals)
             if not_run := self.progress.num_dropped * (self.sweep.seeds - 1):
@@ -220,12 +222,6 @@ class SweepRun:
                 f"{failed[0].reason}; {board.path} has all reasons, and the same command tries them again"
             )
 
-    def _check_images(self) -> None:
-        """Refuse to continue if trials ended on other images."""
-        images = TrainedImages(self.folder, self.trained)
-        if images.may_differ:
-            images.check(self.base.name, self.ledger.records.values())
-
     def _is_left(self) -> bool:
         """Whether a trial is left to run; log the number of those that have ended."""
         is_left = self.progress.num_ended < self.progress.num_trials
@@ -235,24 +231,16 @@ class SweepRun:
             log.info(line)
         return is_left
 
-    def _protocols_of(self, trial: Trial) -> dict[str, str]:
-        """Return the protocols of a trial's measurements, see `Entry.protocols`."""
-        is_usual = not any(key.startswith("benchmarks") for key in trial.settings)
-        name = trial.config if is_usual else trial.name
-        if name not in self._protocols:
-            config = self.bases[name] if is_usual else trial.run_of(self.bases, self.folder.uri)
-            self._protocols[name] = protocols_of(config.benchmarks)
-        return self._protocols[name]
-
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
-        entries = make_entries(self.progress.records, self.folder, self._protocols_of)
+        records = self.progress.records
+        entries = [own.entry(i, self.folder, self._protocols_of(own.trial)) for i, own in enumerate(records)]
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,
             path=self.folder.uri,
             command=shlex.join(["raysl", *sys.argv[1:]]) if Path(sys.argv[0]).name == "raysl" else "",
-            space=dump_space(self.sweep),
+            space=write(redact_tree(self.sweep.space)) if self.sweep.space else "",
             search=self.sweep.search,
             scheduler=self.sweep.scheduler,
             trials=self.progress.num_trials,

@@ -20,6 +20,11 @@ ONLINE = online_knn(20)
 class SweepConfig:
     """A search over the settings of a run."""
 
+    name: str | None = None
+    """Name of the sweep; default: that of its file, `sweep-quickstart` for sweep/quickstart; in Python that of the
+    configuration."""
+    storage: str | None = None
+    """Folder or URI in which the sweep's folder `<storage>/<name>/` is; default: that of the configuration."""
     config: str = "quickstart"
     """Configuration that the trials depart from: a packaged name, or a .yaml file beside the sweep's own."""
     configs: list[str] = field(default_factory=list)
@@ -101,16 +106,6 @@ class SweepConfig:
             match = re.fullmatch(r"knn/k(\d+)/top1", first.metric)
             return Objective(online_knn(int(match[1])) if match else ONLINE, self.early_mode or "max")
         return Objective(first.metric, self.early_mode or first.mode)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepFile(SweepConfig):
-    """A sweep as its file and the command line have it: with the folder of its runs."""
-
-    name: str
-    """Name of the sweep; default: that of its file, `sweep-quickstart` for sweep/quickstart."""
-    storage: str = "./runs"
-    """Folder or URI in which the sweep's folder `<storage>/<name>/` is."""
 
 
 COSTS = ("seconds", "step_s", "memory_gb", "gpu_hours")

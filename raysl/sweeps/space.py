@@ -1,7 +1,7 @@
 """A search space: settings that vary, and the conditions under which they exist."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,37 +56,15 @@ class Space:
 
     def structures(self, present: Present) -> Iterator[Draw]:
         """Yield a draw for each combination of values that decide which other settings exist."""
-        asked = self._asked()
-        deciding = asked.keys() | set(COMPONENTS)
+        asked = {without_name(name) for own in self.distributions.values() for name in own.when} | set(COMPONENTS)
         lists = {
-            key: own.values if own.kind in LISTS else [*own.examples(), *asked.get(without_name(key), [])]
+            key: own.examples()
             for key, own in self.distributions.items()
-            if without_name(key) in (deciding if own.kind in LISTS else asked) or key.endswith(".name")
+            if without_name(key) in asked or key.endswith(".name")
         }
         for values in itertools.product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
             yield self.settle(lambda key, own, chosen=chosen: chosen.get(key, own.examples()[0]), present)  # type: ignore[misc]
-
-    def never(self, presents: Iterable[Present], most: int) -> list[str]:
-        """Return settings that exist in no combination of the space and a configuration.
-
-        Args:
-            most: combinations that are looked at; where there are more, nothing is said.
-        """
-        left = dict.fromkeys(self.distributions)
-        for present in presents:
-            for place, draw in enumerate(self.structures(present)):
-                if place == most:
-                    return []
-                left = {key: None for key in left if key not in draw}
-        return list(left)
-
-    def _asked(self) -> dict[str, list[Any]]:
-        asked: dict[str, list[Any]] = {}
-        for own in self.distributions.values():
-            for name, values in own.when.items():
-                asked.setdefault(without_name(name), []).extend(values)
-        return asked
 
 
 def is_component(key: str) -> bool:
@@ -133,22 +111,13 @@ def _check_condition(key: str, name: str, values: list[Any], other: Distribution
     if other is None:
         return
     if other.kind not in LISTS:
-        low, high = other.bounds
-        if unmet := [value for value in values if not other.is_whole or not _is_drawn(value, other)]:
-            drawn = f"a whole number from {low} to {high}" if other.is_whole else f"any number from {low} to {high}"
-            raise ConfigError(
-                f"space.{key}.when: {name} is drawn as {drawn}, and {show(unmet[0])} is not one to wait for; list its "
-                "values with choice"
-            )
-    elif unmet := [value for value in values if value not in other.values]:
+        raise ConfigError(
+            f"space.{key}.when: {name} is drawn from a range, and a condition waits for values; list them with choice"
+        )
+    if unmet := [value for value in values if value not in other.values]:
         raise ConfigError(
             f"space.{key}.when: {name} is never {show(unmet[0])}; it is one of {', '.join(map(show, other.values))}"
         )
-
-
-def _is_drawn(value: Any, other: Distribution) -> bool:
-    low, high = other.bounds
-    return type(value) is int and low <= value <= high and other.rounded(value) == value
 
 
 def _in_order(given: Mapping[str, Distribution], plain_keys: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 """One start of a sweep: it runs the trials that are left, tells how they go, and keeps the leaderboard up to date."""
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,14 @@ from raysl.cluster.resources import TRIAL_CPUS, most_trials, run_bundles, worker
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Stopped, log
-from raysl.process.screen import counted
+from raysl.errors import ConfigError, Problems, Stopped, log
+from raysl.process.screen import counted, warnings_named
 from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting
 from raysl.sweeps.checks import check_reported
-from raysl.sweeps.problems import ProblemsByName
-from raysl.sweeps.record import Record
+from raysl.sweeps.record import STARTING, Record
 from raysl.sweeps.tuning import Ending, Stage, run_stage
-from raysl.sweeps.view import STARTING, SweepView
+from raysl.sweeps.view import SweepView
 from raysl.tune.note import Note
 from raysl.tune.trial import Trial
 
@@ -52,7 +52,7 @@ class SweepStart:
             self.concurrent, self.bases = self._room()
             waits.end()
         log.info(plan.progress.outlook(plan.trained, self.concurrent))
-        self.view = SweepView()
+        self.view = SweepView(plan.sweep.objectives[0].metric)
 
         def save() -> bool:
             print("raysl: the trials save and stop; once more to end at once", file=sys.stderr, flush=True)
@@ -61,7 +61,7 @@ class SweepStart:
 
         plan.ledger.told = self._report
         try:
-            with signals.saving(save), self.view:
+            with signals.saving(save), self.view.screen:
                 self._run_stage(None)
                 if not self.ending.is_set and (further := plan.further()):
                     self._run_stage(further)
@@ -79,20 +79,8 @@ class SweepStart:
         )
 
     def _run_stage(self, further: Sequence[Trial] | None) -> None:
-        plan = self.plan
-        stage = Stage(
-            plan.sweep,
-            plan.choices,
-            self.bases,
-            self.concurrent,
-            plan.seed,
-            plan.epochs,
-            further,
-            plan.scheduler,
-            plan.searcher,
-        )
-        with plan.ledger.following():
-            run_stage(stage, plan.folder, plan.ledger, self.ending)
+        with self.plan.ledger.following():
+            run_stage(Stage(self.plan, self.bases, self.concurrent, further), self.ending)
 
     def _write_stopped(self) -> None:
         """Write the leaderboard of a sweep that ends before its end; log a storage that fails."""
@@ -107,9 +95,9 @@ class SweepStart:
         have = cluster_resources()
         sweep = self.plan.sweep
         num = sweep.concurrent or min(most_trials(base.train, have) for base in self.plan.bases.values())
-        bases, bundles, problems = {}, [], ProblemsByName()
+        bases, bundles, problems = {}, [], Problems()
         for name, base in self.plan.bases.items():
-            with problems.catching(name):
+            with problems.catching(name), warnings_named(name):
                 share = worker_shape(base.train, have.shared(num))
                 bundles.append([*run_bundles(base.train, share, have.shared(num)), {"CPU": TRIAL_CPUS}])
                 bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
@@ -125,15 +113,15 @@ class SweepStart:
         progress, board = self.plan.progress, self.plan.board
         if record is not None:
             self._tell_end(record)
-        rows, state = progress.rows(), progress.state(self.concurrent)
-        is_waiting = any(row.phase == STARTING and row.seconds > QUICK_START_S for row in rows)
+        rows, state = progress.running, progress.state()
+        is_waiting = any(row.progress == STARTING and time.time() - row.began > QUICK_START_S for row in rows)
         if is_waiting and (growth := growth_now()):
             state += f"; {growth}"
         self.view.show(rows, state)
         board.write_now_and_then(force=record is not None)
 
     def _tell_end(self, record: Record) -> None:
-        line = self.plan.progress.line(record, self.concurrent)
+        line = self.plan.progress.line(record)
         if record.failure is not None:
             log.warning("%s: %s; it is not tried again, and the others go on", line, record.failure)
             return

@@ -5,9 +5,9 @@ import logging
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray import tune
 from ray.exceptions import RayError
@@ -21,16 +21,18 @@ from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
-from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.param_space import Choices, points
 from raysl.sweeps.schedulers import make_scheduler, make_searcher
-from raysl.sweeps.schema import SweepConfig, is_population
+from raysl.sweeps.schema import is_population
 from raysl.tune.credentials import keep_credentials_out
 from raysl.tune.failures import reason_of, short_reason, trace_of
 from raysl.tune.note import Note, measures_of
-from raysl.tune.run_trainable import KEPT_CHECKPOINTS, RunTrainable
+from raysl.tune.run_trainable import RunTrainable, keeping
 from raysl.tune.run_trial import measure_checkpoint
 from raysl.tune.trial import Trial
+
+if TYPE_CHECKING:
+    from raysl.sweeps.run import SweepRun
 
 TUNE_FOLDER = "tune"
 """Tune's own state of a population, in the folder of the sweep."""
@@ -78,32 +80,23 @@ class Stage:
     """What one Tuner runs.
 
     Args:
-        sweep: its settings.
-        choices: turns Tune's choices into trials.
-        bases: base settings by name.
+        bases: base settings by name, with their share of the cluster.
         concurrent: trials at a time.
-        seed: of what is drawn.
-        epochs: those of the longest trial.
         further: trials to run, each with another seed of settings that came to their end; None: those of the space.
     """
 
-    sweep: SweepConfig
-    choices: Choices
+    plan: "SweepRun"
     bases: Mapping[str, RunConfig]
     concurrent: int
-    seed: int
-    epochs: int
     further: Sequence[Trial] | None = None
-    scheduler: Any = None
-    searcher: Any = None
 
 
 class _Told(tune.Callback):
     """Tells the ledger what Tune does."""
 
-    def __init__(self, stage: Stage, ledger: Ledger, ending: "Ending", keep: "_Choices") -> None:
-        self.stage = stage
-        self.ledger = ledger
+    def __init__(self, plan: "SweepRun", ending: "Ending", keep: "_Choices") -> None:
+        self.plan = plan
+        self.ledger = plan.ledger
         self.ending = ending
         self.keep = keep
         self.trials: dict[str, Trial] = {}  # by Tune's names: the newest run of each
@@ -115,7 +108,7 @@ class _Told(tune.Callback):
     @override
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if trial.trial_id not in self.trials:
-            own = self.trials[trial.trial_id] = self.stage.choices.trial(trial.config)
+            own = self.trials[trial.trial_id] = self.plan.choices.trial(trial.config)
             self.keep.add(trial.config)
             self.ledger.do(partial(self.ledger.begin, own))
 
@@ -125,7 +118,7 @@ class _Told(tune.Callback):
     ) -> None:
         before = self.trials[trial.trial_id]
         parent = result.get("parent")
-        own = self.stage.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
+        own = self.plan.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
         if own.name != before.name:  # a population has it go on from another one's weights
             self.trials[trial.trial_id] = own
             last = self.ledger.records[before.name].logged.reached if before.name in self.ledger.records else 0.0
@@ -141,15 +134,15 @@ class _Told(tune.Callback):
         if "status" in last or self.ending.is_set:
             self.ledger.do(partial(self.ledger.end, own))
             return
-        metric, epoch = self.stage.sweep.early.metric, float(last.get("epoch", 0.0))
+        metric, epoch = self.plan.sweep.early.metric, float(last.get("epoch", 0.0))
         value = f", {metric} {last[metric]:.4g}" if metric in last else ""
-        why = f"{self.stage.sweep.scheduler} at epoch {epoch:g}{value}"
+        why = f"{self.plan.sweep.scheduler} at epoch {epoch:g}{value}"
         self.ledger.do(partial(self.ledger.stop, own, epoch, why))
 
     @override
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         own, trace = self.trials[trial.trial_id], trace_of(trial)
-        why, retries = reason_of(trial, trace), self.stage.sweep.retries
+        why, retries = reason_of(trial, trace), self.plan.sweep.retries
         self.ledger.do(partial(self.ledger.fail_once, own, why, trace, trial.num_failures, retries))
 
     @override
@@ -216,15 +209,15 @@ class _Silent(ProgressReporter):
     def report(self, trials: list[Any], done: bool, *sys_info: str) -> None: ...
 
 
-def run_stage(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -> None:
+def run_stage(stage: Stage, ending: Ending) -> None:
     """Run trials, in a process that is connected to a cluster; those that have ended report what they had logged."""
     os.environ.update(_ENVIRONMENT)
     keep_credentials_out()
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders
-    sweep, is_further = stage.sweep, stage.further is not None
+    sweep, folder, is_further = stage.plan.sweep, stage.plan.folder, stage.further is not None
     is_searched = not is_further and sweep.search != "random"
     keep = _Choices(folder, is_searched)
-    told, trainable = _Told(stage, ledger, ending, keep), _trials_of(stage, folder)
+    told, trainable = _Told(stage.plan, ending, keep), _trials_of(stage)
     _LIVE.update(told=told, ending=ending)
     has_state = not is_further and is_population(sweep)
     with temporary_folder("tune") as notes:
@@ -258,40 +251,37 @@ def run_stage(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -
 
 def _param_space(stage: Stage, is_searched: bool) -> dict[str, Any]:
     if stage.further is not None:
-        return points(stage.further, stage.choices)
-    return stage.choices.param_space(is_searched)
+        return points(stage.further, stage.plan.choices)
+    return stage.plan.choices.param_space(is_searched)
 
 
 def _tune_config(stage: Stage, earlier: Sequence[Mapping[str, Any]]) -> tune.TuneConfig:
-    sweep = stage.sweep
+    plan, sweep = stage.plan, stage.plan.sweep
     if stage.further is not None:
         own = BasicVariantGenerator(max_concurrent=stage.concurrent)
         return tune.TuneConfig(search_alg=own, scheduler=FIFOScheduler(), reuse_actors=True)
-    scheduler = stage.scheduler or make_scheduler(sweep, stage.epochs)
+    scheduler = plan.scheduler or make_scheduler(sweep, plan.epochs)
     # Tune counts paused trials too; those that go on are as many as the cluster has room for
     pauses = sweep.scheduler in ("hyperband", "bohb") or is_population(sweep)
     most = 0 if pauses else stage.concurrent
     return tune.TuneConfig(
-        num_samples=sweep.trials if stage.choices.space.is_random else 1,
-        search_alg=stage.searcher or make_searcher(sweep, stage.seed, earlier, most),
+        num_samples=sweep.trials if plan.choices.space.is_random else 1,
+        search_alg=plan.searcher or make_searcher(sweep, plan.seed, earlier, most),
         scheduler=scheduler,
         max_concurrent_trials=most or None if sweep.search != "random" else None,
         reuse_actors=not pauses,
     )
 
 
-def _trials_of(stage: Stage, folder: RunFolder) -> Any:
-    keeps = {name: base if not is_population(stage.sweep) else _keeping(base) for name, base in stage.bases.items()}
+def _trials_of(stage: Stage) -> Any:
+    sweep = stage.plan.sweep
+    keeps = {name: base if not is_population(sweep) else keeping(base) for name, base in stage.bases.items()}
     own = {
         "bases": keeps,
-        "folder": folder.uri,
+        "folder": stage.plan.folder.uri,
         "concurrent": stage.concurrent,
-        "choices": stage.choices,
-        "checkpoints": tuple(stage.sweep.checkpoints),
+        "choices": stage.plan.choices,
+        "checkpoints": tuple(sweep.checkpoints),
         "since": time.time(),
     }
     return type("raysl", (SweepTrial,), own)
-
-
-def _keeping(base: RunConfig) -> RunConfig:
-    return replace(base, train=replace(base.train, keep_checkpoints=max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)))

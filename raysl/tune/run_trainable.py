@@ -78,10 +78,13 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     keep_credentials_out()
     use_settings(base.cluster)
     worker_shape(base.train, cluster_resources().shared(concurrent))
-    num_kept = max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)
-    base = replace(base, train=replace(base.train, keep_checkpoints=num_kept))
-    own = {"bases": {ALONE: base}, "folder": RunFolder.of(base).uri, "concurrent": concurrent}
+    own = {"bases": {ALONE: keeping(base)}, "folder": RunFolder.of(base).uri, "concurrent": concurrent}
     return type("raysl", (RunTrainable,), {**own, "__doc__": RunTrainable.__doc__})
+
+
+def keeping(base: RunConfig) -> RunConfig:
+    """Return settings of trials that others may go on from: they keep several checkpoints."""
+    return replace(base, train=replace(base.train, keep_checkpoints=max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)))
 
 
 @dataclass(frozen=True)

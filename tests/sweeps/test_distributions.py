@@ -45,18 +45,14 @@ def test_what_tune_draws_is_rounded_to_values_of_the_range(given: dict, low: flo
 @pytest.mark.parametrize(
     ("given", "num"),
     [
-        ({"uniform": [0.99991, 0.99996]}, 2),
-        ({"loguniform": [0.99, 0.999]}, 91),
-        ({"loguniform": [0.0009999, 0.001001]}, 3),
-        ({"uniform": [-0.10005, -0.1]}, 2),
         ({"randint": [-3, 4]}, 7),
         ({"quniform": [0.05, 0.5, 0.05]}, 10),
         ({"choice": [1, 2, 3]}, 3),
-        ({"uniform": [0, 1]}, 1000),
+        ({"uniform": [0, 1]}, math.inf),
     ],
 )
-def test_the_values_of_a_range_are_counted(given: dict, num: int) -> None:
-    assert parse("key", given).num_values() == num
+def test_the_values_of_a_range_are_counted(given: dict, num: float) -> None:
+    assert parse("key", given).num_values == num
 
 
 @pytest.mark.parametrize(
@@ -91,11 +87,6 @@ def test_domains_of_ray_tune_are_the_same_in_our_words(theirs: object, given: di
         ({"quniform": [0, 1, 2]}, "a step above 0 that is not larger than the range"),
         ({"uniform": [0, float("inf")]}, "is no range"),
         ({"choice": [1], "when": 3}, "is no condition"),
-        (
-            {"uniform": [0.99991, 0.99994]},
-            "has one distinct value, 0.99991, since numbers are drawn with 4 significant",
-        ),
-        ({"loguniform": [0.1, 0.10004]}, "has one distinct value, 0.1, .*; widen the range, or list the values"),
     ],
 )
 def test_what_is_no_distribution_is_refused_with_what_to_write(given: object, message: str) -> None:

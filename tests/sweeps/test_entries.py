@@ -11,7 +11,6 @@ from raysl.errors import RunFailed
 from raysl.leaderboard.leaderboard import MOST_POINTS
 from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder
-from raysl.sweeps.entries import make_entry
 from raysl.sweeps.record import Record
 from raysl.tune import run_trial
 from raysl.tune.note import Note
@@ -50,7 +49,7 @@ def test_logged_numbers_have_the_epochs_at_which_they_were_logged() -> None:
 
 def test_a_run_that_goes_on_has_its_newest_numbers_and_no_note(tmp_path: Path) -> None:
     record = _record(tmp_path)
-    entry = make_entry(record, 3, Folder(str(tmp_path)))
+    entry = record.entry(3, Folder(str(tmp_path)), {})
     assert (entry.status, entry.epoch, entry.index, entry.metrics["knn_k20_top1"]) == ("waiting", 2.0, 3, 60.0)
     assert set(entry.course) == {"loss", "knn_k20_top1", "seconds"}
 
@@ -58,7 +57,7 @@ def test_a_run_that_goes_on_has_its_newest_numbers_and_no_note(tmp_path: Path) -
 def test_of_a_run_that_was_stopped_nothing_is_told_that_came_later(tmp_path: Path) -> None:
     record = _record(tmp_path)
     record.note = Note("stopped", 2, 1.0, {"loss": 2.0}, reason="behind the others at epoch 1")
-    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    entry = record.entry(0, Folder(str(tmp_path)), {})
     assert (entry.status, entry.epoch, entry.reason) == ("stopped", 1.0, "behind the others at epoch 1")
     assert entry.metrics == {"loss": 2.0, "step_s": 0.5, "knn_k20_top1": 40.0}
     assert entry.course["seconds"] == [(1.0, 4.0)]
@@ -71,7 +70,7 @@ def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost
     Folder(str(tmp_path / record.trial.name)).write("costs.json", b'{"seconds": 150.0, "began": 1.0}')
     record.note = failed_note(config, "it is out of memory")
     record.failure = record.note.reason
-    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    entry = record.entry(0, Folder(str(tmp_path)), {})
     assert (entry.status, entry.epoch, entry.metrics["knn_k20_top1"]) == ("failed", 2.0, 60.0)
     assert entry.costs == {"seconds": 150.0, "step_s": 0.25}
     assert entry.started == 1.0
@@ -98,13 +97,13 @@ def test_a_start_that_fails_and_is_tried_again_keeps_its_reason(
 def test_measured_numbers_come_before_logged_ones_of_the_same_name(tmp_path: Path) -> None:
     record = _record(tmp_path)
     record.note = Note("finished", 2, 2.0, {"knn_k20_top1": 61.0, "knn/k20/top1": 70.0})
-    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    entry = record.entry(0, Folder(str(tmp_path)), {})
     assert (entry.status, entry.metrics["knn_k20_top1"], entry.metrics["knn/k20/top1"]) == ("finished", 61.0, 70.0)
 
 
 def test_long_curves_keep_their_ends(tmp_path: Path) -> None:
     lines = [{"step": step, "epoch": step / 10, "loss": 1 / step} for step in range(1, 5001)]
-    entry = make_entry(_record(tmp_path, 500, lines), 0, Folder(str(tmp_path)))
+    entry = _record(tmp_path, 500, lines).entry(0, Folder(str(tmp_path)), {})
     points = entry.course["loss"]
     assert len(points) == MOST_POINTS
     assert (points[0], points[-1]) == ((0.1, 1.0), (500.0, 1 / 5000))

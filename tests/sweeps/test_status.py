@@ -10,15 +10,14 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
 from raysl.leaderboard.logged import Logged
+from raysl.leaderboard.status import status_of, watch
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
-from raysl.sweeps import estimate
-from raysl.sweeps.estimate import mean_seconds
-from raysl.sweeps.listing import outdated, summary, trial_lines
+from raysl.sweeps import progress
 from raysl.sweeps.load import from_tree
+from raysl.sweeps.progress import mean_seconds, outdated, trial_lines
 from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.status import status_of, watch
 from raysl.tune.note import Note, measures_of
 from raysl.tune.trial import Trial
 from tests.leaderboard.boards import asha
@@ -75,16 +74,20 @@ def test_a_dry_run_lists_every_trial_and_writes_nothing(tmp_path: Path, capsys: 
     said = capsys.readouterr().out.splitlines()
     assert len([line for line in said if line.startswith("trial_")]) == 3
     assert "optim.lr=" in said[0]
-    assert said[-1].startswith("3 trials; about ")
+    assert said[-1].startswith("3 trials to run, 1 at a time; about ")
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_listing_tells_what_has_ended_and_what_is_not_known_yet() -> None:
-    entries = asha().entries
-    assert len(trial_lines(entries)) == len(entries)
-    assert summary(entries[:2], 20, None).startswith("20 trials (")
-    assert "18 depend on the results of the others" in summary(entries[:2], 20, None)
-    assert "about 30 min" in summary(entries, len(entries), 0.5)
+def test_a_listing_tells_how_each_trial_stands() -> None:
+    ended = Record(Trial({"optim.lr": 0.1}, 0), 4, {}, note=Note("finished", 4, 4.0))
+    stopped = Record(Trial({"optim.lr": 0.2}, 0), 4, {}, note=Note("stopped", 4, 2.0))
+    lines = trial_lines([ended, stopped, Record(Trial({"optim.lr": 0.3}, 0), 4, {})])
+    assert [line.split("  ", 1)[1] for line in lines] == [
+        "finished      optim.lr=0.1 seed=0",
+        "stopped at 2  optim.lr=0.2 seed=0",
+        "waiting       optim.lr=0.3 seed=0",
+    ]
+    assert trial_lines([ended] * 1002)[-1] == "... and 2 more"
 
 
 def test_changed_code_is_told_of_with_the_trials_that_it_makes_old() -> None:
@@ -152,13 +155,13 @@ def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     run, _ = _progress()
     first = _first(run)
     first.note = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 1800.0})
-    assert run.progress.line(first, 3) == f"{first.trial.name} ended: loss 1.25 (1 of 4; about 30 min left)"
+    assert run.progress.line(first) == f"{first.trial.name} ended: loss 1.25 (1 of 4)"
     first.failure = "it is out of memory"
-    assert run.progress.line(first, 3).startswith(f"{first.trial.name} failed (1 of 4")
+    assert run.progress.line(first).startswith(f"{first.trial.name} failed (1 of 4")
     run, _ = _progress()
     first = _first(run)
     first.logged = Logged([{"step": 8, "epoch": 1.0, "loss": 2.5}])
-    assert run.progress.line(first, 3) == f"{first.trial.name} is paused at epoch 1 (0 of 4)"
+    assert run.progress.line(first) == f"{first.trial.name} is paused at epoch 1 (0 of 4)"
 
 
 def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped() -> None:
@@ -168,7 +171,7 @@ def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped() ->
     first.note = Note("stopped", 4, 1.0, {"loss": 4.0}, reason="asha at epoch 1, loss 4")
     entry = run.leaderboard().entries[0]
     assert (entry.status, entry.epoch, entry.metrics["loss"]) == ("stopped", 1.0, 4.0)
-    assert run.progress.line(first, 1).startswith(f"{first.trial.name} stopped: asha at epoch 1, loss 4 (1 of 4")
+    assert run.progress.line(first).startswith(f"{first.trial.name} stopped: asha at epoch 1, loss 4 (1 of 4")
 
 
 def test_equal_draws_are_counted_once_before_they_are_drawn() -> None:
@@ -198,6 +201,6 @@ def test_a_start_does_not_fail_where_the_settings_that_trials_depart_from_cannot
     def broken(config: object) -> float:
         raise RunFailed("the loss is not finite")
 
-    monkeypatch.setattr(estimate, "seconds_of", broken)
+    monkeypatch.setattr(progress, "seconds_of", broken)
     _, told = _progress()
     assert told.endswith("how long they take is known when the first one has ended")

@@ -14,7 +14,7 @@ import torch
 from raysl.checkpoint.backbone import load_backbone
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.sweeps.status import status_of
+from raysl.leaderboard.status import status_of
 from tests.runs.runs import SMALL, kill_driver
 
 SWIFT = [option for option in SMALL if not option.startswith(("train.online", "train.epochs", "train.checkpoint"))]

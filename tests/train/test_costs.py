@@ -24,7 +24,6 @@ from raysl.pretraining import _facts
 from raysl.runs.folder import RunFolder
 from raysl.runs.run import training
 from raysl.storage.folder import Folder
-from raysl.sweeps.entries import make_entry
 from raysl.sweeps.record import Record
 from raysl.train.costs import COSTS_FILE, CostCounter, Costs, counting_costs
 from raysl.train.state import TrainState
@@ -130,7 +129,7 @@ def test_a_trial_taken_over_after_a_kill_costs_the_same_in_leaderboards_lists_an
     assert note.started == 1000.0
     assert facts[0]["times"]["total"] == pytest.approx(40.41)
     record = Record(Trial({}, 0), 4, {}, note=Note.read(folder))
-    assert make_entry(record, 0, Folder(str(tmp_path))).costs == wanted
+    assert record.entry(0, Folder(str(tmp_path)), {}).costs == wanted
     (run,) = find_runs(str(tmp_path))
     assert (value_of(run, "seconds"), value_of(run, "gpu_hours")) == (wanted["seconds"], wanted["gpu_hours"])
     assert list(list_runs(tmp_path)["seconds"]) == [wanted["seconds"]]

@@ -50,7 +50,7 @@ class Ends:
             "raysl.translation.convert.convert_config": self.convert_config,
             "raysl.sweeps.run.SweepRun.run": lambda run, signals: self.run_sweep(run),
             "raysl.sweeps.run.sweep": self.sweep,
-            "raysl.sweeps.status.status_of": self.status,
+            "raysl.leaderboard.status.status_of": self.status,
             "raysl.preview.page.write_views": self.views,
             "raysl.train.prepare.prepare": self.prepare,
             "raysl.cli.plan._setup_of": self.prepare,

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from raysl.config.places import SWEEP_FILE
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import duration
 from raysl.storage.folder import Folder
 from raysl.storage.owner import is_at_work
-from raysl.sweeps.claim import SWEEP_FILE
 
 POLL_S = 5.0
 MOST_NAMED = 8
