@@ -1,6 +1,8 @@
 """Runs as trials of a Ray Tune of one's own: what a trial reports, what its checkpoints say, and whom it forks from."""
 
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +40,8 @@ from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.tune.run_trainable import Pointer, RunTrainable, flatten_space, trainable
 from raysl.tune.trial import Trial
-from tests.runs.runs import SMALL, assert_same
+from tests.processes import wait_until
+from tests.runs.runs import SMALL, assert_same, kill_driver
 
 EPOCHS, LENGTH = 3, 8
 
@@ -325,8 +328,9 @@ def test_the_example_of_the_page_makes_a_tuner(base: type[RunTrainable], monkeyp
             return self
 
     monkeypatch.setattr(tune.Tuner, "fit", lambda self: (made.append(self), Found())[1])
-    page = (Path(__file__).parents[1] / "docs" / "tune.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    page = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (example,) = (found for found in examples if "tune.Tuner(" in found)
     exec(example, {})
     (tuner,) = made
     space = tuner._local_tuner._param_space
@@ -404,7 +408,7 @@ def test_trials_that_tunes_own_asha_stops_give_back_their_runs_and_places(tmp_pa
 
     words = ["train.epochs=40", "train.checkpoint_every=10ep", "benchmarks={knn: {rivals: []}}"]
     config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=mine"])
-    scheduler = ASHAScheduler(time_attr="epoch", max_t=41, grace_period=10, reduction_factor=2)
+    scheduler = ASHAScheduler(time_attr="epoch", max_t=40, grace_period=10, reduction_factor=2)
     try:
         results = tuned(tmp_path, trainable(config, concurrent=2), scheduler, 2)
         assert not results.errors
@@ -422,3 +426,59 @@ def test_trials_that_tunes_own_asha_stops_give_back_their_runs_and_places(tmp_pa
         run = RunFolder(found.metrics["path"])
         with run.locked():
             assert run.newest().step >= 8 * found.metrics["epoch"]
+
+
+SCRIPT = """
+import sys
+
+import raysl
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search.optuna import OptunaSearch
+
+words = [*{words}, "storage=" + sys.argv[1], "name=mine"]
+config = raysl.load_config("quickstart", words)
+trainable = raysl.tune.trainable(config, concurrent=2)
+if tune.Tuner.can_restore(sys.argv[1] + "/tune/notes"):
+    tuner = tune.Tuner.restore(sys.argv[1] + "/tune/notes", trainable, resume_errored=True)
+else:
+    tuner = tune.Tuner(
+        trainable,
+        param_space={{"optim.lr": tune.loguniform(1e-6, 1.0)}},
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            num_samples=6,
+            max_concurrent_trials=2,
+            search_alg=OptunaSearch(seed=1),
+            scheduler=ASHAScheduler(time_attr="epoch", max_t=8, grace_period=2, reduction_factor=2),
+        ),
+        run_config=tune.RunConfig(name="notes", storage_path=sys.argv[1] + "/tune", verbose=0),
+    )
+results = tuner.fit()
+assert not results.errors, results.errors
+for found in results:
+    print("trial", found.metrics["path"], found.metrics["epoch"], found.metrics.get("knn/k20/top1"))
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_script_with_tunes_scheduler_and_searcher_is_killed_and_restored(tmp_path: Path) -> None:
+    words = [*SMALL, "train.epochs=8", "train.checkpoint_every=1ep", "benchmarks={knn: {rivals: []}}"]
+    (tmp_path / "search.py").write_text(SCRIPT.format(words=words))
+    command = [sys.executable, str(tmp_path / "search.py"), str(tmp_path)]
+    script = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: script.poll() is not None or len([*(tmp_path / "mine").glob("trial_*/trial.json")]) > 1, 300)
+    assert script.poll() is None, script.communicate()[0]
+    kill_driver(script)
+    logs = {path: path.read_text().splitlines() for path in (tmp_path / "mine").glob("trial_*/metrics.jsonl")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("trial ")]
+    assert len(trials) == 6
+    assert max(float(epoch) for _, epoch, _ in trials) == 8.0
+    assert all((measured == "None") == (float(epoch) < 8) for _, epoch, measured in trials), "full runs are measured"
+    for path, before in logs.items():
+        now = [parse_metrics(line.encode() + b"\n")[0]["step"] for line in path.read_text().splitlines()]
+        assert now == sorted(set(now)), "no step is logged twice"
+        assert len(now) >= len(before) - LENGTH, "no epoch of the first start is lost"

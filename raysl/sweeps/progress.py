@@ -114,7 +114,7 @@ class Progress:
 
     def _rest(self) -> str:
         left = self.seconds_left() if self.num_trials > self.num_ended else None
-        return f"; about {duration(left)} left" if left else ""
+        return f"; about {duration(left)} left" if left and left >= 1 else ""
 
 
 def trial_lines(records: Sequence[Record]) -> list[str]:

@@ -11,9 +11,7 @@ from raysl.config.load import load_config
 from raysl.errors import Stopped
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.signals import Signals
-from raysl.runs.folder import RunFolder
 from raysl.sweeps import start
-from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.tuning import Ending, Stage
@@ -23,7 +21,8 @@ from raysl.tune.note import Note
 def _run_until(last: int) -> object:
     """Stand-in for Ray Tune: trials finish at once, and the sweep is asked to end while the last of so many runs."""
 
-    def run_stage(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -> None:
+    def run_stage(stage: Stage, ending: Ending) -> None:
+        ledger, folder = stage.plan.ledger, stage.plan.folder
         for number, record in enumerate(list(ledger.records.values())[:last]):
             ledger.begin(record.trial)
             ending.is_set = number == last - 1
@@ -35,8 +34,9 @@ def _run_until(last: int) -> object:
     return run_stage
 
 
-def _run_all(stage: Stage, folder: RunFolder, ledger: Ledger, ending: Ending) -> None:
+def _run_all(stage: Stage, ending: Ending) -> None:
     """Stand-in for Ray Tune: trials train at once to their end, but those of a large loss, which are stopped."""
+    ledger, folder = stage.plan.ledger, stage.plan.folder
     trials = [own.trial for own in ledger.records.values() if not own.is_further]
     for trial in trials if stage.further is None else stage.further:
         ledger.begin(trial)
@@ -99,8 +99,8 @@ def test_the_log_of_a_sweep_says_why_trials_stop_and_which_seeds_are_not_run(
     _sweep(tmp_path, monkeypatch, **asha).run(Signals())
     ends = [message for message in caplog.messages if " of " in message and message.startswith("trial_")]
     assert [end.partition(" ")[2] for end in ends] == [
-        "ended: loss 1 (1 of 4; about 3 min left)",
-        "stopped: asha at epoch 1, loss 2 (2 of 3; about 60 s left)",
+        "ended: loss 1 (1 of 4)",
+        "stopped: asha at epoch 1, loss 2 (2 of 3)",
         "ended: loss 1 (3 of 3)",
     ]
     assert "not run: 1 further seed of 1 choice that stopped early or failed" in caplog.messages

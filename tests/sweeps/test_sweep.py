@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,26 @@ from tests.runs.runs import SMALL, kill_driver
 
 SWIFT = [option for option in SMALL if not option.startswith(("train.online", "train.epochs", "train.checkpoint"))]
 SPACE = """
-trials: 12
-scheduler: asha
-reduction: 2
+trials: 6
+scheduler: none
+metric: knn_k20_top1
 space:
   optim.lr: {loguniform: [0.01, 2.0]}
-  method.temperature: {choice: [0.1, 0.2, 0.5]}
+  method.temperature: {uniform: [0.1, 0.5]}
 """
+EVERY_EPOCH = "train.online_knn_every=1ep"
+WAYS = {
+    "asha": ["scheduler=asha", "scheduler_args={reduction_factor: 2}"],
+    "hyperband": ["scheduler=hyperband", "scheduler_args={reduction_factor: 2}"],
+    "median": ["scheduler=median", "scheduler_args={min_samples_required: 2}"],
+    "pbt": ["scheduler=pbt", "scheduler_args={perturbation_interval: 2}"],
+    "optuna": ["search=optuna", "concurrent=1"],
+    "paths": [
+        "search=ray.tune.search.optuna.OptunaSearch",
+        "scheduler=ray.tune.schedulers.AsyncHyperBandScheduler",
+        "scheduler_args={reduction_factor: 2}",
+    ],
+}
 
 
 def _command(folder: Path, text: str, *more: str) -> list[str]:
@@ -52,37 +66,61 @@ def _entries(folder: Path) -> list[Entry]:
     return Leaderboard.load(str(folder / "s")).entries
 
 
+def _killed_once(folder: Path, command: list[str], has_come: Callable[[], bool]) -> None:
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + 600
+    while not has_come():
+        assert time.monotonic() < end
+        assert driver.poll() is None, driver.communicate()[0]
+        time.sleep(0.05)
+    kill_driver(driver)
+
+
+def _num_notes(folder: Path) -> int:
+    return len(list((folder / "s").glob("trial_*/trial.json")))
+
+
 @pytest.mark.slow
 def test_a_sweep_whose_driver_is_killed_twice_ends_with_the_table_of_an_undisturbed_one(tmp_path: Path) -> None:
     tables = []
-    for name, kills in (("calm", ()), ("killed", (3, 7))):
+    for name, kills in (("calm", ()), ("killed", (1, 4))):
         folder = tmp_path / name
         folder.mkdir()
         command = _command(folder, SPACE)
-        for num_notes in kills:
-            driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            end = time.monotonic() + 600
-            while len(list((folder / "s").glob("trial_*/trial.json"))) < num_notes:
-                assert time.monotonic() < end
-                assert driver.poll() is None, driver.communicate()[0]
-                time.sleep(0.05)
-            kill_driver(driver)
+        for num in kills:
+            _killed_once(folder, command, lambda folder=folder, num=num: _num_notes(folder) >= num)
         said = _done(command)
         assert ("the sweep goes on" in said) == bool(kills)
         tables.append(_table(folder))
     assert tables[0] == tables[1]
-    assert len(tables[0]) == 12
-    assert {status for _, status, *_ in tables[0]} == {"finished", "stopped"}
+    assert len(tables[0]) == 6
+    assert {status for _, status, *_ in tables[0]} == {"finished"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_that_a_killed_sweep_has_trained_is_lost_or_trained_again(tmp_path: Path, way: str) -> None:
+    command = _command(tmp_path, SPACE, EVERY_EPOCH, *WAYS[way])
+    _killed_once(tmp_path, command, lambda: _num_notes(tmp_path) >= 2)
+    ended = {path: path.read_bytes() for path in (tmp_path / "s").glob("trial_*/metrics.jsonl")}
+    ended = {path: lines for path, lines in ended.items() if (path.parent / "trial.json").exists()}
+    _done(command)
+    entries = _entries(tmp_path)
+    assert {run.status for run in entries} <= {"finished", "stopped"}
+    assert any(run.status == "finished" and run.epoch == 8 for run in entries)
+    for path, lines in ended.items():
+        assert path.read_bytes().startswith(lines), "what was trained stays as it was"
+    steps = [
+        [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        for path in (tmp_path / "s").glob("trial_*/metrics.jsonl")
+    ]
+    assert all(own == sorted(set(own)) for own in steps), "each step is logged once"
 
 
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on_and_one_that_is_done_runs_nothing(tmp_path: Path) -> None:
     command = _command(tmp_path, SPACE, "trials=3", "train.epochs=2")
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while not list((tmp_path / "s").glob("trial_*/trial.json")):
-        assert driver.poll() is None, driver.communicate()[0]
-        time.sleep(0.05)
-    kill_driver(driver)
+    _killed_once(tmp_path, command, lambda: _num_notes(tmp_path) > 0)
     assert "the sweep goes on" in _done(command)
     before = _table(tmp_path)
     assert len(before) == 3
@@ -155,7 +193,8 @@ def test_seeds_configs_and_benchmarks_grow_and_only_what_is_missing_runs(tmp_pat
 @pytest.mark.slow
 def test_a_population_goes_on_from_the_weights_of_its_best(tmp_path: Path) -> None:
     text = (
-        "trials: 4\nscheduler: population\ninterval: 2\nexploit: 0.5\nmetric: loss\nmode: min\n"
+        "trials: 4\nscheduler: pbt\nmetric: loss\nmode: min\n"
+        "scheduler_args: {perturbation_interval: 2, quantile_fraction: 0.5}\n"
         "space: {optim.lr: {loguniform: [0.001, 4.0]}, method.temperature: {uniform: [0.2, 0.6]}}\n"
     )
     _done(_command(tmp_path, text, "train.epochs=6", "train.keep_checkpoints=9"))
