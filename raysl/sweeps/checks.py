@@ -108,28 +108,19 @@ def _check_values(base: RunConfig, space: Space) -> None:
     seen: set[str] = set()
     problems = Problems()
     for draw in itertools.islice(space.structures(present_in(to_dict(base))), MOST_STRUCTURES):
-        fixed = [setting(key, value) for key, value in draw.items() if is_component(key)]
         with problems.catching():
             apply_overrides(base, [setting(key, value) for key, value in draw.items()])
         for key in draw:
+            needed = {without_name(name) for name in space.distributions[key].when}
+            kept = [name for name in draw if is_component(name) or without_name(name) in needed]
+            fixed = [setting(name, draw[name]) for name in kept if name != key]
             for value in space.distributions[key].examples():
-                words = [*(word for word in fixed if not word.startswith(f"{key}=")), setting(key, value)]
+                words = [*fixed, setting(key, value)]
                 if " ".join(words) not in seen:
                     seen.add(" ".join(words))
                     with problems.catching():
-                        apply_overrides(base, _with_conditions(words, draw, space, key))
+                        apply_overrides(base, words)
     problems.check()
-
-
-def _with_conditions(words: list[str], draw: Mapping[str, object], space: Space, key: str) -> list[str]:
-    """The words, and those that the settings' condition asks for."""
-    needed = {without_name(name) for name in space.distributions[key].when}
-    more = [
-        setting(other, value)
-        for other, value in draw.items()
-        if without_name(other) in needed and not any(word.startswith(f"{other}=") for word in words)
-    ]
-    return [*more, *words]
 
 
 def _check_shapes(base: RunConfig, space: Space) -> None:

@@ -34,20 +34,16 @@ class Ledger:
 
     Args:
         make: makes the record of a trial.
+
+    Attributes:
         told: called by the thread after each look, and with a record when its trial has ended.
     """
 
-    def __init__(
-        self,
-        bases: Mapping[str, RunConfig],
-        folder: RunFolder,
-        make: Callable[[Trial], Record],
-        told: Callable[[Record | None], None] = lambda record: None,
-    ) -> None:
+    def __init__(self, bases: Mapping[str, RunConfig], folder: RunFolder, make: Callable[[Trial], Record]) -> None:
         self.bases = bases
         self.folder = folder
         self.make = make
-        self.told = told
+        self.told: Callable[[Record | None], None] = lambda record: None
         self.records: dict[str, Record] = {}  # by run
         self.outbox = Outbox()
         self._logged: set[str] = set()

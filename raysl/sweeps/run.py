@@ -114,7 +114,8 @@ class SweepRun:
         self.choices = Choices(space, self.bases)
         self.ledger = Ledger(self.bases, self.folder, self._record)
         is_exact = sweep.search == "random" and (sweep.seeds == 1 or sweep.scheduler == "none")
-        self.progress = Progress(self.ledger, self._num_planned, sweep.seeds, sweep.objectives[0], is_exact)
+        num = (len(self.planned) or sweep.trials) * sweep.seeds
+        self.progress = Progress(self.ledger, num, sweep.seeds, sweep.objectives[0], is_exact)
 
     @cached_property
     def planned(self) -> dict[str, Trial]:
@@ -125,10 +126,6 @@ class SweepRun:
         trials = [self.choices.trial(config) for config in self.choices.drawn(num, self.seed)]
         self.num_draws = Counter(trial.name for trial in trials)
         return {trial.name: trial for trial in trials}
-
-    @property
-    def _num_planned(self) -> int:
-        return (len(self.planned) or self.sweep.trials) * self.sweep.seeds
 
     def further(self) -> list[Trial]:
         """Return further seeds of the choices that came to their end."""
@@ -161,11 +158,8 @@ class SweepRun:
         return cls(base, starts or {ALONE: base}, sweep)
 
     def _record(self, trial: Trial) -> Record:
-        if trial.config in self.sweep.checkpoints:
-            return Record(trial, 0, self.measures(trial))
-        return Record(
-            trial, int(trial.settings.get(EPOCHS, self.bases[trial.config].train.epochs)), self.measures(trial)
-        )
+        epochs = trial.settings.get(EPOCHS, self.bases[trial.config].train.epochs)
+        return Record(trial, 0 if trial.config in self.sweep.checkpoints else int(epochs), self.measures(trial))
 
     def measures(self, trial: Trial) -> dict[str, list[str]]:
         """Return digests of settings and code of a trial's benchmarks, by name."""

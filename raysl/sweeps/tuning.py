@@ -219,7 +219,8 @@ def run_stage(stage: Stage, ending: Ending) -> None:
     keep = _Choices(folder, is_searched)
     told, trainable = _Told(stage.plan, ending, keep), _trials_of(stage)
     _LIVE.update(told=told, ending=ending)
-    has_state = not is_further and is_population(sweep)
+    has_state, choices = not is_further and is_population(sweep), stage.plan.choices
+    space = choices.param_space(is_searched) if stage.further is None else points(stage.further, choices)
     with temporary_folder("tune") as notes:
         where = folder.uri if has_state else notes
         state = folder.uri_of(TUNE_FOLDER)
@@ -238,7 +239,7 @@ def run_stage(stage: Stage, ending: Ending) -> None:
             else:
                 tuner = Tuner(
                     trainable,
-                    param_space=_param_space(stage, is_searched),
+                    param_space=space,
                     tune_config=_tune_config(stage, keep.earlier),
                     run_config=run_config,
                 )
@@ -247,12 +248,6 @@ def run_stage(stage: Stage, ending: Ending) -> None:
             raise RunFailed(
                 f"Ray Tune ended the sweep: {short_reason(str(error))}; the same command runs the trials that are left"
             ) from error
-
-
-def _param_space(stage: Stage, is_searched: bool) -> dict[str, Any]:
-    if stage.further is not None:
-        return points(stage.further, stage.plan.choices)
-    return stage.plan.choices.param_space(is_searched)
 
 
 def _tune_config(stage: Stage, earlier: Sequence[Mapping[str, Any]]) -> tune.TuneConfig:
