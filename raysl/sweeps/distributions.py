@@ -96,8 +96,7 @@ def parse(key: str, given: Any) -> Distribution:
         shown = show(given) if isinstance(given, str | int | float | list | dict) else repr(given)
         raise ConfigError(f"space.{key}: {shown} is no distribution; {known}")
     ((kind, values),) = tree.items()
-    if isinstance(values, tuple):
-        values = list(values)
+    values = list(values) if isinstance(values, tuple) else values
     if not isinstance(values, list) or not values:
         raise ConfigError(f"space.{key}.{kind}: {show(values)} is no list of values; {known}")
     if kind not in LISTS:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from raysl.benchmarks.suite.protocols import protocols_of
 from raysl.config.arguments import instance, run_config
@@ -45,6 +45,7 @@ from raysl.tune.note import measures_of
 from raysl.tune.trial import ALONE, Trial
 
 EPOCHS = "train.epochs"
+Facts = TypeVar("Facts")
 
 
 def sweep(
@@ -147,9 +148,12 @@ class SweepRun:
         """Check the arguments of `sweep`."""
         base = load_config(config) if isinstance(config, str) else run_config(config)
         if isinstance(space, Mapping):
-            space = SweepConfig(space=dict(space))
+            settings = {**(settings or {}), "space": dict(space)}
+            space = SweepConfig()
         way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first value that load_sweep() returns"
-        sweep = from_tree({**vars(instance(space, SweepConfig, "space", way)), **(settings or {})}, "")
+        sweep = instance(space, SweepConfig, "space", way)
+        if settings:
+            sweep = from_tree({**vars(sweep), **settings}, "")
         base = replace(base, name=sweep.name or base.name, storage=sweep.storage or base.storage)
         if starts is None:
             starts = measured_starts(sweep) if sweep.checkpoints else load_starts(sweep)
@@ -169,13 +173,13 @@ class SweepRun:
         """Return the protocols of a trial's measurements, see `Entry.protocols`."""
         return self._of(trial, "protocols", ("benchmarks",), lambda config: protocols_of(config.benchmarks))
 
-    def _of(self, trial: Trial, what: str, varied: Sequence[str], make: Callable[[RunConfig], Any]) -> Any:
+    def _of(self, trial: Trial, what: str, varied: Sequence[str], make: Callable[[RunConfig], Facts]) -> Facts:
         """Return what follows from a trial's settings: once for all trials of a configuration that do not vary it."""
         is_usual = not any(key.split(".")[0] in varied for key in trial.settings)
         key = what, trial.config if is_usual else trial.name
         if key not in self._known:
             self._known[key] = make(self.bases[trial.config] if is_usual else trial.run_of(self.bases, self.folder.uri))
-        return self._known[key]
+        return cast(Facts, self._known[key])
 
     @property
     def trained(self) -> dict[str, RunConfig]:

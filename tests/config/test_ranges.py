@@ -267,9 +267,7 @@ def test_views_that_cannot_be_drawn_are_refused_when_they_are_made(name: str, se
         RECIPES[name](**setting)
 
 
-@pytest.mark.parametrize(
-    "override", ["trials=0", "trials=.nan", "reduction=1", "concurrent=-1", f"grace_epochs={HUGE}"]
-)
+@pytest.mark.parametrize("override", ["trials=0", "trials=.nan", "seeds=0", "concurrent=-1", f"retries={HUGE}"])
 def test_the_numbers_of_a_sweep_have_ranges(override: str) -> None:
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
         load_sweep("sweep/quickstart", [override])

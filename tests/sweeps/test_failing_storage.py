@@ -46,7 +46,8 @@ class Unread(Record):
 
 def _ledger(folder: Path, told: Any = lambda record: None) -> Ledger:
     Unread.unread = set()
-    made = Ledger({ALONE: BASE}, RunFolder(str(folder)), lambda trial: Unread(trial, 4, {}), told)
+    made = Ledger({ALONE: BASE}, RunFolder(str(folder)), lambda trial: Unread(trial, 4, {}))
+    made.told = told
     made.add(FIRST)
     made.add(SECOND)
     return made
