@@ -13,7 +13,8 @@ log = logging.getLogger("raysl")
 T = TypeVar("T")
 ANSWER_S = 60.0
 """Seconds for the head node to answer; it starts a process for that."""
-_HEAD = "node:__internal_head__"  # resource that Ray gives the head node
+HEAD = "node:__internal_head__"
+"""Resource that Ray gives the head node, 1.0 of it."""
 
 
 def on_head(function: Callable[..., T], *arguments: Any) -> T | None:
@@ -21,7 +22,7 @@ def on_head(function: Callable[..., T], *arguments: Any) -> T | None:
 
     The function is called here if this process is there. Else it runs as a task, which takes no CPU.
     """
-    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]), None)
+    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]), None)
     if head is None:
         return None
     if head == ray.get_runtime_context().get_node_id():

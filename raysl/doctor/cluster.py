@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raysl.cluster.at_work import runs_at_work
 from raysl.cluster.autoscaler import read_activity, read_autoscaler
 from raysl.cluster.failures import reason
-from raysl.cluster.head import keep_actors_on_head
+from raysl.cluster.head import HEAD, keep_actors_on_head
 from raysl.cluster.resources import amount
 from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import node as node_module
@@ -87,7 +87,7 @@ def _node(entry: dict[str, Any]) -> Node:
     return Node(
         id=entry["NodeID"],
         address=entry["NodeManagerAddress"],
-        is_head="node:__internal_head__" in resources,
+        is_head=HEAD in resources,
         cpus=resources.get("CPU", 0.0),
         gpus=resources.get("GPU", 0.0),
         object_store=round(resources.get("object_store_memory", 0.0) / GIB, 2),

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,9 @@ from raysl.process.waiting import waiting
 from raysl.storage.folder import without_waiting
 from raysl.sweeps.checks import check_reported
 from raysl.sweeps.record import STARTING, Record
-from raysl.sweeps.tuning import Ending, Stage, run_stage
+from raysl.sweeps.tuning import Ending, run_stage
 from raysl.sweeps.view import SweepView
 from raysl.tune.note import Note
-from raysl.tune.trial import Trial
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
@@ -62,9 +60,11 @@ class SweepStart:
         plan.ledger.told = self._report
         try:
             with signals.saving(save), self.view.screen:
-                self._run_stage(None)
+                with plan.ledger.following():
+                    run_stage(self)
                 if not self.ending.is_set and (further := plan.further()):
-                    self._run_stage(further)
+                    with plan.ledger.following():
+                        run_stage(self, further)
         except Exception:
             self._write_stopped()
             raise
@@ -77,10 +77,6 @@ class SweepStart:
             f"stopped after {counted(plan.progress.num_ended, 'trial')}; the same command runs those that are left",
             128 + (signals.received or 2),
         )
-
-    def _run_stage(self, further: Sequence[Trial] | None) -> None:
-        with self.plan.ledger.following():
-            run_stage(Stage(self.plan, self.bases, self.concurrent, further), self.ending)
 
     def _write_stopped(self) -> None:
         """Write the leaderboard of a sweep that ends before its end; log a storage that fails."""

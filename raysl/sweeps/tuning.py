@@ -5,18 +5,18 @@ import logging
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray import tune
 from ray.exceptions import RayError
-from ray.tune import ProgressReporter, Stopper, TuneError, Tuner
-from ray.tune.schedulers import FIFOScheduler
+from ray.tune import PlacementGroupFactory, ProgressReporter, Stopper, TuneError, Tuner
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
 from ray.tune.search import BasicVariantGenerator
 from typing_extensions import override
 
-from raysl.config.schema import RunConfig
+from raysl.cluster.head import HEAD
+from raysl.cluster.resources import TRIAL_CPUS
 from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
@@ -33,15 +33,18 @@ from raysl.tune.trial import Trial
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
+    from raysl.sweeps.start import SweepStart
 
 TUNE_FOLDER = "tune"
 """Tune's own state of a population, in the folder of the sweep."""
 CHOICES_FILE = "choices.json"
 """What a searcher has chosen, in the folder of the sweep."""
+OF_A_RUN = 0.002
+"""More than what Ray Train takes of the head node's own resource for a run."""
+_NEVER_PAUSE = (FIFOScheduler, AsyncHyperBandScheduler, MedianStoppingRule)
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # benchmarks are measured at the end
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
     "RAY_AIR_NEW_OUTPUT": "0",  # whose box of settings nobody can switch off
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.process.signals
 }
@@ -53,10 +56,19 @@ class SweepTrial(RunTrainable):
     Attributes:
         choices: turns Tune's choices into trials.
         checkpoints: names of what is measured and not trained.
+        pauses: whether trials may be paused, which Tune counts like those that run: each takes a share of the head
+            node's own resource then, so that no more run than `concurrent`.
     """
 
     choices: ClassVar[Choices]
     checkpoints: ClassVar[Collection[str]] = ()
+    pauses: ClassVar[bool] = False
+
+    @classmethod
+    @override
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        share = max(1.0 / cls.concurrent - OF_A_RUN, 0.0001)  # Ray counts in ten-thousandths
+        return PlacementGroupFactory([{"CPU": TRIAL_CPUS}, *([{HEAD: round(share, 4)}] if cls.pauses else [])])
 
     @classmethod
     @override
@@ -75,22 +87,6 @@ class SweepTrial(RunTrainable):
         return {**note.metrics, "epoch": 0.0, "done": True, "status": note.status}
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What one Tuner runs.
-
-    Args:
-        bases: base settings by name, with their share of the cluster.
-        concurrent: trials at a time.
-        further: trials to run, each with another seed of settings that came to their end; None: those of the space.
-    """
-
-    plan: "SweepRun"
-    bases: Mapping[str, RunConfig]
-    concurrent: int
-    further: Sequence[Trial] | None = None
-
-
 class _Told(tune.Callback):
     """Tells the ledger what Tune does."""
 
@@ -107,16 +103,21 @@ class _Told(tune.Callback):
 
     @override
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._own(trial)
+
+    def _own(self, trial: Any) -> Trial:
+        """Return the trial of one of Tune's, which has begun."""
         if trial.trial_id not in self.trials:
             own = self.trials[trial.trial_id] = self.plan.choices.trial(trial.config)
             self.keep.add(trial.config)
             self.ledger.do(partial(self.ledger.begin, own))
+        return self.trials[trial.trial_id]
 
     @override
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        before = self.trials[trial.trial_id]
+        before = self._own(trial)
         parent = result.get("parent")
         own = self.plan.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
         if own.name != before.name:  # a population has it go on from another one's weights
@@ -128,9 +129,9 @@ class _Told(tune.Callback):
 
     @override
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own, last = self.trials.get(trial.trial_id), trial.last_result or {}
-        if own is None:
-            return
+        if self.ending.is_set and trial.trial_id not in self.trials:
+            return  # it has not begun
+        own, last = self._own(trial), trial.last_result or {}
         if "status" in last or self.ending.is_set:
             self.ledger.do(partial(self.ledger.end, own))
             return
@@ -141,15 +142,14 @@ class _Told(tune.Callback):
 
     @override
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own, trace = self.trials[trial.trial_id], trace_of(trial)
+        own, trace = self._own(trial), trace_of(trial)
         why, retries = reason_of(trial, trace), self.plan.sweep.retries
         self.ledger.do(partial(self.ledger.fail_once, own, why, trace, trial.num_failures, retries))
 
     @override
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if (own := self.trials.get(trial.trial_id)) is not None:
-            trace = trace_of(trial)
-            self.ledger.do(partial(self.ledger.fail, own, reason_of(trial, trace), trace))
+        own, trace = self._own(trial), trace_of(trial)
+        self.ledger.do(partial(self.ledger.fail, own, reason_of(trial, trace), trace))
 
 
 _LIVE: dict[str, Any] = {}
@@ -209,25 +209,42 @@ class _Silent(ProgressReporter):
     def report(self, trials: list[Any], done: bool, *sys_info: str) -> None: ...
 
 
-def run_stage(stage: Stage, ending: Ending) -> None:
-    """Run trials, in a process that is connected to a cluster; those that have ended report what they had logged."""
+def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> None:
+    """Run trials, in a process that is connected to a cluster; those that have ended report what they had logged.
+
+    Args:
+        further: trials to run, each with another seed of settings that came to their end; None: those of the space.
+    """
     os.environ.update(_ENVIRONMENT)
     keep_credentials_out()
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders
-    sweep, folder, is_further = stage.plan.sweep, stage.plan.folder, stage.further is not None
-    is_searched = not is_further and sweep.search != "random"
-    keep = _Choices(folder, is_searched)
-    told, trainable = _Told(stage.plan, ending, keep), _trials_of(stage)
-    _LIVE.update(told=told, ending=ending)
-    has_state, choices = not is_further and is_population(sweep), stage.plan.choices
-    space = choices.param_space(is_searched) if stage.further is None else points(stage.further, choices)
+    plan, sweep = start.plan, start.plan.sweep
+    is_searched = further is None and sweep.search != "random"
+    keep = _Choices(plan.folder, is_searched)
+    scheduler = FIFOScheduler() if further is not None else plan.scheduler or make_scheduler(sweep, plan.epochs)
+    pauses = type(scheduler) not in _NEVER_PAUSE
+    most = 0 if pauses else start.concurrent
+    if further is None:
+        space, num = plan.choices.param_space(is_searched), sweep.trials if plan.choices.space.is_random else 1
+        searcher = plan.searcher or make_searcher(sweep, plan.seed, keep.earlier, most)
+    else:
+        space, num = points(further, plan.choices), 1
+        searcher = BasicVariantGenerator(max_concurrent=most)
+    tune_config = tune.TuneConfig(
+        num_samples=num,
+        search_alg=searcher,
+        scheduler=scheduler,
+        max_concurrent_trials=None if isinstance(searcher, BasicVariantGenerator) else most or None,
+        reuse_actors=not pauses,
+    )
+    told, trainable = _Told(plan, start.ending, keep), _trials_of(start, pauses)
+    _LIVE.update(told=told, ending=start.ending)
+    has_state, state = further is None and is_population(sweep), plan.folder.uri_of(TUNE_FOLDER)
     with temporary_folder("tune") as notes:
-        where = folder.uri if has_state else notes
-        state = folder.uri_of(TUNE_FOLDER)
         run_config = tune.RunConfig(
             name=TUNE_FOLDER,
-            storage_path=where,
-            stop=ending,
+            storage_path=plan.folder.uri if has_state else notes,
+            stop=start.ending,
             failure_config=tune.FailureConfig(max_failures=sweep.retries),
             callbacks=[told],
             progress_reporter=_Silent(),
@@ -237,12 +254,7 @@ def run_stage(stage: Stage, ending: Ending) -> None:
             if has_state and Tuner.can_restore(state):
                 tuner = Tuner.restore(state, trainable, resume_errored=True)
             else:
-                tuner = Tuner(
-                    trainable,
-                    param_space=space,
-                    tune_config=_tune_config(stage, keep.earlier),
-                    run_config=run_config,
-                )
+                tuner = Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config)
             tuner.fit()
         except (TuneError, RayError) as error:
             raise RunFailed(
@@ -250,33 +262,15 @@ def run_stage(stage: Stage, ending: Ending) -> None:
             ) from error
 
 
-def _tune_config(stage: Stage, earlier: Sequence[Mapping[str, Any]]) -> tune.TuneConfig:
-    plan, sweep = stage.plan, stage.plan.sweep
-    if stage.further is not None:
-        own = BasicVariantGenerator(max_concurrent=stage.concurrent)
-        return tune.TuneConfig(search_alg=own, scheduler=FIFOScheduler(), reuse_actors=True)
-    scheduler = plan.scheduler or make_scheduler(sweep, plan.epochs)
-    # Tune counts paused trials too; those that go on are as many as the cluster has room for
-    pauses = sweep.scheduler in ("hyperband", "bohb") or is_population(sweep)
-    most = 0 if pauses else stage.concurrent
-    return tune.TuneConfig(
-        num_samples=sweep.trials if plan.choices.space.is_random else 1,
-        search_alg=plan.searcher or make_searcher(sweep, plan.seed, earlier, most),
-        scheduler=scheduler,
-        max_concurrent_trials=most or None if sweep.search != "random" else None,
-        reuse_actors=not pauses,
-    )
-
-
-def _trials_of(stage: Stage) -> Any:
-    sweep = stage.plan.sweep
-    keeps = {name: base if not is_population(sweep) else keeping(base) for name, base in stage.bases.items()}
+def _trials_of(start: "SweepStart", pauses: bool) -> Any:
+    keep = keeping if is_population(start.plan.sweep) else (lambda base: base)
     own = {
-        "bases": keeps,
-        "folder": stage.plan.folder.uri,
-        "concurrent": stage.concurrent,
-        "choices": stage.plan.choices,
-        "checkpoints": tuple(sweep.checkpoints),
+        "bases": {name: keep(base) for name, base in start.bases.items()},
+        "folder": start.plan.folder.uri,
+        "concurrent": start.concurrent,
+        "choices": start.plan.choices,
+        "checkpoints": tuple(start.plan.sweep.checkpoints),
+        "pauses": pauses,
         "since": time.time(),
     }
     return type("raysl", (SweepTrial,), own)

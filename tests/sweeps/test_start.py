@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,18 @@ from raysl.process.signals import Signals
 from raysl.sweeps import start
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.tuning import Ending, Stage
 from raysl.tune.note import Note
+from raysl.tune.trial import Trial
 
 
 def _run_until(last: int) -> object:
     """Stand-in for Ray Tune: trials finish at once, and the sweep is asked to end while the last of so many runs."""
 
-    def run_stage(stage: Stage, ending: Ending) -> None:
-        ledger, folder = stage.plan.ledger, stage.plan.folder
+    def run_stage(begun: start.SweepStart, further: Sequence[Trial] | None = None) -> None:
+        ledger, folder = begun.plan.ledger, begun.plan.folder
         for number, record in enumerate(list(ledger.records.values())[:last]):
             ledger.begin(record.trial)
-            ending.is_set = number == last - 1
+            begun.ending.is_set = number == last - 1
             own = folder.child(record.trial.name)
             own.make()
             Note("finished", 4, 4.0, {"loss": 1.0 + number}).write(own)
@@ -34,11 +35,11 @@ def _run_until(last: int) -> object:
     return run_stage
 
 
-def _run_all(stage: Stage, ending: Ending) -> None:
+def _run_all(begun: start.SweepStart, further: Sequence[Trial] | None = None) -> None:
     """Stand-in for Ray Tune: trials train at once to their end, but those of a large loss, which are stopped."""
-    ledger, folder = stage.plan.ledger, stage.plan.folder
+    ledger, folder = begun.plan.ledger, begun.plan.folder
     trials = [own.trial for own in ledger.records.values() if not own.is_further]
-    for trial in trials if stage.further is None else stage.further:
+    for trial in trials if further is None else further:
         ledger.begin(trial)
         own = folder.child(trial.name)
         own.make()
