@@ -5,11 +5,10 @@ import importlib.util
 import os
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from raysl.process.environment import driver_version, free_memory, free_space
+from raysl.process.environment import driver_version, free_memory, free_space, version_of
 
 PACKAGES = ("ray", "torch", "raysl")
 """Packages that have to be alike on all nodes."""
@@ -27,7 +26,7 @@ def node_facts() -> dict[str, Any]:
     package = _package_folder("raysl")
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "code": None if package is None else _digest(package),
         "driver": driver_version(),
         "devices": len(_entries(Path("/proc/driver/nvidia/gpus"))),
@@ -49,18 +48,6 @@ class NodeActor:
     def now(self) -> float:
         """Return the seconds since 1970 by the node's clock."""
         return time.time()
-
-
-def _version(name: str) -> str | None:
-    """Return the version of what would be imported, which for raysl need not be an installed one."""
-    if name == "raysl" and _package_folder(name) is not None:
-        import raysl
-
-        return raysl.__version__
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _lacking() -> list[str]:

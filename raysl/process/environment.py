@@ -64,7 +64,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "executable": sys.executable,
         "system": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "torch": _torch(),
         "devices": _devices(),
         "driver": driver_version(),
@@ -119,14 +119,15 @@ def environment_text(facts: dict[str, Any]) -> str:
     return "\n".join(f"{name:<{width}}  {'-' if value is None else value}" for name, value in rows)
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None if it is not there. raysl may be run from its source, not installed."""
+    if package == "raysl":
+        import raysl
+
+        return raysl.__version__
     try:
         return version(package)
     except PackageNotFoundError:
-        if package == "raysl":  # run from its source
-            import raysl
-
-            return raysl.__version__
         return None
 
 

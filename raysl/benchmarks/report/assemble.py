@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from raysl.data.source import DataConfig, Split
 from raysl.data.sources.sample import sample_rows
 from raysl.errors import log
 from raysl.hashing import permutation
+from raysl.process.environment import version_of
 from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
@@ -124,7 +124,7 @@ def _backbone_title(loaded: Checkpoint) -> str:
 
 def _environment() -> dict[str, str]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    versions = {name: version(name) for name in ("raysl", "torch", "torchvision", "ray", "numpy")}
+    versions = {name: version_of(name) or "-" for name in ("raysl", "torch", "torchvision", "ray", "numpy")}
     return {"python": platform.python_version(), **versions, "system": platform.platform(), "device": device}
 
 

@@ -3,10 +3,10 @@
 import hashlib
 import inspect
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import raysl
+from raysl.process.environment import version_of
 
 LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "faiss-gpu", "faiss-cpu")
 """Libraries whose versions count: they decode images and compute features and scores."""
@@ -33,19 +33,12 @@ def code_of(*kinds: type[object]) -> str:
 @cache
 def _package() -> str:
     """Return the digest of raysl's sources and of the versions of libraries."""
-    digest = hashlib.sha256(" ".join(map(_version, LIBRARIES)).encode())
+    digest = hashlib.sha256(" ".join(version_of(name) or "-" for name in LIBRARIES).encode())
     folder = Path(raysl.__file__).parent
     for file in sorted(folder.rglob("*.py")):
         digest.update(f"\0{file.relative_to(folder).as_posix()}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "-"
 
 
 def _source(kind: type[object]) -> str:
