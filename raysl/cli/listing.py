@@ -18,18 +18,34 @@ Row = tuple[str, str, str]
 def show_config(arguments: Arguments = None) -> None:
     """Print the resolved settings of a run or a sweep, each with its meaning. The output is a configuration file."""
     from raysl.config.docs import annotate
+    from raysl.config.dump import show
 
     name, _, _ = sort_arguments(arguments or [])
     if name is None or not is_sweep(name):
         typer.echo(annotate(load_run(arguments, low_resource=False, command="config")), nl=False)
         return
     from raysl.sweeps.load import load_sweep
+    from raysl.sweeps.schedulers import scheduler_of, searcher_of
+    from raysl.sweeps.space import Space
 
     sweep, rest = load_sweep(*split_sweep(arguments or []))
+    base = load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False)
     typer.echo(annotate(sweep), nl=False)
     if rest:
-        load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False)
         typer.echo(f"# beside them, of its runs: {' '.join(rest)}")
+    space = Space.of(sweep.space)
+    configs = {"config": {"grid": sweep.configs}} if sweep.configs else {}
+    varied = {key: {own.kind: own.values} for key, own in space.distributions.items()}
+    arguments_of_tune = {
+        "param_space": show(configs | varied),
+        "num_samples": sweep.trials if space.is_random else 1,
+        "search_alg": searcher_of(sweep, base.seed if sweep.seed is None else sweep.seed),
+        "scheduler": scheduler_of(sweep, base.train.epochs),
+        "max_failures": sweep.retries,
+    }
+    typer.echo("# Ray Tune gets")
+    for key, value in arguments_of_tune.items():
+        typer.echo(f"#   {key}: {value}")
 
 
 def list_names(

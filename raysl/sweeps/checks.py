@@ -17,7 +17,7 @@ from raysl.leaderboard.entry import Objective
 from raysl.process.screen import only_errors, warnings_named
 from raysl.report.contents import is_beside
 from raysl.sweeps.distributions import LISTS
-from raysl.sweeps.schedulers import make_scheduler, make_searcher
+from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import COSTS, SweepConfig, is_population
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.train.prepare import prepare
@@ -59,8 +59,8 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
 
 def check_tune(sweep: SweepConfig, epochs: int) -> None:
     """Refuse arguments that Ray Tune's scheduler or searcher refuses; say plainly what a sweep will not do."""
-    make_scheduler(sweep, epochs)
-    make_searcher(sweep, 0, ())
+    scheduler_of(sweep, epochs).make()
+    searcher_of(sweep, 0, ()).make()
     first = sweep.scheduler_args.get("grace_period", sweep.scheduler_args.get("perturbation_interval", 1))
     if sweep.scheduler != "none" and first >= epochs:
         log.warning(

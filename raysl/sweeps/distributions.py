@@ -88,8 +88,7 @@ def parse(key: str, given: Any) -> Distribution:
             Tune's, `tune.loguniform(0.01, 1)`.
     """
     known = f"write one of {{{'}, {'.join(f'{name}: [..]' for name in DISTRIBUTIONS)}}}"
-    if not isinstance(given, Mapping):
-        given = _of_tune(given)
+    given = of_tune(given)
     tree = dict(given) if isinstance(given, Mapping) else {}
     when = tree.pop("when", {})
     if len(tree) != 1 or next(iter(tree)) not in DISTRIBUTIONS:
@@ -128,8 +127,10 @@ def _conditions(key: str, when: Any) -> dict[str, list[Any]]:
     return {name: list(value) if isinstance(value, list | tuple) else [value] for name, value in when.items()}
 
 
-def _of_tune(domain: Any) -> Any:
-    """A distribution of Ray Tune's in our words; anything else as it is."""
+def of_tune(domain: Any) -> Any:
+    """A distribution of Ray Tune's in our words, also of each value of a mapping; anything else as it is."""
+    if isinstance(domain, Mapping):
+        return {key: of_tune(value) for key, value in domain.items()}
     name, base = type(domain).__name__, type(getattr(domain, "sampler", None)).__name__
     step = None
     if base == "Quantized":

@@ -111,8 +111,8 @@ class Ledger:
     def fail(self, trial: Trial, reason: str, trace: str) -> None:
         """Record that a trial has failed for good."""
         self._known(trial).failure = reason
-        self._keep_trace(trial, trace)
         self._close(trial, partial(failed_note, reason=reason), Note("failed", 0, reason=reason), math.inf)
+        self._keep_trace(trial, trace)
 
     def stop(self, trial: Trial, epoch: float, reason: str) -> None:
         """Record that the scheduler has stopped a trial."""

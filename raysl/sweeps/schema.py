@@ -54,9 +54,9 @@ class SweepConfig:
     """Arguments of the searcher, by Ray Tune's names."""
     scheduler: str = "asha"
     """What ends trials early: `none`, a scheduler of Ray Tune's by its name, or any by its import path
-    (ray.tune.schedulers.PB2). asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same epoch;
-    hyperband (arXiv 1603.06560) does so with several first epochs, bohb with its searcher (arXiv 1807.01774); median
-    (Golovin et al. 2017) stops those below the median of the others' averages; pbt (Jaderberg et al. 2017, arXiv
+    (ray.tune.schedulers.pb2.PB2). asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same
+    epoch; hyperband (arXiv 1603.06560) does so with several first epochs, bohb with its searcher (arXiv 1807.01774);
+    median (Golovin et al. 2017) stops those below the median of the others' averages; pbt (Jaderberg et al. 2017, arXiv
     1711.09846) and pb2 (arXiv 2002.02518) have the worst go on from the best ones' weights with changed settings."""
     scheduler_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of the scheduler, by Ray Tune's names (grace_period, reduction_factor, perturbation_interval), in

@@ -22,7 +22,7 @@ from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 from raysl.sweeps.param_space import Choices, points
-from raysl.sweeps.schedulers import make_scheduler, make_searcher
+from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import is_population
 from raysl.tune.credentials import keep_credentials_out
 from raysl.tune.failures import reason_of, short_reason, trace_of
@@ -221,12 +221,12 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
     plan, sweep = start.plan, start.plan.sweep
     is_searched = further is None and sweep.search != "random"
     keep = _Choices(plan.folder, is_searched)
-    scheduler = FIFOScheduler() if further is not None else plan.scheduler or make_scheduler(sweep, plan.epochs)
+    scheduler = FIFOScheduler() if further is not None else plan.scheduler or scheduler_of(sweep, plan.epochs).make()
     pauses = type(scheduler) not in _NEVER_PAUSE
     most = 0 if pauses else start.concurrent
     if further is None:
         space, num = plan.choices.param_space(is_searched), sweep.trials if plan.choices.space.is_random else 1
-        searcher = plan.searcher or make_searcher(sweep, plan.seed, keep.earlier, most)
+        searcher = plan.searcher or searcher_of(sweep, plan.seed, keep.earlier, most).make()
     else:
         space, num = points(further, plan.choices), 1
         searcher = BasicVariantGenerator(max_concurrent=most)

@@ -11,7 +11,7 @@ from raysl.config.load import load_config
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.param_space import POINT, Choices, domain, encode, points
-from raysl.sweeps.schedulers import make_searcher
+from raysl.sweeps.schedulers import searcher_of
 from raysl.sweeps.space import Space
 from raysl.tune.trial import ALONE, Trial
 
@@ -58,7 +58,7 @@ def test_the_trials_of_a_dry_run_are_those_that_tune_chooses() -> None:
     assert [config["method.temperature"] for config in told] == [0.1, 0.5] * 3
     assert len({config["optim.lr"] for config in told}) == 3, "random values are the same beside each grid value"
     assert told[:4] == list(choices.drawn(2, seed=7)), "more trials change none of the first ones"
-    generator = make_searcher(sweep, 7, ())
+    generator = searcher_of(sweep, 7, ()).make()
     assert isinstance(generator, BasicVariantGenerator)
     experiment = {"s": {"run": "s", "config": choices.param_space(is_searched=False), "num_samples": 3}}
     tune.register_trainable("s", lambda config: None)

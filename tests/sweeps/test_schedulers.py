@@ -15,7 +15,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from raysl.errors import ConfigError
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.schedulers import make_scheduler, make_searcher
+from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import SweepConfig
 
 SPACE = {"optim.lr": {"loguniform": [0.01, 1.0]}, "method.temperature": {"uniform": [0.1, 0.5]}}
@@ -37,7 +37,7 @@ def _sweep(**settings: Any) -> SweepConfig:
     ],
 )
 def test_a_scheduler_is_tunes_and_counts_in_epochs(name: str, kind: type) -> None:
-    made = make_scheduler(_sweep(scheduler=name), 30)
+    made = scheduler_of(_sweep(scheduler=name), 30).make()
     assert type(made) is kind
     if name != "none":
         assert made._time_attr == "epoch"
@@ -45,9 +45,9 @@ def test_a_scheduler_is_tunes_and_counts_in_epochs(name: str, kind: type) -> Non
 
 
 def test_arguments_have_tunes_names() -> None:
-    made = make_scheduler(_sweep(scheduler="asha", scheduler_args={"grace_period": 4, "reduction_factor": 2}), 16)
+    made = scheduler_of(_sweep(scheduler="asha", scheduler_args={"grace_period": 4, "reduction_factor": 2}), 16).make()
     assert [milestone for milestone, _ in made._brackets[0]._rungs] == [16, 8, 4]
-    made = make_scheduler(_sweep(scheduler="pbt", scheduler_args={"perturbation_interval": 2}), 16)
+    made = scheduler_of(_sweep(scheduler="pbt", scheduler_args={"perturbation_interval": 2}), 16).make()
     assert made._perturbation_interval == 2
     assert set(made._hyperparam_mutations) == set(SPACE)
 
@@ -69,8 +69,8 @@ def test_arguments_have_tunes_names() -> None:
 def test_what_tune_would_refuse_is_told_before_anything_starts(settings: dict[str, Any], told: str) -> None:
     def make() -> None:
         sweep = _sweep(**{"scheduler": "asha", **settings})
-        make_scheduler(sweep, 30)
-        make_searcher(sweep, 0, ())
+        scheduler_of(sweep, 30).make()
+        searcher_of(sweep, 0, ()).make()
 
     with pytest.raises(ConfigError) as raised:
         make()
@@ -78,7 +78,7 @@ def test_what_tune_would_refuse_is_told_before_anything_starts(settings: dict[st
 
 
 def test_a_searcher_sees_its_earlier_choices_again() -> None:
-    made = make_searcher(_sweep(search="optuna"), 3, [{"optim.lr": 0.1, "method.temperature": 0.2}])
+    made = searcher_of(_sweep(search="optuna"), 3, [{"optim.lr": 0.1, "method.temperature": 0.2}]).make()
     assert isinstance(made, OptunaSearch)
     assert made._points_to_evaluate == [{"optim.lr": 0.1, "method.temperature": 0.2}]
     assert (made.metric, made.mode) == ("loss", "min")
