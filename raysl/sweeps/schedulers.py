@@ -22,12 +22,7 @@ from raysl.sweeps.space import Space
 
 @dataclass(frozen=True)
 class Made:
-    """A class of Ray Tune's and its arguments.
-
-    Args:
-        key: setting that names it, for messages.
-        path: its import path.
-    """
+    """A class of Ray Tune's, by its import path, and its arguments; `key` is the setting that names it."""
 
     key: str
     path: str
