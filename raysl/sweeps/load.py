@@ -20,14 +20,7 @@ from raysl.process.screen import warnings_named
 from raysl.redact import each_text, redact_tree, redact_uri
 from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
-from raysl.sweeps.schema import (
-    SCHEDULERS,
-    SEARCHERS,
-    SweepConfig,
-    check_name,
-    is_measured,
-    is_population,
-)
+from raysl.sweeps.schema import SCHEDULERS, SEARCHERS, SweepConfig, check_name, is_measured, is_population
 from raysl.sweeps.space import Space, is_component
 from raysl.trained import is_trained
 from raysl.user_files import relative_name

@@ -128,9 +128,16 @@ class _Told(tune.Callback):
             self.ledger.do(partial(self.ledger.begin, own))
 
     @override
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        for trial in trials:
+            own = self.trials.get(trial.trial_id)
+            if own is not None and (record := self.ledger.records.get(own.name)) is not None:
+                record.is_running = trial.status == trial.RUNNING  # and is not paused
+
+    @override
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if self.ending.is_set and trial.trial_id not in self.trials:
-            return  # it has not begun
+        if trial.trial_id not in self.trials:
+            return  # the sweep ends before it has begun
         own, last = self._own(trial), trial.last_result or {}
         if "status" in last or self.ending.is_set:
             self.ledger.do(partial(self.ledger.end, own))
