@@ -198,7 +198,8 @@ def test_a_sweep_is_printed_with_the_meaning_of_each_setting_and_loads_back(run:
     assert (code, err) == (0, "")
     assert re.search(r"^trials: 9 +# Choices to draw of what varies", out, re.MULTILINE)
     assert re.search(r"^storage: null +# Folder or URI", out, re.MULTILINE)
-    assert out.endswith("# beside them, of its runs: train.epochs=3\n")
+    assert "\n# beside them, of its runs: train.epochs=3\n# Ray Tune gets\n" in out
+    assert re.search(r"^#   scheduler: ray.tune.schedulers.ASHAScheduler\(.*max_t=3, ", out, re.MULTILINE)
     (here / "printed.yaml").write_text(out)
     assert load_sweep("printed.yaml") == (load_sweep("sweep/quickstart", ["trials=9", "name=mine"])[0], [])
 

@@ -20,13 +20,13 @@ from raysl.config.arguments import instance, run_config
 from raysl.config.dump import write
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import RunFailed, log
+from raysl.errors import ConfigError, RunFailed, log
 from raysl.leaderboard.board import Board
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import counted, logging_shown
 from raysl.process.signals import handling_signals
-from raysl.redact import redact_tree
+from raysl.redact import bare_uri, redact_tree
 from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
@@ -38,7 +38,7 @@ from raysl.sweeps.load import from_tree, load_starts, measured_starts
 from raysl.sweeps.param_space import Choices
 from raysl.sweeps.progress import Progress, outdated
 from raysl.sweeps.record import Record
-from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.schema import SweepConfig, is_population
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
 from raysl.tune.note import measures_of
@@ -98,6 +98,11 @@ class SweepRun:
         self.base = replace(base, storage=absolute(base.storage))
         self.sweep = sweep
         self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
+        if is_population(sweep) and bare_uri(self.base.storage) != self.base.storage:
+            raise ConfigError(
+                "storage: Ray Tune keeps this address among the state of a population; give its credentials by the "
+                "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed
         self.scheduler: Any = None

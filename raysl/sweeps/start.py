@@ -23,8 +23,7 @@ from raysl.tune.note import Note
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
 
-QUICK_START_S = 15.0
-"""Seconds after which a trial that starts may be waiting for nodes."""
+QUICK_START_S = 15.0  # after which a trial that starts may be waiting for nodes
 
 
 class SweepStart:

@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
     from raysl.sweeps.start import SweepStart
 
-TUNE_FOLDER = "tune"
-"""Tune's own state of a population, in the folder of the sweep."""
-CHOICES_FILE = "choices.json"
-"""What a searcher has chosen, in the folder of the sweep."""
-OF_A_RUN = 0.002
-"""More than what Ray Train takes of the head node's own resource for a run."""
+TUNE_FOLDER = "tune"  # in the folder of the sweep: Tune's own state of a population
+CHOICES_FILE = "choices.json"  # in the folder of the sweep: what a searcher has chosen
 _NEVER_PAUSE = (FIFOScheduler, AsyncHyperBandScheduler, MedianStoppingRule)
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
@@ -67,7 +63,7 @@ class SweepTrial(RunTrainable):
     @classmethod
     @override
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        share = max(1.0 / cls.concurrent - OF_A_RUN, 0.0001)  # Ray counts in ten-thousandths
+        share = max(1.0 / cls.concurrent - 0.002, 0.0001)  # Ray Train takes 0.001 of it for a run
         return PlacementGroupFactory([{"CPU": TRIAL_CPUS}, *([{HEAD: round(share, 4)}] if cls.pauses else [])])
 
     @classmethod
@@ -246,11 +242,13 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
     )
     told, trainable = _Told(plan, start.ending, keep), _trials_of(start, pauses)
     _LIVE.update(told=told, ending=start.ending)
-    has_state, state = further is None and is_population(sweep), plan.folder.uri_of(TUNE_FOLDER)
+    has_state, system = further is None and is_population(sweep), plan.folder.system
+    state = f"{plan.folder.path}/{TUNE_FOLDER}"
     with temporary_folder("tune") as notes:
         run_config = tune.RunConfig(
             name=TUNE_FOLDER,
-            storage_path=plan.folder.uri if has_state else notes,
+            storage_path=plan.folder.path if has_state else notes,
+            storage_filesystem=system if has_state else None,
             stop=start.ending,
             failure_config=tune.FailureConfig(max_failures=sweep.retries),
             callbacks=[told],
@@ -258,8 +256,8 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
             verbose=0,
         )
         try:
-            if has_state and Tuner.can_restore(state):
-                tuner = Tuner.restore(state, trainable, resume_errored=True)
+            if has_state and Tuner.can_restore(state, system):
+                tuner = Tuner.restore(state, trainable, resume_errored=True, storage_filesystem=plan.folder.system)
             else:
                 tuner = Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config)
             tuner.fit()

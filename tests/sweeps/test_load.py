@@ -195,6 +195,13 @@ def test_what_could_not_be_tried_is_refused_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_population_is_not_stored_at_an_address_with_credentials(tmp_path: Path) -> None:
+    tree = {"space": LR, "scheduler": "pbt", "storage": "s3://KEY:SECRET@bucket/runs"}
+    with pytest.raises(ConfigError, match="give its credentials by the environment") as raised:
+        SweepRun.of(_base(tmp_path), from_tree(tree, ""))
+    assert "SECRET@" not in str(raised.value)
+
+
 def test_a_setting_of_one_method_alone_stands_beside_the_others_with_a_condition(tmp_path: Path) -> None:
     space = {
         "method": {"choice": ["simclr", "simsiam"]},

@@ -13,10 +13,12 @@ from ray.tune.schedulers import (
 from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search.optuna import OptunaSearch
 
+from raysl.cluster.head import HEAD
 from raysl.errors import ConfigError
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.tuning import SweepTrial
 
 SPACE = {"optim.lr": {"loguniform": [0.01, 1.0]}, "method.temperature": {"uniform": [0.1, 0.5]}}
 
@@ -82,3 +84,26 @@ def test_a_searcher_sees_its_earlier_choices_again() -> None:
     assert isinstance(made, OptunaSearch)
     assert made._points_to_evaluate == [{"optim.lr": 0.1, "method.temperature": 0.2}]
     assert (made.metric, made.mode) == ("loss", "min")
+
+
+def test_what_reaches_tune_is_shown_with_its_arguments() -> None:
+    assert str(scheduler_of(_sweep(scheduler="asha", scheduler_args={"grace_period": 4}), 16)) == (
+        "ray.tune.schedulers.ASHAScheduler(time_attr='epoch', metric='loss', mode='min', max_t=16, grace_period=4)"
+    )
+    shown = str(scheduler_of(_sweep(scheduler="pbt"), 16))
+    assert (
+        "hyperparam_mutations={optim.lr: {loguniform: [0.01, 1.0]}, method.temperature: {uniform: [0.1, 0.5]}}" in shown
+    )
+    assert str(searcher_of(_sweep(), 3)) == "ray.tune.search.BasicVariantGenerator(constant_grid_search=true)"
+
+
+def test_no_more_trials_than_at_a_time_have_a_place_where_some_are_paused() -> None:
+    def request(concurrent: int, pauses: bool) -> dict[str, float]:
+        kind = type("Own", (SweepTrial,), {"concurrent": concurrent, "pauses": pauses})
+        return kind.default_resource_request({}).required_resources
+
+    for concurrent in (1, 2, 3, 8, 16):
+        share = request(concurrent, pauses=True)[HEAD]
+        of_its_run = 0.001  # Ray Train's cleaner of placement groups
+        assert concurrent * (share + of_its_run) <= 1.0 < (concurrent + 1) * share + concurrent * of_its_run
+    assert HEAD not in request(2, pauses=False)
