@@ -24,10 +24,8 @@ from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.tune.trial import setting
 
-MOST_COMBINATIONS = 10_000
-"""Combinations of values that are looked at to see whether a condition can hold."""
-MOST_STRUCTURES = 64
-"""Combinations of components that are looked at before a sweep starts."""
+MOST_COMBINATIONS = 10_000  # combinations of values that are looked at to see whether a condition can hold
+MOST_STRUCTURES = 64  # combinations of components that are looked at before a sweep starts
 
 
 class MetricMissing(ConfigError):
@@ -84,8 +82,8 @@ def check_tune(sweep: SweepConfig, epochs: int) -> None:
 def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
     """Refuse settings whose condition names no setting, or never holds in the space and the configurations."""
     presents = {name: present_in(to_dict(base)) for name, base in bases.items()}
-    for key, own in space.distributions.items():
-        for name in own.when:
+    for key, distribution in space.distributions.items():
+        for name in distribution.when:
             if not space.draws(name) and all(present(name) is ABSENT for present in presents.values()):
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
     draws = (draw for present in presents.values() for draw in space.structures(present))
@@ -115,11 +113,11 @@ def _check_values(base: RunConfig, space: Space) -> None:
             kept = [name for name in draw if is_component(name) or without_name(name) in needed]
             fixed = [setting(name, draw[name]) for name in kept if name != key]
             for value in space.distributions[key].examples():
-                words = [*fixed, setting(key, value)]
-                if " ".join(words) not in seen:
-                    seen.add(" ".join(words))
+                overrides = [*fixed, setting(key, value)]
+                if " ".join(overrides) not in seen:
+                    seen.add(" ".join(overrides))
                     with problems.catching():
-                        apply_overrides(base, words)
+                        apply_overrides(base, overrides)
     problems.check()
 
 

@@ -80,19 +80,19 @@ def _multiple(times: int, step: float) -> float:
     return times * step if isinstance(step, int) else float(f"{times * step:.12g}")
 
 
-def parse(key: str, given: Any) -> Distribution:
+def parse(key: str, written: Any) -> Distribution:
     """The distribution of a setting, as it is written.
 
     Args:
-        given: `{loguniform: [0.01, 1]}`, `{choice: [1, 2], when: {method.name: moco}}`; from Python also one of Ray
-            Tune's, `tune.loguniform(0.01, 1)`.
+        written: mapping of its kind, `{loguniform: [0.01, 1]}`, `{choice: [1, 2], when: {method.name: moco}}`, or from
+            Python one of Ray Tune's, `tune.loguniform(0.01, 1)`.
     """
     known = f"write one of {{{'}, {'.join(f'{name}: [..]' for name in DISTRIBUTIONS)}}}"
-    given = of_tune(given)
-    tree = dict(given) if isinstance(given, Mapping) else {}
+    written = of_tune(written)
+    tree = dict(written) if isinstance(written, Mapping) else {}
     when = tree.pop("when", {})
     if len(tree) != 1 or next(iter(tree)) not in DISTRIBUTIONS:
-        shown = show(given) if isinstance(given, str | int | float | list | dict) else repr(given)
+        shown = show(written) if isinstance(written, str | int | float | list | dict) else repr(written)
         raise ConfigError(f"space.{key}: {shown} is no distribution; {known}")
     ((kind, values),) = tree.items()
     values = list(values) if isinstance(values, tuple) else values
@@ -100,7 +100,7 @@ def parse(key: str, given: Any) -> Distribution:
         raise ConfigError(f"space.{key}.{kind}: {show(values)} is no list of values; {known}")
     if kind not in LISTS:
         _check_range(key, kind, values)
-    elif repeated := [value for place, value in enumerate(values) if kind == "grid" and value in values[:place]]:
+    elif repeated := [value for position, value in enumerate(values) if kind == "grid" and value in values[:position]]:
         raise ConfigError(f"space.{key}.grid: {show(repeated[0])} stands there twice; give each value once")
     return Distribution(kind, values, _conditions(key, when))
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
@@ -43,7 +44,7 @@ def check_images(folder: Folder, bases: Mapping[str, RunConfig], name: str, reco
             num_rewritten += now.is_rewritten_since(before)
     refused, accepted = changed["refuse"], changed["accept"]
     if refused:
-        listed = "\n  ".join(_lines(refused))
+        listed = "\n  ".join(dict.fromkeys(chain(*refused)))
         raise ConfigError(
             f"{counted(len(refused), 'trial')} of the sweep {name!r} ended on other training images than there are "
             f"now:\n  {listed}\nbring back the old ones, give this sweep another name=, or set data.changed=accept "
@@ -51,7 +52,11 @@ def check_images(folder: Folder, bases: Mapping[str, RunConfig], name: str, reco
         )
     if accepted:
         message = f"{counted(len(accepted), 'trial')} ended on other training images than there are now"
-        log.warning("%s (%s); their numbers stay, as data.changed=accept says", message, "; ".join(_lines(accepted)))
+        log.warning(
+            "%s (%s); their numbers stay, as data.changed=accept says",
+            message,
+            "; ".join(dict.fromkeys(chain(*accepted))),
+        )
     if num_rewritten:
         log.warning(
             "files of the training images were written again, as by a copy, since %s ended on them; names, sizes and "
@@ -68,7 +73,3 @@ def _images_now(data: DataConfig) -> DatasetNote | None:
         raise  # it may work again
     except ConfigError:
         return None  # a run that needs them says so
-
-
-def _lines(changes: Iterable[list[str]]) -> list[str]:
-    return list(dict.fromkeys(line for lines in changes for line in lines))

@@ -68,7 +68,7 @@ def load_starts(
         overrides: settings for all of them, after those of the sweep.
         load: function from a name and overrides, in one list, to settings; default: `load_config`.
     """
-    load = load or (lambda words: load_config(words[0], words[1:]))
+    load = load or (lambda arguments: load_config(arguments[0], arguments[1:]))
     starts, problems = {}, Problems()
     for name in sweep.configs:
         with problems.catching(name), warnings_named(name):
@@ -220,9 +220,10 @@ def _problems_of_population(sweep: SweepConfig) -> Iterator[str]:
 def _plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
     """The space in words that YAML has."""
     plain: dict[str, Any] = {}
-    for key, given in space.items():
-        drawn = parse(key, given)
-        plain[key] = {drawn.kind: drawn.values} | ({"when": drawn.when} if drawn.when else {})
+    for key, written in space.items():
+        distribution = parse(key, written)
+        when = {"when": distribution.when} if distribution.when else {}
+        plain[key] = {distribution.kind: distribution.values, **when}
     return plain
 
 

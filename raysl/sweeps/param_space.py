@@ -42,7 +42,7 @@ class Choices:
         Args:
             is_searched: whether a searcher chooses; if not, each configuration is tried in each draw.
         """
-        domains = {key: domain(own) for key, own in self.space.distributions.items()}
+        domains = {key: domain(distribution) for key, distribution in self.space.distributions.items()}
         if list(self.names.values()) == [ALONE]:
             return domains
         names = list(self.names)
@@ -63,15 +63,15 @@ class Choices:
         """
         config = config.get(POINT, config)
         name = self.names[config.get(CONFIG, ALONE)]
-        known: Draw = self.space.settle(lambda key, own: _decode(own, config[key]), self._present[name])
+        known: Draw = self.space.settle(lambda key, values: _decode(values, config[key]), self._present[name])
         seed = config.get("seed", self.seeds[name])
         return replace(trial_of({"seed": seed, **known}, self.seeds[name], name), parent=parent)
 
     def point(self, trial: Trial) -> dict[str, Any]:
         """Return a choice whose trial is this one."""
-        told = {key: encode(value) for key, value in trial.settings.items()}
+        encoded = {key: encode(value) for key, value in trial.settings.items()}
         config = {} if trial.config == ALONE else {CONFIG: redact_uri(trial.config)}
-        return {**config, **told, "seed": trial.seed}
+        return {**config, **encoded, "seed": trial.seed}
 
 
 def domain(distribution: Distribution) -> Any:
@@ -101,7 +101,7 @@ def encode(value: Any) -> Any:
     return value if is_plain and shown == value else json.dumps(shown)
 
 
-def _decode(own: Distribution, given: Any) -> Any:
-    if own.kind in LISTS:
-        return next((value for value in own.values if encode(value) == given), given)
-    return own.rounded(given)
+def _decode(distribution: Distribution, encoded: Any) -> Any:
+    if distribution.kind in LISTS:
+        return next((value for value in distribution.values if encode(value) == encoded), encoded)
+    return distribution.rounded(encoded)

@@ -18,8 +18,7 @@ from raysl.train.timing import seconds_of
 from raysl.tune.trial import Trial
 
 MOST_LISTED = 1000
-START_S = 20.0
-"""Seconds of a trial that are no steps: before its first one and after its last, where no trial has been measured."""
+START_S = 20.0  # of a trial, before its first step and after its last, where no trial has been measured
 
 
 class Progress:
@@ -66,14 +65,14 @@ class Progress:
         counts = Counter(record.status for record in self.records)
         ended = ", ".join(f"{counts[name]} {name}" for name in ("finished", "stopped", "failed") if counts[name])
         before = f" ({ended} before)" if ended else ""
-        left = self.num_trials - self.num_ended
-        text = f"{'' if self.is_exact else 'at most '}{counted(left, 'trial')} to run, {concurrent} at a time"
+        remaining = self.num_trials - self.num_ended
+        text = f"{'' if self.is_exact else 'at most '}{counted(remaining, 'trial')} to run, {concurrent} at a time"
         seconds, how = mean_seconds(self.records), ""
-        if seconds is None and left > 1:
+        if seconds is None and remaining > 1:
             seconds, how = _seconds_by_steps(bases)
         if seconds is None:
             return f"{text}{before}; how long they take is known when the first one has ended"
-        return f"{text}{before}; about {duration(seconds * left / concurrent)}{how}"
+        return f"{text}{before}; about {duration(seconds * remaining / concurrent)}{how}"
 
     def line(self, record: Record) -> str:
         """Describe a trial that has ended, and the rest of the sweep."""
@@ -102,31 +101,33 @@ class Progress:
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the last trial ends, by the epochs of this start; None before the first one."""
-        begun = [own for own in self.records if own.began]
-        gained = sum(own.done - own.before for own in begun)
+        begun = [record for record in self.records if record.began]
+        gained = sum(record.done - record.before for record in begun)
         if gained <= 0:
             return None
-        ended = [own.done for own in self.records if own.has_ended]
-        usual = ended or [own.whole for own in self.records]
+        ended = [record.done for record in self.records if record.has_ended]
+        usual = ended or [record.whole for record in self.records]
         num_waiting = max(0, self.num_trials - self.num_ended - len(self.running))
-        left = sum(max(0.0, own.whole - own.done) for own in self.running) + num_waiting * sum(usual) / len(usual)
-        return (time.time() - min(own.began for own in begun)) * left / gained
+        epochs_left = num_waiting * sum(usual) / len(usual)
+        epochs_left += sum(max(0.0, record.whole - record.done) for record in self.running)
+        return (time.time() - min(record.began for record in begun)) * epochs_left / gained
 
     def _rest(self) -> str:
-        left = self.seconds_left() if self.num_trials > self.num_ended else None
-        return f"; about {duration(left)} left" if left and left >= 1 else ""
+        seconds = self.seconds_left() if self.num_trials > self.num_ended else None
+        return f"; about {duration(seconds)} left" if seconds and seconds >= 1 else ""
 
 
 def trial_lines(records: Sequence[Record]) -> list[str]:
     """Return one aligned line per trial: its name, progress and settings."""
     shown = records[:MOST_LISTED]
-    states = [
-        own.status if own.epoch is None or own.status == "finished" else f"{own.status} at {own.epoch:g}"
-        for own in shown
+    epochs = [
+        "" if record.epoch is None or record.status == "finished" else f" at {record.epoch:g}" for record in shrecord
     ]
+    states = [f"{record.status}{epoch}" for record, epoch in zip(shrecord, epochs, strict=True)]
     width = max((len(state) for state in states), default=0)
     lines = [
-        f"{own.trial.name}  {state.ljust(width)}  {own.trial.words()}" for own, state in zip(shown, states, strict=True)
+        f"{record.trial.name}  {state.ljust(width)}  {record.trial.words()}"
+        for record, state in zip(shown, states, strict=True)
     ]
     return lines + ([f"... and {len(records) - MOST_LISTED} more"] if len(records) > MOST_LISTED else [])
 

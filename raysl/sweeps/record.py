@@ -139,7 +139,7 @@ class Record:
         note = self.note if self.is_running else Note.read(folder)
         most = self.epochs or math.inf
         if self.trial.parent is not None and not self.parents:
-            self.parents = [(own.run, own.epoch) for own in read_parents(folder)]
+            self.parents = [(parent.run, parent.epoch) for parent in read_parents(folder)]
         self.logged = Logged([line for line in lines if "epoch" in line and line["epoch"] <= most])
         self.note = note
 

@@ -78,9 +78,9 @@ def sweep(
         Stopped: if the process was asked to end; all training is saved.
     """
     with handling_signals() as signals, logging_shown():
-        for key, given in (("scheduler", scheduler), ("search", search)):
-            if given is not None:
-                settings[key] = given if isinstance(given, str) else f"{type(given).__module__}.{type(given).__name__}"
+        for key, value in (("scheduler", scheduler), ("search", search)):
+            if value is not None:
+                settings[key] = value if isinstance(value, str) else f"{type(value).__module__}.{type(value).__name__}"
         plan = SweepRun.of(config, space, starts, settings)
         plan.scheduler = None if isinstance(scheduler, str) else scheduler
         plan.searcher = None if isinstance(search, str) else search
@@ -135,7 +135,8 @@ class SweepRun:
 
     def further(self) -> list[Trial]:
         """Return further seeds of the choices that came to their end."""
-        kept = [own.trial for own in self.ledger.records.values() if own.status == "finished" and not own.is_further]
+        records = self.ledger.records.values()
+        kept = [record.trial for record in records if record.status == "finished" and not record.is_further]
         seeds = range(1, self.sweep.seeds)
         trials = [replace(trial, seed=trial.seed + seed) for seed in seeds for trial in kept]
         for trial in trials:
@@ -237,7 +238,7 @@ class SweepRun:
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
         records = self.progress.records
-        entries = [own.entry(i, self.folder, self._protocols_of(own.trial)) for i, own in enumerate(records)]
+        entries = [record.entry(i, self.folder, self._protocols_of(record.trial)) for i, record in enumerate(records)]
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,
@@ -257,7 +258,8 @@ def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:
     """Settings with what the sweep measures: its benchmarks, and while it trains the number that it looks at."""
     if sweep.benchmarks is not None:
         start = apply_overrides(start, [f"benchmarks=[{', '.join(sweep.benchmarks)}]"])
-    looks = {own.metric for own in sweep.objectives} | ({sweep.early.metric} if sweep.scheduler != "none" else set())
+    looks = {objective.metric for objective in sweep.objectives}
+    looks |= {sweep.early.metric} if sweep.scheduler != "none" else set()
     if not any(name.startswith("knn_") for name in looks):
         return start
     every = start.train.online_knn_every or start.train.checkpoint_every

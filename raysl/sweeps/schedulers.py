@@ -21,7 +21,7 @@ from raysl.sweeps.space import Space
 
 
 @dataclass(frozen=True)
-class Made:
+class Component:
     """A class of Ray Tune's, by its import path, and its arguments; `key` is the setting that names it."""
 
     key: str
@@ -41,18 +41,18 @@ class Made:
 
     def __str__(self) -> str:
         plain = {name: of_tune(value) for name, value in self.arguments.items() if value is not None}
-        words = [f"{name}={show(value)}" for name, value in plain.items() if not isinstance(value, np.random.Generator)]
-        return f"{self.path}({', '.join(words)})"
+        shown = (f"{name}={show(value)}" for name, value in plain.items() if not isinstance(value, np.random.Generator))
+        return f"{self.path}({', '.join(shown)})"
 
 
-def scheduler_of(sweep: SweepConfig, epochs: int) -> Made:
+def scheduler_of(sweep: SweepConfig, epochs: int) -> Component:
     """Return the scheduler of a sweep.
 
     Args:
         epochs: those of the longest trial.
     """
     space = Space.of(sweep.space)
-    varied = {key: own for key, own in space.distributions.items() if own.kind != "grid"}
+    varied = {key: values for key, values in space.distributions.items() if values.kind != "grid"}
     early = sweep.early
     defaults = {
         "time_attr": "epoch",
@@ -61,21 +61,21 @@ def scheduler_of(sweep: SweepConfig, epochs: int) -> Made:
         "max_t": epochs,
         "grace_period": 1,
         "perturbation_interval": 5,
-        "hyperparam_mutations": {key: domain(own) for key, own in varied.items()},
-        "hyperparam_bounds": {key: list(own.bounds) for key, own in varied.items() if own.kind not in LISTS},
+        "hyperparam_mutations": {key: domain(values) for key, values in varied.items()},
+        "hyperparam_bounds": {key: list(values.bounds) for key, values in varied.items() if values.kind not in LISTS},
     }
-    return _made("scheduler", sweep.scheduler, SCHEDULERS, sweep.scheduler_args, defaults, TrialScheduler)
+    return _component("scheduler", sweep.scheduler, SCHEDULERS, sweep.scheduler_args, defaults, TrialScheduler)
 
 
-def searcher_of(sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, Any]] = (), concurrent: int = 0) -> Made:
+def searcher_of(sweep: SweepConfig, seed: int, earlier: Sequence[Any] = (), concurrent: int = 0) -> Component:
     """Return the searcher of a sweep.
 
     Args:
-        earlier: what it has chosen in earlier starts, in their order: it sees their numbers again.
+        earlier: choices of earlier starts, in their order: the searcher sees their numbers again.
         concurrent: trials at a time of Tune's own generator; 0: all. Those of a searcher are the Tuner's setting.
     """
     objectives: Sequence[Objective] = sweep.objectives
-    metrics, modes = [own.metric for own in objectives], [own.mode for own in objectives]
+    metrics, modes = [objective.metric for objective in objectives], [objective.mode for objective in objectives]
     takes_several = sweep.search == "optuna" and len(objectives) > 1
     defaults: dict[str, Any] = {
         "metric": metrics if takes_several else metrics[0],
@@ -89,30 +89,30 @@ def searcher_of(sweep: SweepConfig, seed: int, earlier: Sequence[Mapping[str, An
     if sweep.search == "random":
         defaults = {"constant_grid_search": True, "random_state": np.random.default_rng(seed)}
         defaults |= {"max_concurrent": concurrent} if concurrent else {}
-    return _made("search", sweep.search, SEARCHERS, sweep.search_args, defaults, (Searcher, SearchAlgorithm))
+    return _component("search", sweep.search, SEARCHERS, sweep.search_args, defaults, (Searcher, SearchAlgorithm))
 
 
-def _made(
-    key: str, name: str, known: Mapping[str, str], given: Mapping[str, Any], defaults: Mapping[str, Any], kinds: Any
-) -> Made:
+def _component(
+    key: str, name: str, known: Mapping[str, str], arguments: Mapping[str, Any], defaults: Mapping[str, Any], kinds: Any
+) -> Component:
     check_name(key, name, known)
     path = known.get(name, name)
     module, _, attribute = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key}={name}: {path} cannot be imported: {error}") from error
-    if not (inspect.isclass(found) and issubclass(found, kinds)):
+    if not (inspect.isclass(kind) and issubclass(kind, kinds)):
         raise ConfigError(
             f"{key}={name}: {path} is none of Ray Tune's; give a class of ray.tune's or your own of that kind"
         )
-    names = inspect.signature(found.__init__).parameters
-    takes_any = any(own.kind is inspect.Parameter.VAR_KEYWORD for own in names.values())
-    for argument in given:
+    names = inspect.signature(kind.__init__).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in names.values())
+    for argument in arguments:
         if argument not in names and not takes_any:
             near = nearest(argument, list(names))
             hint = f"did you mean {near!r}? " if near else ""
             takes = ", ".join(argument for argument in names if argument != "self")
-            raise ConfigError(f"{key}_args: {found.__name__} has no argument {argument!r}; {hint}it has {takes}")
-    own = {argument: value for argument, value in defaults.items() if argument in names}
-    return Made(f"{key}={name}", path, found, {**own, **given})
+            raise ConfigError(f"{key}_args: {kind.__name__} has no argument {argument!r}; {hint}it has {takes}")
+    taken = {argument: value for argument, value in defaults.items() if argument in names}
+    return Component(f"{key}={name}", path, kind, {**taken, **arguments})

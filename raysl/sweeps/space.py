@@ -29,13 +29,13 @@ class Space:
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> "Space":
         """Parse a space: a distribution for each setting."""
-        given = {key: parse(key, value) for key, value in tree.items()}
-        _check_keys(given)
-        plain_keys = {without_name(key): key for key in given}
-        for key, distribution in given.items():
+        distributions = {key: parse(key, value) for key, value in tree.items()}
+        _check_keys(distributions)
+        plain_keys = {without_name(key): key for key in distributions}
+        for key, distribution in distributions.items():
             for name, values in distribution.when.items():
-                _check_condition(key, name, values, given.get(plain_keys.get(without_name(name), "")))
-        return cls({key: given[key] for key in _in_order(given, plain_keys)})
+                _check_condition(key, name, values, distributions.get(plain_keys.get(without_name(name), "")))
+        return cls({key: distributions[key] for key in _in_order(distributions, plain_keys)})
 
     @property
     def is_random(self) -> bool:
@@ -56,15 +56,15 @@ class Space:
 
     def structures(self, present: Present) -> Iterator[Draw]:
         """Yield a draw for each combination of values that decide which other settings exist."""
-        asked = {without_name(name) for own in self.distributions.values() for name in own.when} | set(COMPONENTS)
+        conditions = {without_name(name) for values in self.distributions.values() for name in values.when}
         lists = {
-            key: own.examples()
-            for key, own in self.distributions.items()
-            if without_name(key) in asked or key.endswith(".name")
+            key: values.examples()
+            for key, values in self.distributions.items()
+            if without_name(key) in {*conditions, *COMPONENTS} or key.endswith(".name")
         }
         for values in itertools.product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
-            yield self.settle(lambda key, own, chosen=chosen: chosen.get(key, own.examples()[0]), present)  # type: ignore[misc]
+            yield self.settle(lambda key, values, chosen=chosen: chosen.get(key, values.examples()[0]), present)  # type: ignore[misc]
 
 
 def is_component(key: str) -> bool:
@@ -84,14 +84,14 @@ def _value(draw: Draw, name: str, present: Present) -> Any:
     return present(name)
 
 
-def _check_keys(given: Mapping[str, Distribution]) -> None:
+def _check_keys(distributions: Mapping[str, Distribution]) -> None:
     """Refuse settings that a draw cannot set, and two entries for one setting."""
-    for key in given:
+    for key in distributions:
         if key in NOT_VARIED:
             raise ConfigError(f"space.{key}: the sweep gives each run its own {key}; take it out of the space")
-    for key, own in given.items():
-        for other in given:
-            if other != key and (_is_same(key, other) or _is_inside(key, own, other)):
+    for key, distribution in distributions.items():
+        for other in distributions:
+            if other != key and (_is_same(key, other) or _is_inside(key, distribution, other)):
                 raise ConfigError(f"space.{other}: space.{key} writes this setting as well; keep one of the two")
 
 
@@ -99,12 +99,12 @@ def _is_same(key: str, other: str) -> bool:
     return without_name(key) == without_name(other)
 
 
-def _is_inside(key: str, own: Distribution, other: str) -> bool:
+def _is_inside(key: str, distribution: Distribution, other: str) -> bool:
     """Whether the value of an entry is a group with the setting of another entry."""
-    if not other.startswith(f"{key}.") or own.kind not in LISTS:
+    if not other.startswith(f"{key}.") or distribution.kind not in LISTS:
         return False
     name = other.removeprefix(f"{key}.")
-    return any(isinstance(value, Mapping) and present_in(value)(name) is not ABSENT for value in own.values)
+    return any(isinstance(value, Mapping) and present_in(value)(name) is not ABSENT for value in distribution.values)
 
 
 def _check_condition(key: str, name: str, values: list[Any], other: Distribution | None) -> None:
@@ -120,20 +120,20 @@ def _check_condition(key: str, name: str, values: list[Any], other: Distribution
         )
 
 
-def _in_order(given: Mapping[str, Distribution], plain_keys: Mapping[str, str]) -> list[str]:
+def _in_order(distributions: Mapping[str, Distribution], plain_keys: Mapping[str, str]) -> list[str]:
     """Sort settings after those in their conditions, otherwise as written."""
     ordered: list[str] = []
 
     def visit(key: str, above: tuple[str, ...]) -> None:
         if key in above:
             raise ConfigError(f"space.{key}.when: {' needs '.join([*above, key])}; take one of the conditions out")
-        for name in given[key].when:
+        for name in distributions[key].when:
             if (other := plain_keys.get(without_name(name))) is not None:
                 visit(other, (*above, key))
         if key not in ordered:
             ordered.append(key)
 
-    for key in given:
+    for key in distributions:
         visit(key, ())
     return ordered
 

@@ -99,60 +99,60 @@ class _Told(tune.Callback):
 
     @override
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._own(trial)
+        self._begun(trial)
 
-    def _own(self, trial: Any) -> Trial:
+    def _begun(self, trial: Any) -> Trial:
         """Return the trial of one of Tune's, which has begun."""
         if trial.trial_id not in self.trials:
-            own = self.trials[trial.trial_id] = self.plan.choices.trial(trial.config)
+            chosen = self.trials[trial.trial_id] = self.plan.choices.trial(trial.config)
             self.keep.add(trial.config)
-            self.ledger.do(partial(self.ledger.begin, own))
+            self.ledger.do(partial(self.ledger.begin, chosen))
         return self.trials[trial.trial_id]
 
     @override
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        before = self._own(trial)
+        before = self._begun(trial)
         parent = result.get("parent")
-        own = self.plan.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
-        if own.name != before.name:  # a population has it go on from another one's weights
-            self.trials[trial.trial_id] = own
+        chosen = self.plan.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
+        if chosen.name != before.name:  # a population has it go on from another one's weights
+            self.trials[trial.trial_id] = chosen
             last = self.ledger.records[before.name].logged.reached if before.name in self.ledger.records else 0.0
             origin = "" if parent is None else f", from {parent[0]}"
-            self.ledger.do(partial(self.ledger.stop, before, last, f"it goes on as {own.name}{origin}"))
-            self.ledger.do(partial(self.ledger.begin, own))
+            self.ledger.do(partial(self.ledger.stop, before, last, f"it goes on as {chosen.name}{origin}"))
+            self.ledger.do(partial(self.ledger.begin, chosen))
 
     @override
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         for trial in trials:
-            own = self.trials.get(trial.trial_id)
-            if own is not None and (record := self.ledger.records.get(own.name)) is not None:
+            chosen = self.trials.get(trial.trial_id)
+            if chosen is not None and (record := self.ledger.records.get(chosen.name)) is not None:
                 record.is_running = trial.status == trial.RUNNING  # and is not paused
 
     @override
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if trial.trial_id not in self.trials:
             return  # the sweep ends before it has begun
-        own, last = self._own(trial), trial.last_result or {}
+        chosen, last = self._begun(trial), trial.last_result or {}
         if "status" in last or self.ending.is_set:
-            self.ledger.do(partial(self.ledger.end, own))
+            self.ledger.do(partial(self.ledger.end, chosen))
             return
         metric, epoch = self.plan.sweep.early.metric, float(last.get("epoch", 0.0))
         value = f", {metric} {last[metric]:.4g}" if metric in last else ""
         why = f"{self.plan.sweep.scheduler} at epoch {epoch:g}{value}"
-        self.ledger.do(partial(self.ledger.stop, own, epoch, why))
+        self.ledger.do(partial(self.ledger.stop, chosen, epoch, why))
 
     @override
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own, trace = self._own(trial), trace_of(trial)
+        chosen, trace = self._begun(trial), trace_of(trial)
         why, retries = reason_of(trial, trace), self.plan.sweep.retries
-        self.ledger.do(partial(self.ledger.fail_once, own, why, trace, trial.num_failures, retries))
+        self.ledger.do(partial(self.ledger.fail_once, chosen, why, trace, trial.num_failures, retries))
 
     @override
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own, trace = self._own(trial), trace_of(trial)
-        self.ledger.do(partial(self.ledger.fail, own, reason_of(trial, trace), trace))
+        chosen, trace = self._begun(trial), trace_of(trial)
+        self.ledger.do(partial(self.ledger.fail, chosen, reason_of(trial, trace), trace))
 
 
 _LIVE: dict[str, Any] = {}
@@ -240,8 +240,8 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
         max_concurrent_trials=None if isinstance(searcher, BasicVariantGenerator) else most or None,
         reuse_actors=not pauses,
     )
-    told, trainable = _Told(plan, start.ending, keep), _trials_of(start, pauses)
-    _LIVE.update(told=told, ending=start.ending)
+    callback, trainable = _Told(plan, start.ending, keep), _trials_of(start, pauses)
+    _LIVE.update(told=callback, ending=start.ending)
     has_state, system = further is None and is_population(sweep), plan.folder.system
     state = f"{plan.folder.path}/{TUNE_FOLDER}"
     with temporary_folder("tune") as notes:
@@ -251,7 +251,7 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
             storage_filesystem=system if has_state else None,
             stop=start.ending,
             failure_config=tune.FailureConfig(max_failures=sweep.retries),
-            callbacks=[told],
+            callbacks=[callback],
             progress_reporter=_Silent(),
             verbose=0,
         )
@@ -269,7 +269,7 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
 
 def _trials_of(start: "SweepStart", pauses: bool) -> Any:
     keep = keeping if is_population(start.plan.sweep) else (lambda base: base)
-    own = {
+    attributes = {
         "bases": {name: keep(base) for name, base in start.bases.items()},
         "folder": start.plan.folder.uri,
         "concurrent": start.concurrent,
@@ -278,4 +278,4 @@ def _trials_of(start: "SweepStart", pauses: bool) -> Any:
         "pauses": pauses,
         "since": time.time(),
     }
-    return type("raysl", (SweepTrial,), own)
+    return type("raysl", (SweepTrial,), attributes)

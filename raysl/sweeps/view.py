@@ -15,8 +15,7 @@ from raysl.process.screen import console, duration
 from raysl.sweeps.record import Record
 
 EVERY_S = 60.0
-MOST_NAMED = 8
-"""Running trials that a plain line names."""
+MOST_NAMED = 8  # running trials in a plain line
 
 
 class SweepView:

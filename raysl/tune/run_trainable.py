@@ -78,8 +78,8 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     keep_credentials_out()
     use_settings(base.cluster)
     worker_shape(base.train, cluster_resources().shared(concurrent))
-    own = {"bases": {ALONE: keeping(base)}, "folder": RunFolder.of(base).uri, "concurrent": concurrent}
-    return type("raysl", (RunTrainable,), {**own, "__doc__": RunTrainable.__doc__})
+    attributes = {"bases": {ALONE: keeping(base)}, "folder": RunFolder.of(base).uri, "concurrent": concurrent}
+    return type("raysl", (RunTrainable,), {**attributes, "__doc__": RunTrainable.__doc__})
 
 
 def keeping(base: RunConfig) -> RunConfig:
@@ -175,8 +175,8 @@ class RunTrainable(Trainable):
             self.run = _Run(self.trial.run_of(self.bases, self.folder), self.trial, self.parent, self.since)
         while True:
             is_over = self.run.is_over
-            if (found := self.run.after(self.last_step)) is not None:
-                return self._report(*found)
+            if (epoch := self.run.after(self.last_step)) is not None:
+                return self._report(*epoch)
             if is_over:
                 note = self.run.note()
                 step = self.last_step if note.checkpoint is None else _parse_step(note.checkpoint)

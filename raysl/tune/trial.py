@@ -53,8 +53,8 @@ class Trial:
 
     def run_of(self, bases: Mapping[str, RunConfig], storage: str) -> RunConfig:
         """Return the settings of its run."""
-        words = [setting(key, value) for key, value in self.settings.items()]
-        config = apply_overrides(bases[self.config], words) if words else bases[self.config]
+        overrides = [setting(key, value) for key, value in self.settings.items()]
+        config = apply_overrides(bases[self.config], overrides) if overrides else bases[self.config]
         return replace(config, storage=storage, name=self.name, seed=self.seed)
 
 
