@@ -121,9 +121,9 @@ def trial_lines(records: Sequence[Record]) -> list[str]:
     """Return one aligned line per trial: its name, progress and settings."""
     shown = records[:MOST_LISTED]
     epochs = [
-        "" if record.epoch is None or record.status == "finished" else f" at {record.epoch:g}" for record in shrecord
+        "" if record.epoch is None or record.status == "finished" else f" at {record.epoch:g}" for record in shown
     ]
-    states = [f"{record.status}{epoch}" for record, epoch in zip(shrecord, epochs, strict=True)]
+    states = [f"{record.status}{epoch}" for record, epoch in zip(shown, epochs, strict=True)]
     width = max((len(state) for state in states), default=0)
     lines = [
         f"{record.trial.name}  {state.ljust(width)}  {record.trial.words()}"
