@@ -12,8 +12,7 @@ LISTS = ("choice", "grid")
 RANGES = ("uniform", "loguniform", "randint", "lograndint")
 STEPPED = ("quniform", "qloguniform", "qrandint", "qlograndint")
 DISTRIBUTIONS = (*LISTS, *RANGES, *STEPPED)
-ROUNDING = 1e-9
-"""Steps that an end may lie beside a multiple, where it is one but for rounding."""
+ROUNDING = 1e-9  # steps that an end may lie beside a multiple, where it is one but for rounding
 
 
 @dataclass(frozen=True)

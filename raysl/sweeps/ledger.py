@@ -24,8 +24,7 @@ from raysl.tune.run_trial import failed_note, make_note
 from raysl.tune.trial import Trial
 
 LOOK_EVERY_S = 2.0
-ENDING_S = 20.0
-"""Seconds for which the end of a sweep waits for a storage that fails."""
+ENDING_S = 20.0  # for which the end of a sweep waits for a storage that fails
 ERROR_FILE = "error.txt"
 
 

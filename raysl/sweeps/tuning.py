@@ -2,8 +2,10 @@
 
 import json
 import logging
+import math
 import os
 import time
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -101,27 +103,26 @@ class _Told(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._begun(trial)
 
-    def _begun(self, trial: Any) -> Trial:
-        """Return the trial of one of Tune's, which has begun."""
-        if trial.trial_id not in self.trials:
-            chosen = self.trials[trial.trial_id] = self.plan.choices.trial(trial.config)
-            self.keep.add(trial.config)
+    def _begun(self, trial: Any, report: Mapping[str, Any] | None = None) -> Trial:
+        """Return the trial of one of Tune's by its last report: a scheduler may have changed its settings since."""
+        report = report or trial.last_result or {}
+        config, parent = report.get("config", trial.config), report.get("parent")
+        chosen = self.plan.choices.trial(config, None if parent is None else (parent[0], int(parent[1])))
+        before = self.trials.get(trial.trial_id, chosen)
+        if trial.trial_id not in self.trials or chosen.name != before.name:
+            self.trials[trial.trial_id] = chosen
+            self.keep.add(config)
+            if chosen.name != before.name:  # it goes on from another one's weights
+                origin = "" if parent is None else f", from {parent[0]}"
+                self.ledger.do(partial(self.ledger.stop, before, math.inf, f"it goes on as {chosen.name}{origin}"))
             self.ledger.do(partial(self.ledger.begin, chosen))
-        return self.trials[trial.trial_id]
+        return chosen
 
     @override
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        before = self._begun(trial)
-        parent = result.get("parent")
-        chosen = self.plan.choices.trial(trial.config, None if parent is None else (parent[0], int(parent[1])))
-        if chosen.name != before.name:  # a population has it go on from another one's weights
-            self.trials[trial.trial_id] = chosen
-            last = self.ledger.records[before.name].logged.reached if before.name in self.ledger.records else 0.0
-            origin = "" if parent is None else f", from {parent[0]}"
-            self.ledger.do(partial(self.ledger.stop, before, last, f"it goes on as {chosen.name}{origin}"))
-            self.ledger.do(partial(self.ledger.begin, chosen))
+        self._begun(trial, result)
 
     @override
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -140,8 +141,9 @@ class _Told(tune.Callback):
             return
         metric, epoch = self.plan.sweep.early.metric, float(last.get("epoch", 0.0))
         value = f", {metric} {last[metric]:.4g}" if metric in last else ""
-        why = f"{self.plan.sweep.scheduler} at epoch {epoch:g}{value}"
-        self.ledger.do(partial(self.ledger.stop, chosen, epoch, why))
+        self.ledger.do(
+            partial(self.ledger.stop, chosen, epoch, f"{self.plan.sweep.scheduler} at epoch {epoch:g}{value}")
+        )
 
     @override
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -255,6 +257,7 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
             progress_reporter=_Silent(),
             verbose=0,
         )
+        warnings.filterwarnings("ignore", "Consider boosting PBT performance")  # by actors whose runs would train on
         try:
             if has_state and Tuner.can_restore(state, system):
                 tuner = Tuner.restore(state, trainable, resume_errored=True, storage_filesystem=plan.folder.system)
