@@ -91,12 +91,9 @@ def _check_keys(distributions: Mapping[str, Distribution]) -> None:
             raise ConfigError(f"space.{key}: the sweep gives each run its own {key}; take it out of the space")
     for key, distribution in distributions.items():
         for other in distributions:
-            if other != key and (_is_same(key, other) or _is_inside(key, distribution, other)):
+            is_same = without_name(key) == without_name(other)
+            if other != key and (is_same or _is_inside(key, distribution, other)):
                 raise ConfigError(f"space.{other}: space.{key} writes this setting as well; keep one of the two")
-
-
-def _is_same(key: str, other: str) -> bool:
-    return without_name(key) == without_name(other)
 
 
 def _is_inside(key: str, distribution: Distribution, other: str) -> bool:
