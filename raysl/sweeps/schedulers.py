@@ -13,7 +13,6 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from raysl.components import nearest
 from raysl.config.dump import show
 from raysl.errors import ConfigError
-from raysl.leaderboard.entry import Objective
 from raysl.sweeps.distributions import LISTS, of_tune
 from raysl.sweeps.param_space import domain
 from raysl.sweeps.schema import SCHEDULERS, SEARCHERS, SweepConfig, check_name
@@ -74,9 +73,10 @@ def searcher_of(sweep: SweepConfig, seed: int, earlier: Sequence[Any] = (), conc
         earlier: choices of earlier starts, in their order: the searcher sees their numbers again.
         concurrent: trials at a time of Tune's own generator; 0: all. Those of a searcher are the Tuner's setting.
     """
-    objectives: Sequence[Objective] = sweep.objectives
-    metrics, modes = [objective.metric for objective in objectives], [objective.mode for objective in objectives]
-    takes_several = sweep.search == "optuna" and len(objectives) > 1
+    seed += len(earlier)  # else its first draws would be the earlier choices again
+    metrics = [objective.metric for objective in sweep.objectives]
+    modes = [objective.mode for objective in sweep.objectives]
+    takes_several = sweep.search == "optuna" and len(metrics) > 1
     defaults: dict[str, Any] = {
         "metric": metrics if takes_several else metrics[0],
         "mode": modes if takes_several else modes[0],

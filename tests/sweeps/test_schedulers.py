@@ -15,7 +15,9 @@ from ray.tune.search.optuna import OptunaSearch
 
 from raysl.cluster.head import HEAD
 from raysl.errors import ConfigError
+from raysl.sweeps.distributions import parse
 from raysl.sweeps.load import from_tree
+from raysl.sweeps.param_space import domain
 from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.tuning import SweepTrial
@@ -84,6 +86,18 @@ def test_a_searcher_sees_its_earlier_choices_again() -> None:
     assert isinstance(made, OptunaSearch)
     assert made._points_to_evaluate == [{"optim.lr": 0.1, "method.temperature": 0.2}]
     assert (made.metric, made.mode) == ("loss", "min")
+
+
+def test_a_searcher_that_goes_on_does_not_draw_its_first_choices_again() -> None:
+    def chosen(earlier: list[dict[str, float]]) -> list[float]:
+        searcher = searcher_of(_sweep(search="optuna"), 3, earlier).make()
+        searcher.set_search_properties("loss", "min", {key: domain(parse(key, SPACE[key])) for key in SPACE})
+        return [searcher.suggest(f"trial {number}")["optim.lr"] for number in range(3)]
+
+    first = chosen([])
+    again = chosen([{"optim.lr": first[0], "method.temperature": 0.2}])
+    assert again[0] == first[0]
+    assert len({*first, *again}) == 5
 
 
 def test_what_reaches_tune_is_shown_with_its_arguments() -> None:
