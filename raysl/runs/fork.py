@@ -111,7 +111,7 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         folder.claim(run.setup.as_written, NewestCheckpoint())
         claim_dataset(folder, run.config, now, NewestCheckpoint())
         step = int(meta["step"])
-        parent = Parent(source.uri.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
+        parent = Parent(source.path.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
         write_parents(folder, [parent, *outlast(partial(read_parents, source))])
         lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)), source.uri_of(METRICS_FILE))
         lines = [line for line in lines if line["step"] <= step]

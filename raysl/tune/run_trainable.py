@@ -29,6 +29,7 @@ from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
+from raysl.storage.addresses import split_query
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
 from raysl.train.callbacks.logs import parse_metrics
@@ -353,6 +354,6 @@ def _find_checkpoint(source: RunFolder, step: int, stop: threading.Event) -> str
     return name
 
 
-def _parse_step(text: str) -> int:
-    """Return the step of a checkpoint from its name at the end of a text."""
-    return int(text.rpartition(PREFIX)[2])
+def _parse_step(uri: str) -> int:
+    """Return the step of a checkpoint from its address."""
+    return int(split_query(uri)[0].rpartition(PREFIX)[2])
