@@ -49,7 +49,7 @@ class Choices:
         return {CONFIG: tune.choice(names) if is_searched else tune.grid_search(names), **domains}
 
     def drawn(self, num: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Yield what Tune's own generator chooses with this seed, in so many draws."""
+        """Yield what Tune's own generator chooses with this seed in a number of draws."""
         spec, chance = {"config": self.param_space(is_searched=False)}, np.random.default_rng(seed)
         for _ in range(num):
             for _, variant in generate_variants(spec, constant_grid_search=True, random_state=chance):

@@ -30,7 +30,7 @@ class Record:
         note: note of the newest start that ended.
         draws: number of equal choices.
         failure: why it failed in this process, for good.
-        is_further: whether it is a further seed of settings that came to their end.
+        is_further: whether it is a further seed of settings whose first run finished.
         began: when it started in this process, in seconds since 1970.
         before: epochs that it had come to then.
         nodes: on which its workers run.
@@ -147,8 +147,8 @@ class Record:
         """Return its row of the leaderboard; that of a stopped one ends at the epoch at which it was stopped.
 
         Args:
-            index: its place in the order in which trials were chosen.
-            folder: that of the sweep.
+            index: number of the trial in the order in which trials were chosen.
+            folder: folder of the sweep.
             protocols: see `Entry.protocols`.
         """
         trial, nothing = self.trial, Note("paused", 0)

@@ -134,7 +134,7 @@ class SweepRun:
         return {trial.name: trial for trial in trials}
 
     def further(self) -> list[Trial]:
-        """Return further seeds of the choices that came to their end."""
+        """Return further seeds of the choices that finished."""
         records = self.ledger.records.values()
         kept = [record.trial for record in records if record.status == "finished" and not record.is_further]
         seeds = range(1, self.sweep.seeds)

@@ -218,7 +218,7 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
     """Run trials, in a process that is connected to a cluster; those that have ended report what they had logged.
 
     Args:
-        further: trials to run, each with another seed of settings that came to their end; None: those of the space.
+        further: trials to run, each with another seed of settings that finished; None: those of the space.
     """
     os.environ.update(_ENVIRONMENT)
     keep_credentials_out()

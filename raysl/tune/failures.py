@@ -25,7 +25,7 @@ def reason_of(trial: Any, trace: str) -> str:
     """Return the reason of a trial's last failure in one line.
 
     Args:
-        trace: its traceback.
+        trace: traceback of the failure.
     """
     try:
         path = trial.pickled_error_file  # in the folder where Tune keeps it before it is in the storage

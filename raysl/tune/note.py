@@ -71,7 +71,7 @@ class Note:
             return None
 
     def is_of_now(self, epochs: int, measures: Mapping[str, list[str]]) -> bool:
-        """Whether it marks the end of a trial of so many epochs, with all that is measured now.
+        """Whether it marks the end of a trial of `epochs`, with all that is measured now.
 
         Args:
             measures: digests that are asked for, see `measures_of`.

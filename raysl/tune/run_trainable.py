@@ -69,7 +69,7 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
             `TuneConfig(max_concurrent_trials=...)`.
 
     Raises:
-        ConfigError: if a setting is wrong, or so many trials do not fit the cluster.
+        ConfigError: if a setting is wrong, or `concurrent` trials do not fit the cluster.
     """
     base = load_config(config) if isinstance(config, str) else run_config(config)
     base = replace(base, storage=absolute(base.storage if storage is None else storage))
@@ -233,7 +233,7 @@ class _Run:
 
     Args:
         parent: the checkpoint that it is forked from, or None.
-        since: as of `RunTrainable`.
+        since: time as in `RunTrainable`.
     """
 
     def __init__(self, config: RunConfig, trial: Trial, parent: Pointer | None, since: float) -> None:
@@ -247,7 +247,7 @@ class _Run:
         self.thread: threading.Thread | None = None
 
     def _earlier(self, since: float) -> Note | BaseException | None:
-        """How it came to its end in an earlier start; None if it is to train."""
+        """Return how it ended in an earlier start; None if it is to train."""
         note = Note.read(self.folder)
         if note is None:
             return None
@@ -306,7 +306,7 @@ class _Run:
         return self.outcome
 
     def end(self, patience_s: float) -> bool:
-        """Have the run save and stop; return whether it has within so many seconds."""
+        """Have the run save and stop; return whether it has within `patience_s`."""
         self.stop.set()
         if self.thread is not None:
             self.thread.join(patience_s)

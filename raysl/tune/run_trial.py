@@ -109,7 +109,7 @@ def make_note(
     """Return the note of a run by what is in its folder.
 
     Args:
-        result: of a run that has finished.
+        result: result of a finished run, or None.
         until: epoch whose numbers are the newest that count.
     """
     folder = RunFolder.of(config)
