@@ -49,7 +49,7 @@ def test_unchanged_code_and_files_that_are_no_modules_keep_the_digest(package: P
 
 def test_another_version_of_a_library_is_another_digest(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = code_of(KNN)
-    monkeypatch.setattr(code, "version", lambda library: "0.0.1")
+    monkeypatch.setattr(code, "version_of", lambda library: "0.0.1")
     code._package.cache_clear()
     assert code_of(KNN) != before
 
