@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -55,10 +56,10 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         log.warning("%s; what departs from it comes last", line)
 
 
-def check_tune(sweep: SweepConfig, epochs: int) -> None:
+def check_tune(sweep: SweepConfig, epochs: int, scheduler: Any = None, searcher: Any = None) -> None:
     """Refuse arguments that Ray Tune's scheduler or searcher refuses; say plainly what a sweep will not do."""
-    scheduler_of(sweep, epochs).make()
-    searcher_of(sweep, 0, ()).make()
+    _ = scheduler or scheduler_of(sweep, epochs).make()
+    _ = searcher or searcher_of(sweep, 0).make()
     first = sweep.scheduler_args.get("grace_period", sweep.scheduler_args.get("perturbation_interval", 1))
     if sweep.scheduler != "none" and first >= epochs:
         log.warning(

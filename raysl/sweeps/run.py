@@ -81,20 +81,20 @@ def sweep(
         for key, value in (("scheduler", scheduler), ("search", search)):
             if value is not None:
                 settings[key] = value if isinstance(value, str) else f"{type(value).__module__}.{type(value).__name__}"
-        plan = SweepRun.of(config, space, starts, settings)
-        plan.scheduler = None if isinstance(scheduler, str) else scheduler
-        plan.searcher = None if isinstance(search, str) else search
-        return plan.run(signals)
+        objects = [None if isinstance(value, str) else value for value in (scheduler, search)]
+        return SweepRun.of(config, space, starts, settings, *objects).run(signals)
 
 
 class SweepRun:
     """A sweep whose settings have been checked.
 
     Attributes:
-        scheduler, searcher: those of Ray Tune's that were given as they are; None: made of the settings.
+        scheduler, searcher: objects of Ray Tune's that the caller made, or None: made of the settings.
     """
 
-    def __init__(self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
+    def __init__(
+        self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig, scheduler: Any, searcher: Any
+    ) -> None:
         self.base = replace(base, storage=absolute(base.storage))
         self.sweep = sweep
         self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
@@ -105,8 +105,7 @@ class SweepRun:
             )
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed
-        self.scheduler: Any = None
-        self.searcher: Any = None
+        self.scheduler, self.searcher = scheduler, searcher
         check_trials(self.bases, sweep)
         self._known: dict[tuple[str, str], Any] = {}
         self.board = Board(self.folder, self.leaderboard)
@@ -116,7 +115,7 @@ class SweepRun:
         if varied is None or varied.when:
             lengths += [start.train.epochs for start in self.bases.values()]
         self.epochs = max(lengths)
-        check_tune(sweep, self.epochs)
+        check_tune(sweep, self.epochs, scheduler, searcher)
         self.choices = Choices(space, self.bases)
         self.ledger = Ledger(self.bases, self.folder, self._record)
         is_exact = sweep.search == "random" and (sweep.seeds == 1 or sweep.scheduler == "none")
@@ -137,8 +136,7 @@ class SweepRun:
         """Return further seeds of the choices that finished."""
         records = self.ledger.records.values()
         kept = [record.trial for record in records if record.status == "finished" and not record.is_further]
-        seeds = range(1, self.sweep.seeds)
-        trials = [replace(trial, seed=trial.seed + seed) for seed in seeds for trial in kept]
+        trials = [replace(trial, seed=trial.seed + seed) for seed in range(1, self.sweep.seeds) for trial in kept]
         for trial in trials:
             self.ledger.add(trial).is_further = True
         return trials
@@ -150,6 +148,8 @@ class SweepRun:
         space: SweepConfig | Mapping[str, Any],
         starts: Mapping[str, RunConfig] | None = None,
         settings: Mapping[str, Any] | None = None,
+        scheduler: Any = None,
+        searcher: Any = None,
     ) -> "SweepRun":
         """Check the arguments of `sweep`."""
         base = load_config(config) if isinstance(config, str) else run_config(config)
@@ -165,7 +165,7 @@ class SweepRun:
             starts = measured_starts(sweep) if sweep.checkpoints else load_starts(sweep)
             if sweep.settings and not starts:
                 base = apply_overrides(base, sweep.settings)
-        return cls(base, starts or {ALONE: base}, sweep)
+        return cls(base, starts or {ALONE: base}, sweep, scheduler, searcher)
 
     def _record(self, trial: Trial) -> Record:
         epochs = trial.settings.get(EPOCHS, self.bases[trial.config].train.epochs)
@@ -262,7 +262,6 @@ def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:
     looks |= {sweep.early.metric} if sweep.scheduler != "none" else set()
     if not any(name.startswith("knn_") for name in looks):
         return start
-    every = start.train.online_knn_every or start.train.checkpoint_every
-    if sweep.scheduler != "none":
-        every = Duration.parse("1ep")
+    usual = start.train.online_knn_every or start.train.checkpoint_every
+    every = usual if sweep.scheduler == "none" else Duration.parse("1ep")
     return replace(start, train=replace(start.train, online_knn_every=every))

@@ -49,7 +49,7 @@ _ENVIRONMENT = {
 
 
 class SweepTrial(RunTrainable):
-    """A trial of a sweep; `trials_of` derives a class with settings.
+    """A trial of a sweep; `_trials_of` derives a class with settings.
 
     Attributes:
         choices: turns Tune's choices into trials.
@@ -257,7 +257,7 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
             progress_reporter=_Silent(),
             verbose=0,
         )
-        warnings.filterwarnings("ignore", "Consider boosting PBT performance")  # by actors whose runs would train on
+        warnings.filterwarnings("ignore", "Consider boosting PBT performance")  # a reused actor would train on
         try:
             if has_state and Tuner.can_restore(state, system):
                 tuner = Tuner.restore(state, trainable, resume_errored=True, storage_filesystem=plan.folder.system)

@@ -1,5 +1,6 @@
 """Ray Tune's schedulers and searchers by name and import path."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ from ray.tune.schedulers import (
     PopulationBasedTraining,
 )
 from ray.tune.schedulers.pb2 import PB2
+from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
 from raysl.cluster.head import HEAD
+from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.param_space import domain
+from raysl.sweeps.run import SweepRun
 from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.tuning import SweepTrial
@@ -121,3 +125,13 @@ def test_no_more_trials_than_at_a_time_have_a_place_where_some_are_paused() -> N
         of_its_run = 0.001  # Ray Train's cleaner of placement groups
         assert concurrent * (share + of_its_run) <= 1.0 < (concurrent + 1) * share + concurrent * of_its_run
     assert HEAD not in request(2, pauses=False)
+
+
+def test_an_object_of_tunes_is_taken_as_it_is(tmp_path: Path) -> None:
+    base = load_config("quickstart", [f"storage={tmp_path}", "name=s"])
+    searcher = ConcurrencyLimiter(OptunaSearch(seed=1), max_concurrent=2)  # its class alone could not be made
+    settings = {"search": f"{ConcurrencyLimiter.__module__}.ConcurrencyLimiter", "metric": "loss", "mode": "min"}
+    run = SweepRun.of(base, SPACE, None, settings, searcher=searcher)
+    assert run.searcher is searcher
+    with pytest.raises(ConfigError, match="ConcurrencyLimiter refuses its arguments"):
+        SweepRun.of(base, SPACE, None, settings)
