@@ -32,7 +32,7 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
-from raysl.methods.place import prepare_device
+from raysl.methods.shared.device import prepare_device
 from raysl.process.memory import keep_freed_memory
 from raysl.train.loop import fit
 from raysl.train.prepare import Prepared, prepare

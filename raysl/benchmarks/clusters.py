@@ -17,7 +17,7 @@ from raysl.config.layers import parse_overrides
 from raysl.config.ranges import Count, Seed, Width, Within
 from raysl.data.assignments import Assignments
 from raysl.data.source import make_source
-from raysl.methods.clusters import feature_clusters
+from raysl.methods.shared.image_clusters import feature_clusters
 from raysl.redact import redact_uri
 from raysl.storage.folder import Folder, join
 

@@ -8,7 +8,7 @@ import torch.distributed as torch_dist
 
 @contextmanager
 def pretended_world(num_ranks: int) -> Iterator[None]:
-    """Be rank 0 of so many, of which no other exists: collectives return at once, with results of the right shapes.
+    """Be rank 0 of `num_ranks`, of which no other exists: collectives return at once, with results of the right shapes.
 
     >>> from raysl import distributed as dist
     >>> with pretended_world(64):

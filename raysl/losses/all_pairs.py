@@ -52,19 +52,19 @@ def is_nearer(anchors: Tensor, keys: Tensor, left_out: Tensor) -> Tensor:
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
-        most, total, left = anchors.new_empty(len(anchors), 1), anchors.new_empty(len(anchors), 1), []
+        most, total, excluded = anchors.new_empty(len(anchors), 1), anchors.new_empty(len(anchors), 1), []
         most_stored = _share_of_memory(anchors.device, 64, MOST_STORED)
         is_stored = len(anchors) * len(keys) <= most_stored and any(ctx.needs_input_grad)
         stored: list[Tensor] = []
         for part, products in _products(anchors, keys):
-            left.append(products.gather(1, left_out[part]))
+            excluded.append(products.gather(1, left_out[part]))
             most[part] = _masked(products, left_out[part]).amax(dim=1, keepdim=True)
             weights = products.sub_(most[part]).exp_()  # [a, M], shares of the sum before its normalisation
             total[part] = weights.sum(dim=1, keepdim=True)
             if is_stored:
                 stored.append(weights)
         ctx.save_for_backward(anchors, keys, left_out, most, total, *stored)
-        return (most + total.log())[:, 0], torch.cat(left) if left else anchors.new_empty(left_out.shape)
+        return (most + total.log())[:, 0], torch.cat(excluded) if excluded else anchors.new_empty(left_out.shape)
 
     @staticmethod
     @once_differentiable
@@ -97,7 +97,7 @@ def _parts(anchors: Tensor, keys: Tensor) -> Iterator[slice]:
 
 
 def _share_of_memory(device: torch.device, parts: int, least: int) -> int:
-    """Return how many float32 numbers fit into one of so many equal parts of a GPU's memory, at least `least`."""
+    """Return how many float32 numbers fit into one of `parts` equal parts of a GPU's memory, at least `least`."""
     if device.type != "cuda":
         return least
     num_bytes: int = torch.cuda.get_device_properties(device).total_memory

@@ -23,8 +23,8 @@ def best_matches(distances: Tensor, num: int) -> tuple[Tensor, Tensor]:
         places the first ones.
     """
     nearest, partners = distances.min(dim=2)  # [B, P]
-    places = nearest.sort(dim=1, stable=True).indices[:, :num].sort(dim=1).values
-    return places, partners.gather(1, places)
+    nearest_first = nearest.sort(dim=1, stable=True).indices[:, :num].sort(dim=1).values
+    return nearest_first, partners.gather(1, nearest_first)
 
 
 def spread(covariances: Tensor, target_std: float = 1.0, eps: float = 1e-4) -> tuple[Tensor, Tensor]:

@@ -232,5 +232,5 @@ def gram(student: Tensor, teacher: Tensor) -> Tensor:
             f"student {list(student.shape)} and teacher {list(teacher.shape)} must be [n, N, D] and [n, N, E]"
         )
     with torch.autocast(student.device.type, enabled=False):
-        ours, theirs = (F.normalize(at_least_fp32(x), dim=-1) for x in (student, teacher.detach()))
-        return (ours @ ours.mT - theirs @ theirs.mT).square().mean()
+        student_units, teacher_units = (F.normalize(at_least_fp32(x), dim=-1) for x in (student, teacher.detach()))
+        return (student_units @ student_units.mT - teacher_units @ teacher_units.mT).square().mean()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raysl.config.ranges import Width, Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput, TokenBackbone
-from raysl.methods.patches import PatchMethod, grid_side, patch_side
+from raysl.methods.shared.patches import PatchMethod, grid_side, patch_side
 from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.transforms import Crops, PrefixMask
 

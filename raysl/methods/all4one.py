@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Momentum, QueueSize, Share, Temperature, Width, Within
 from raysl.losses import at_least_fp32, off_diagonal_squares
-from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, OptimConfig, Setup, StepOutput
+from raysl.methods.shared.setup_checks import check_batch, check_queue, check_two_views
 from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp, products, unit_columns
 from raysl.nn.encoder import EncoderLayer, position_waves
 from raysl.optim.groups import split_groups, with_lr_scales
@@ -118,14 +118,14 @@ class All4One(Method):
         whole, mixed = (part.unbind(1) for part in centroids.chunk(2, dim=1))
         pairs = (0, 1), (1, 0)
         centroid = [self._contrast(whole[n], mixed[m], self.config.centroid_temperature)[0] for n, m in pairs]
-        found = [self._contrast(near[n][:, 0], p[m], self.config.temperature) for n, m in pairs]
+        of_pairs = [self._contrast(near[n][:, 0], p[m], self.config.temperature) for n, m in pairs]
         terms = {
             "centroid_loss": centroid[0] / 2 + centroid[1] / 2,
-            "neighbor_loss": found[0][0] / 2 + found[1][0] / 2,
+            "neighbor_loss": of_pairs[0][0] / 2 + of_pairs[1][0] / 2,
             "feature_loss": self.config.feature_weight * feature_loss(torch.stack(z, 1), torch.stack(targets, 1)),
         }
         metrics = {name: term.detach() for name, term in terms.items()} | {
-            "contrastive_top1": 50 * (found[0][1] + found[1][1]),
+            "contrastive_top1": 50 * (of_pairs[0][1] + of_pairs[1][1]),
             "neighbor_cosine": F.cosine_similarity(near[0][:, 0], targets[0], dim=-1).mean(),
             **batch_collapse(z[0]),
         }
@@ -174,8 +174,8 @@ def feature_loss(z: Tensor, targets: Tensor) -> Tensor:
     """
     with torch.autocast(z.device.type, enabled=False):
         z, targets = unit_columns(z), unit_columns(targets)
-        found = [products(targets[:, n], z[:, 1 - n], same_loss=True) for n in (0, 1)]  # [D, D] each
+        correlations = [products(targets[:, n], z[:, 1 - n], same_loss=True) for n in (0, 1)]  # [D, D] each
         width = z.shape[2]
-        own = torch.stack([(1 - c.diagonal()).square().mean() for c in found]).mean()
-        others = torch.stack([off_diagonal_squares(c) for c in found]).mean() / max(width * (width - 1), 1)
-        return own.sqrt() / 2 + others.sqrt() / 2
+        same = torch.stack([(1 - c.diagonal()).square().mean() for c in correlations]).mean()
+        others = torch.stack([off_diagonal_squares(c) for c in correlations]).mean() / max(width * (width - 1), 1)
+        return same.sqrt() / 2 + others.sqrt() / 2

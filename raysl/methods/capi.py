@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from raysl.config.ranges import Amount, Count, Factors, Length, Share, Temperature, Within
 from raysl.losses import at_least_fp32, soft_cross_entropy
 from raysl.methods.method import Batch, ConfigError, MethodConfig, OptimConfig, Setup, StepOutput
-from raysl.methods.patches import PatchMethod, grid_side, patch_side
+from raysl.methods.shared.patches import PatchMethod, grid_side, patch_side
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, init_linear
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.positions import RotaryPositions, rotation_at
 from raysl.nn.dino_head import WeightNormed
-from raysl.nn.drop_path import drop_places
+from raysl.nn.drop_path import drop_slots
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.groups import split_groups
 from raysl.schedule import Duration, Step, cosine, linear_over, progress_after
@@ -133,16 +133,16 @@ class CAPI(PatchMethod):
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         hidden, predicted = (batch.extras[f"global.{name}"].flatten(0, 1) for name in ("mask", "predicted"))
         keep = visible_places(hidden, self.num_visible)  # [B*V, T]
-        places = visible_places(~predicted, self.num_predicted)  # [B*V, M]
+        chosen = visible_places(~predicted, self.num_predicted)  # [B*V, M]
 
         cluster_scores = at_least_fp32(self._cluster_scores(images))  # [N, B*V, K]
         codes = self._codes(cluster_scores)  # [N, B*V, K]
         clustering = soft_cross_entropy(cluster_scores / config.clustering_temp, codes)
 
         tokens = self.backbone.visible_tokens(images, keep)  # [B*V, P + T, D]
-        z = self.predictor(tokens, images, keep, places)  # [B*V, M, W]
+        z = self.predictor(tokens, images, keep, chosen)  # [B*V, M, W]
         scores = at_least_fp32(self.head(F.normalize(at_least_fp32(z), dim=-1)))  # [B*V, M, K]
-        targets = codes.transpose(0, 1).gather(1, places[..., None].expand_as(scores))
+        targets = codes.transpose(0, 1).gather(1, chosen[..., None].expand_as(scores))
         prediction = soft_cross_entropy(scores / config.temperature, targets)
 
         h = tokens.detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
@@ -197,7 +197,7 @@ class Predictor(nn.Module):
     def __init__(self, config: CAPI.Config, backbone: TokenBackbone) -> None:
         super().__init__()
         width, heads, rate = config.predictor_width, config.predictor_heads, config.predictor_drop_path
-        first = max(drop_places(backbone), default=-1) // 2 + 1
+        first = max(drop_slots(backbone), default=-1) // 2 + 1
         self.mask_token = nn.Parameter(torch.empty(width))
         self.positions = RotaryPositions(width // heads, base=10_000.0, turns=7.0)
         self.blocks = nn.ModuleList(
@@ -209,19 +209,19 @@ class Predictor(nn.Module):
         init_linear(self, "mae")
         nn.init.normal_(self.mask_token, std=0.02)
 
-    def forward(self, tokens: Tensor, images: Tensor, keep: Tensor, places: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, images: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
         """Return the hidden patches [B, M, W].
 
         Args:
             tokens: tokens of the backbone [B, P + T, D], those of the T visible patches last.
             images: images behind the tokens [B, C, H, W].
             keep: indices of the visible patches, int64 [B, T].
-            places: those of the hidden ones, int64 [B, M].
+            hidden: indices of the hidden patches, int64 [B, M].
         """
         height, width = (side // self.patch_size for side in images.shape[-2:])
         rotation = self.positions(images, (height, width))  # [2, 1, N, d]
-        rotations = rotation_at(rotation, places), rotation_at(rotation, keep)
-        x = self.mask_token.expand(*places.shape, -1)
+        rotations = rotation_at(rotation, hidden), rotation_at(rotation, keep)
+        x = self.mask_token.expand(*hidden.shape, -1)
         for block in self.blocks:
             x = block(x, tokens, rotations)
         return self.norm(x)  # type: ignore[no-any-return]

@@ -19,9 +19,9 @@ from raysl.data.assignments import read_assignments
 from raysl.errors import log
 from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, cluster_cross_entropy
-from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.teachers import read_teacher
+from raysl.methods.shared.image_clusters import Batches, assign, check_clusters, embed_all, feature_clusters
+from raysl.methods.shared.teacher_networks import read_teacher
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.nn.pooling import RawPixels
 from raysl.transforms.recipes import Crops

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Share, Side, Temperature, Width, Within
 from raysl.losses import at_least_fp32, batch_info_nce
-from raysl.methods.checks import check_batch
 from raysl.methods.mae import MAE, Decoder
 from raysl.methods.method import Backbone, Batch, ConfigError, Setup, StepOutput
-from raysl.methods.patches import check_mask_size, grid_side, patch_side
+from raysl.methods.shared.patches import check_mask_size, grid_side, patch_side
+from raysl.methods.shared.setup_checks import check_batch
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.schedule import Step, cosine
 from raysl.transforms.masking import UnitMask

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, check_width, grid_side, patch_side
+from raysl.methods.shared.patches import PatchMethod, check_width, grid_side, patch_side
 from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -92,12 +92,12 @@ class CrossMAE(PatchMethod):
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask, predicted = (batch.extras[f"global.{name}"].flatten(0, 1) for name in ("mask", "predicted"))
         keep = visible_places(mask, self.num_visible)  # [B*V, K]
-        places = visible_places(~predicted, self.num_predicted)  # [B*V, M]
+        hidden = visible_places(~predicted, self.num_predicted)  # [B*V, M]
         maps = self.backbone.visible_maps(images, keep)  # S of [B*V, P + K, D]
-        pixels = self.decoder(maps, places)  # [B*V, M, p*p*C]
+        pixels = self.decoder(maps, hidden)  # [B*V, M, p*p*C]
         patches = patchify(images, self.backbone.patch_size)
-        target = patches.gather(1, places[:, :, None].expand_as(pixels))
-        everything = torch.ones_like(places, dtype=torch.bool)
+        target = patches.gather(1, hidden[:, :, None].expand_as(pixels))
+        everything = torch.ones_like(hidden, dtype=torch.bool)
         loss = masked_patch_mse(pixels, target, everything, self.config.is_normalised)
         h = maps[-1].detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
         return StepOutput(loss, batch_collapse(h.view(len(batch), -1, h.shape[1])))
@@ -122,17 +122,17 @@ class Decoder(nn.Module):
         nn.init.normal_(self.mask_token, std=0.02)
         nn.init.xavier_uniform_(self.mixture)
 
-    def forward(self, maps: list[Tensor], places: Tensor) -> Tensor:
+    def forward(self, maps: list[Tensor], hidden: Tensor) -> Tensor:
         """Return the pixels of some patches.
 
         Args:
             maps: tokens of visible patches, of each map [B, T, D].
-            places: indices of the M predicted patches, int64 [B, M].
+            hidden: indices of the M predicted patches, int64 [B, M].
 
         Returns:
             [B, M, p*p*3], a patch's values in the order of `patchify`.
         """
-        x = self.mask_token + self.positions[0][places]  # [B, M, W]
+        x = self.mask_token + self.positions[0][hidden]  # [B, M, W]
         mixed = torch.einsum("js,sbtd->jbtd", self.mixture, torch.stack(maps))  # [J, B, T, D]
         for block, norm, tokens in zip(self.blocks, self.norms, mixed, strict=True):
             x = block(x, norm(tokens))

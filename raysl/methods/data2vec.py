@@ -16,7 +16,7 @@ from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Length, Momentum, Within
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.patches import PatchMethod, grid_side, need_mask_token, patch_side
+from raysl.methods.shared.patches import PatchMethod, grid_side, need_mask_token, patch_side
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, init_linear
 from raysl.schedule import Duration, Step, linear_over
 from raysl.transforms import BlockMask, Crops

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from raysl.config.ranges import Count, NumClusters, Width, Within
 from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, cluster_cross_entropy
-from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, OptimConfig, Setup, Step, StepOutput
+from raysl.methods.shared.image_clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.optim.groups import split_groups
 from raysl.transforms.recipes import Crops

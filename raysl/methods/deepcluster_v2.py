@@ -18,8 +18,8 @@ from raysl.config.ranges import Adapts, Count, NotEmpty, Place, Temperature, Wid
 from raysl.data.order import rank_share
 from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, at_least_fp32, cluster_cross_entropy
-from raysl.methods.clusters import Batches, check_clusters, embed_all
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.shared.image_clusters import Batches, check_clusters, embed_all
 from raysl.nn import COLLAPSE, MemoryBank, batch_collapse, mlp, multi_crop
 from raysl.nn.kmeans import kmeans
 from raysl.transforms.recipes import MultiCrop

@@ -17,9 +17,9 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Width
 from raysl.losses import at_least_fp32, info_nce
-from raysl.methods.checks import check_map_stage
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
 from raysl.methods.moco import MoCo
+from raysl.methods.shared.setup_checks import check_map_stage
 from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, features_and_map, last_map
 from raysl.nn.batch_norm import in_shuffled_order
 
@@ -102,8 +102,8 @@ class DenseCL(MoCo):
         backbone, projector = self.teacher.module.children()
         keys = partial(self._outputs, backbone, projector, self.dense_teacher.module)
         if self.config.key_bn != "shuffle":
-            k, places, features = keys(images)
-            return F.normalize(k, dim=-1), places, features
+            k, z_places, features = keys(images)
+            return F.normalize(k, dim=-1), z_places, features
         widths: list[int] = []
 
         def one_row_each(images: Tensor) -> Tensor:
@@ -113,16 +113,16 @@ class DenseCL(MoCo):
 
         rows = in_shuffled_order(one_row_each, images, batch, "moco.shuffle")
         k, together = torch.tensor_split(rows, [self.config.output_dim], dim=1)
-        places, features = torch.split(together.view(len(rows), -1, sum(widths)), widths, dim=2)
-        return F.normalize(k, dim=-1), places, features
+        z_places, features = torch.split(together.view(len(rows), -1, sum(widths)), widths, dim=2)
+        return F.normalize(k, dim=-1), z_places, features
 
     def _outputs(
         self, backbone: nn.Module, projector: nn.Module, dense_projector: nn.Module, images: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings of images [B, D] and of their places [B, S, D], and the features there [B, S, C]."""
         h, values = features_and_map(backbone, images, self.stage)  # [B, F], [B, C, h, w]
-        places = at_least_fp32(dense_projector(values)).flatten(2).transpose(1, 2)
-        return at_least_fp32(projector(h)), places, at_least_fp32(values.detach()).flatten(2).transpose(1, 2)
+        z_places = at_least_fp32(dense_projector(values)).flatten(2).transpose(1, 2)
+        return at_least_fp32(projector(h)), z_places, at_least_fp32(values.detach()).flatten(2).transpose(1, 2)
 
 
 def _matched(q_map: Tensor, k_map: Tensor, k_places: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ from raysl import distributed as dist
 from raysl.config.ranges import Temperature, Within
 from raysl.losses import at_least_fp32, detcon
 from raysl.methods.byol import BYOL
-from raysl.methods.checks import check_map_stage
 from raysl.methods.method import Backbone, Batch, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_map_stage
 from raysl.nn import COLLAPSE, batch_collapse, features_and_map, last_map
 from raysl.nn.places import draw_present, grid_cells
 from raysl.transforms.device import to_device

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.losses import dino, koleo, masked_prediction
-from raysl.methods.checks import check_some_views
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.patches import PatchMethod, block_mask, check_block_masks, most_masked
+from raysl.methods.shared.patches import PatchMethod, block_mask, check_block_masks, most_masked
+from raysl.methods.shared.setup_checks import check_some_views
 from raysl.nn import COLLAPSE, DINOHead, HeadConfig, NestedHead, Teacher, batch_collapse
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.nn.views import at_places, masked_places, token_crops
@@ -113,12 +113,12 @@ class DINOv2(PatchMethod):
         """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""
         config, large = self.config, batch.views["global"]  # [B, G, C, H, W]
         mask = batch.extras["global.mask"]  # [B, G, h, w]
-        places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
+        chosen, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
         seen = mask if self.hides_patches else None
         h, patches = token_crops(self.backbone, batch.views, seen)  # [B, V, D], [B, G, N, D]
         scores = self.head(h)  # [B, V, K]
-        patch_scores = self.patch_head(at_places(patches, places))  # [B, G, M, P]
-        codes, patch_codes = self._codes(large, places, is_masked, step)  # [B, G, K], [B, G, M, P]
+        patch_scores = self.patch_head(at_places(patches, chosen))  # [B, G, M, P]
+        codes, patch_codes = self._codes(large, chosen, is_masked, step)  # [B, G, K], [B, G, M, P]
 
         class_loss = self._class_loss(scores, codes)
         patch_loss = self._patch_loss(patch_scores, patch_codes, is_masked)
@@ -177,7 +177,7 @@ class DINOv2(PatchMethod):
         return self.teacher.module, self.teacher_head, self.teacher_patch_head
 
     @torch.no_grad()
-    def _codes(self, images: Tensor, places: Tensor, is_masked: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def _codes(self, images: Tensor, chosen: Tensor, is_masked: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Return the teacher's assignments of class tokens [B, G, K], balanced over the large views of all ranks, and
         of patches [B, G, M, P], balanced over the masked patches of all ranks. It sees large views [B, G, C, H, W]
         whole.
@@ -187,7 +187,7 @@ class DINOv2(PatchMethod):
         backbone, head, patch_head = self._teachers()
         h, patches = token_crops(cast(TokenBackbone, backbone), {"global": images})
         teacher_scores = head(h)  # [B, G, K]
-        teacher_patch_scores = patch_head(at_places(patches, places))  # [B, G, M, P]
+        teacher_patch_scores = patch_head(at_places(patches, chosen))  # [B, G, M, P]
         codes = self._balanced(self.head, teacher_scores.flatten(0, 1), temp)
         patch_codes = self._balanced(self.patch_head, teacher_patch_scores.flatten(0, 2), temp, is_masked.flatten())
         return codes.view_as(teacher_scores), patch_codes.view_as(teacher_patch_scores)

@@ -21,8 +21,8 @@ from raysl.losses import dino, gram
 from raysl.methods.dino_v2 import DINOv2
 from raysl.methods.franca import Franca
 from raysl.methods.method import Backbone, Batch, ConfigError, Setup, TokenBackbone
-from raysl.methods.patches import patch_side
-from raysl.methods.teachers import read_teacher
+from raysl.methods.shared.patches import patch_side
+from raysl.methods.shared.teacher_networks import read_teacher
 from raysl.nn import COLLAPSE, DINOHead, HeadConfig, Teacher
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms import Affine, AsymmetricMultiCrop, HorizontalFlip, VerticalFlip, View, ViewRecipe
@@ -212,15 +212,15 @@ def _check_gram_teacher(setup: Setup) -> None:
             "method.gram_teacher=RUN"
         )
     if config.gram_teacher not in (None, UNTRAINED):
-        theirs = read_teacher(setup, "gram_teacher")
-        if theirs.backbone.patch_size is None:
-            raise ConfigError(f"method.gram_teacher: {theirs.uri} has no patches; give a ViT, such as one of dino_v3")
-        if config.gram_updates and theirs.config.backbone != backbone:
+        teacher = read_teacher(setup, "gram_teacher")
+        if teacher.backbone.patch_size is None:
+            raise ConfigError(f"method.gram_teacher: {teacher.uri} has no patches; give a ViT, such as one of dino_v3")
+        if config.gram_updates and teacher.config.backbone != backbone:
             raise ConfigError(
                 f"method.gram_updates is {config.gram_updates}: the Gram teacher becomes a copy of the teacher, and "
-                f"{theirs.uri} is another network; set method.gram_updates=0"
+                f"{teacher.uri} is another network; set method.gram_updates=0"
             )
-        patch_size = theirs.backbone.patch_size
+        patch_size = teacher.backbone.patch_size
     size = config.gram_size or config.views.size
     if rest := size % patch_size:
         key = "gram_size" if config.gram_size else "views.size"
@@ -233,14 +233,14 @@ def _check_gram_teacher(setup: Setup) -> None:
 def _check_teacher(setup: Setup) -> None:
     """Refuse a teacher of another method, with other prototypes or patches."""
     config, checkpoint = setup.method, read_teacher(setup)
-    theirs: Any = checkpoint.config.method
-    if not isinstance(theirs, DINOv2.Config) or isinstance(theirs, Franca.Config):
+    other_config: Any = checkpoint.config.method
+    if not isinstance(other_config, DINOv2.Config) or isinstance(other_config, Franca.Config):
         raise ConfigError(
             f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which has no heads of DINOv3; "
             "give a run of dino_v3 or dino_v2, or use method=distill"
         )
     for name in HEADS:
-        ours, other = getattr(config, name).num_prototypes, getattr(theirs, name).num_prototypes
+        ours, other = getattr(config, name).num_prototypes, getattr(other_config, name).num_prototypes
         if ours != other:
             raise ConfigError(
                 f"method.{name}.num_prototypes is {ours}, and the teacher's {other}; set "

@@ -13,8 +13,8 @@ from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.ranges import Temperature, Width
 from raysl.losses import at_least_fp32, batch_info_nce
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_batch, check_two_views
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms.recipes import Crops
 

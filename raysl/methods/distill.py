@@ -15,10 +15,17 @@ from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.ranges import Location, Share, Side, Temperature, Width, Within
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
-from raysl.methods.lessons import Lesson, make_lesson, token_distance
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.recalled import Recalled, check_cache
-from raysl.methods.teachers import UNTRAINED, Target, TeacherConfig, check_several, check_teacher, is_path
+from raysl.methods.shared.teacher_heads import Lesson, make_lesson, token_distance
+from raysl.methods.shared.teacher_networks import (
+    UNTRAINED,
+    Target,
+    TeacherConfig,
+    check_several,
+    check_teacher,
+    is_path,
+)
+from raysl.methods.shared.teacher_outputs import TeacherOutputs, check_cache
 from raysl.nn import COLLAPSE, batch_collapse, features_and_map, last_map
 from raysl.transforms import Crops, ViewRecipe
 
@@ -83,10 +90,10 @@ class Distill(Method):
         super().__init__(setup, backbone)
         config = self.config
         teachers = config.all_teachers.items()
-        has_map = any(given.target == "tokens" for _, given in teachers)
+        has_map = any(teacher.target == "tokens" for _, teacher in teachers)
         self.stage = last_map(backbone.info(backbone.config)) if has_map else ""
-        self.lessons = tuple(make_lesson(setup, backbone, key, given) for key, given in teachers)
-        self.recalled = Recalled(setup, self.lessons)
+        self.lessons = tuple(make_lesson(setup, backbone, key, teacher) for key, teacher in teachers)
+        self.teacher_outputs = TeacherOutputs(setup, self.lessons)
         place_heads = [lesson.place_head for lesson in self.lessons if lesson.place_head is not None]
         if config.teachers:
             self.images_of_teachers = nn.ModuleList(lesson.images for lesson in self.lessons)
@@ -102,13 +109,13 @@ class Distill(Method):
     @classmethod
     def logged_by(cls, config: Any) -> tuple[str, ...]:
         """Of several teachers also `NAME_loss` and `NAME_agreement` of each."""
-        names = [given.title for given in config.teachers]
+        names = [teacher.title for teacher in config.teachers]
         return (*cls.logged, *(f"{name}_{what}" for name in names for what in ("loss", "agreement")))
 
     @property
     def given_parts(self) -> dict[str, str]:
         """Return the teachers, unless all are random ones."""
-        if all(lesson.given.teacher == UNTRAINED for lesson in self.lessons):
+        if all(lesson.settings.teacher == UNTRAINED for lesson in self.lessons):
             return {}
         return {"teachers": "teachers"} if self.config.teachers else {"teacher": "teacher"}
 
@@ -118,7 +125,7 @@ class Distill(Method):
         method = setup.method
         if method.teachers:
             check_several(method)
-        targets = {given.target for given in method.all_teachers.values()} or {method.target}
+        targets = {teacher.target for teacher in method.all_teachers.values()} or {method.target}
         if method.is_crossed and "tokens" in targets:
             raise ConfigError("method.target=tokens compares places of one view; set method.is_crossed=false")
         if method.is_crossed and method.views.num < 2:
@@ -134,12 +141,12 @@ class Distill(Method):
                 "such as method.teacher=runs/supervised, or the word untrained"
             )
         if "tokens" in targets:
-            own: type[Backbone] = resolve("backbone", setup.config.backbone.name)
-            last_map(own.info(setup.config.backbone))
+            student: type[Backbone] = resolve("backbone", setup.config.backbone.name)
+            last_map(student.info(setup.config.backbone))
         if method.cache is not None:
             check_cache(setup)
-        for key, given in method.all_teachers.items():
-            check_teacher(setup, given, key)
+        for key, teacher in method.all_teachers.items():
+            check_teacher(setup, teacher, key)
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
@@ -157,40 +164,40 @@ class Distill(Method):
         losses, agreements = [], []
         carry: dict[str, Tensor] = {}
         for number, lesson in enumerate(self.lessons):
-            outputs = self.recalled.outputs(number, images, batch)
-            carry |= self.recalled.carry(number, outputs, views.shape[1])
-            theirs = [at_least_fp32(output) for output in outputs]
+            outputs = self.teacher_outputs.outputs(number, images, batch)
+            carry |= self.teacher_outputs.carry(number, outputs, views.shape[1])
+            targets = [at_least_fp32(output) for output in outputs]
             if values is not None and lesson.place_head is not None:
-                loss, agreement = token_distance(lesson, h, values, theirs)
+                loss, agreement = token_distance(lesson, h, values, targets)
             else:
-                loss, agreement = self._of_features(lesson, h, theirs[0], views.shape[1], batch.label)
+                loss, agreement = self._of_features(lesson, h, targets[0], views.shape[1], batch.label)
             losses.append(loss)
             agreements.append(100 * agreement.detach())
         metrics = {"agreement": torch.stack(agreements).mean(), **batch_collapse(h.view(*views.shape[:2], -1))}
         if self.config.teachers:
             for lesson, loss, agreement in zip(self.lessons, losses, agreements, strict=True):
-                name = lesson.given.title
+                name = lesson.settings.title
                 metrics |= {f"{name}_loss": loss.detach(), f"{name}_agreement": agreement}
         return StepOutput(torch.stack(losses).sum(), metrics, carry)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Store what the teachers said, if `method.cache` says where."""
-        self.recalled.store(batch, carry)
+        self.teacher_outputs.store(batch, carry)
 
     def _of_features(
-        self, lesson: Lesson, h: Tensor, theirs: Tensor, num_views: int, labels: Tensor
+        self, lesson: Lesson, h: Tensor, targets: Tensor, num_views: int, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted distance of the student's features or scores from a teacher's, and how far they agree."""
         student = at_least_fp32(lesson.head(h))
         student = student.view(-1, num_views, student.shape[1])  # [B, V, K]
-        teacher = theirs.view(-1, num_views, theirs.shape[1])
+        teacher = targets.view(-1, num_views, targets.shape[1])
         if self.config.is_crossed:
             teacher = teacher.roll(1, dims=1)
-        if lesson.given.target == "features":
+        if lesson.settings.target == "features":
             loss, agreement = hints(student, teacher)
         else:
             loss, agreement = self._scores(student, teacher, labels)
-        return lesson.given.weight * loss, agreement
+        return lesson.settings.weight * loss, agreement
 
     def _scores(self, student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of scores [B, V, K], and how often student and teacher name the same class."""

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 
 from raysl.losses import at_least_fp32, negative_cosine
-from raysl.methods.checks import check_batch
 from raysl.methods.method import Batch, ConfigError, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_batch
 from raysl.methods.simsiam import SimSiam
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms.recipes import Crops

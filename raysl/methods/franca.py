@@ -18,7 +18,7 @@ from raysl.config.ranges import Rising, Share, Within
 from raysl.losses import dino, masked_prediction
 from raysl.methods.dino_v2 import DINOv2
 from raysl.methods.method import ConfigError, Setup
-from raysl.methods.patches import block_mask
+from raysl.methods.shared.patches import block_mask
 from raysl.nn import HeadConfig, NestedHead
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.transforms import AsymmetricMultiCrop, CyclicMask, Mask
@@ -82,13 +82,13 @@ class Franca(DINOv2):
     def _class_loss(self, scores: Tensor, codes: Tensor) -> Tensor:
         """Return the sum over the heads of DINO's loss."""
         levels = zip(*map(cast(NestedHead, self.head).split, (scores, codes)), strict=True)
-        return torch.stack([dino(said, told, self.config.temperature) for said, told in levels]).sum()
+        return torch.stack([dino(student, target, self.config.temperature) for student, target in levels]).sum()
 
     def _patch_loss(self, scores: Tensor, codes: Tensor, is_masked: Tensor) -> Tensor:
         """Return the sum over the heads of the loss of masked patches."""
         levels = zip(*map(cast(NestedHead, self.patch_head).split, (scores, codes)), strict=True)
         temp: float = self.config.temperature
-        return torch.stack([masked_prediction(said, told, is_masked, temp) for said, told in levels]).sum()
+        return torch.stack([masked_prediction(student, target, is_masked, temp) for student, target in levels]).sum()
 
     def _balanced(self, head: nn.Module, scores: Tensor, temp: float, mask: Tensor | None = None) -> Tensor:
         """Return the assignments of all heads [n, K], each balanced by itself."""

@@ -55,5 +55,5 @@ class FroSSL(Method):
         matrices = [products(view, view, same_loss=True) for view in unit.unbind(dim=1)]  # [D, D] each
         loss = frossl(unit, matrices, self.config.invariance)
         values = unit.detach()
-        left = (values - values.mean(dim=1, keepdim=True)).square().sum() / values.square().sum().clamp_min(1e-12)
-        return StepOutput(loss, {"agreement": 1 - left, **batch_collapse(z[:, 0])})
+        spread = (values - values.mean(dim=1, keepdim=True)).square().sum() / values.square().sum().clamp_min(1e-12)
+        return StepOutput(loss, {"agreement": 1 - spread, **batch_collapse(z[:, 0])})

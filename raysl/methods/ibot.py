@@ -12,9 +12,9 @@ from torch import Tensor
 
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.losses import ibot
-from raysl.methods.checks import check_some_views
 from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.patches import PatchMethod, block_mask, check_block_masks, most_masked
+from raysl.methods.shared.patches import PatchMethod, block_mask, check_block_masks, most_masked
+from raysl.methods.shared.setup_checks import check_some_views
 from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse
 from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
@@ -97,15 +97,15 @@ class IBOT(PatchMethod):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Sum the losses of class tokens and of masked patches (section 3; algorithm 1)."""
         config, mask = self.config, batch.extras["global.mask"]  # [B, G, h, w]
-        places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
+        chosen, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
         h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
         scores = self.head(h)  # [B, V, K]
-        patch_scores = (self.patch_head or self.head)(at_places(patches, places))  # [B, G, M, K]
+        patch_scores = (self.patch_head or self.head)(at_places(patches, chosen))  # [B, G, M, K]
 
         teacher_scores, teacher_patch_scores = self._teacher_scores(batch.views["global"])  # [B, G, K], [B, G, N, K]
         codes = self.centre(teacher_scores, self._warmed(step, config.teacher_temp))
         patch_codes = self.patch_centre(
-            at_places(teacher_patch_scores, places), self._warmed(step, config.patch_teacher_temp)
+            at_places(teacher_patch_scores, chosen), self._warmed(step, config.patch_teacher_temp)
         )  # [B, G, M, K]
 
         weights = config.class_weight, config.patch_weight

@@ -18,7 +18,7 @@ from raysl.config.ranges import Within
 from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import need_mask_token
+from raysl.methods.shared.patches import need_mask_token
 from raysl.nn.backbones.palette import LEVELS, PaletteEmbed
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
@@ -106,19 +106,19 @@ class IGPT(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean of -log of the share of each predicted pixel's colour (section 2.1)."""
         images = batch.views["global"].flatten(0, 1)  # [N, C, H, W]; N = B*V
-        words, num_prefix = self.embed.words(images), self.backbone.num_prefix_tokens  # [N, L]
+        colors, num_prefix = self.embed.words(images), self.backbone.num_prefix_tokens  # [N, L]
         if self.config.objective == "next":
             tokens = self.backbone.tokens(images)  # [N, P + L, D]
-            predicting, weights = tokens[:, num_prefix - 1 : -1], torch.ones_like(words)
+            predicting, weights = tokens[:, num_prefix - 1 : -1], torch.ones_like(colors)
         else:
             mask = batch.extras["global.mask"].flatten(0, 1)  # [N, H, W]
             tokens = self.backbone.tokens(images, mask)
             predicting, weights = tokens[:, num_prefix:], mask.flatten(1)
         scores = at_least_fp32(self.head(predicting))  # [N, L, K]
-        losses = F.cross_entropy(scores.flatten(0, 1), words.flatten(), reduction="none").view_as(words)
+        losses = F.cross_entropy(scores.flatten(0, 1), colors.flatten(), reduction="none").view_as(colors)
         weights = weights.to(losses.dtype)
         share = weights / weights.sum(dim=1, keepdim=True)  # of its image's pixels [N, L]
-        hits = (scores.detach().argmax(dim=2) == words).to(losses.dtype)
+        hits = (scores.detach().argmax(dim=2) == colors).to(losses.dtype)
         h = tokens.detach()[:, num_prefix:].mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"color_top1": 100 * (share * hits).sum(dim=1).mean(), **batch_collapse(h)}
         return StepOutput((share * losses).sum(dim=1).mean(), metrics)

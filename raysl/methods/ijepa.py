@@ -20,7 +20,7 @@ from raysl import distributed as dist
 from raysl.config.ranges import Areas, Count, Factors, Place, Share, Within
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, StepOutput, TokenBackbone, visible_places
-from raysl.methods.patches import PatchMethod, check_context, check_width, multi_block_mask
+from raysl.methods.shared.patches import PatchMethod, check_context, check_width, multi_block_mask
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, init_linear, sincos_positions
 from raysl.nn.backbones.attention import Block
 from raysl.schedule import Step, linear

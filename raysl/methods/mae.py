@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, check_width, grid_side, patch_side
+from raysl.methods.shared.patches import PatchMethod, check_width, grid_side, patch_side
 from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places

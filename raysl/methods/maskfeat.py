@@ -13,7 +13,7 @@ from raysl import distributed as dist
 from raysl.config.ranges import Count, Within
 from raysl.losses import at_least_fp32, hog_patches
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, grid_side, need_mask_token, patch_side
+from raysl.methods.shared.patches import PatchMethod, grid_side, need_mask_token, patch_side
 from raysl.nn import COLLAPSE, batch_collapse, init_linear
 from raysl.transforms import BlockMask, Crops
 

@@ -13,11 +13,11 @@ from raysl.config.schema import OptimConfig as OptimConfig
 from raysl.data.batch import Batch as Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.errors import ConfigError as ConfigError
-from raysl.methods.checks import check_batch, check_queue, check_some_views, check_two_views
+from raysl.methods.shared.setup_checks import check_batch, check_queue, check_some_views, check_two_views
 from raysl.nn.backbones.backbone import Backbone as Backbone
 from raysl.nn.backbones.backbone import TokenBackbone as TokenBackbone
 from raysl.nn.backbones.backbone import visible_places as visible_places
-from raysl.nn.drop_path import drop_places, keyed_draws
+from raysl.nn.drop_path import drop_slots, keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup as Setup
 from raysl.schedule import Step as Step
@@ -151,9 +151,9 @@ class Method(nn.Module, ABC):
     def forward(self, batch: Batch, step: Step) -> StepOutput:
         """Run `training_step` under DDP's hooks, with random numbers keyed by sample (`nn.drop_path`)."""
         if self.compiled_step is None:
-            with keyed_draws(batch, drop_places(self)):
+            with keyed_draws(batch, drop_slots(self)):
                 return self.training_step(batch, step)
-        with keyed_draws(batch, drop_places(self), is_compiled=True):
+        with keyed_draws(batch, drop_slots(self), is_compiled=True):
             return self.compiled_step(self, batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:

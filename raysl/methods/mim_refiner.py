@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import QueueSize, Temperature, Width, Within
 from raysl.losses import at_least_fp32
-from raysl.methods.checks import check_batch, check_queue
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, check_small_views, grid_side
+from raysl.methods.shared.patches import PatchMethod, check_small_views, grid_side
+from raysl.methods.shared.setup_checks import check_batch, check_queue
 from raysl.nn import COLLAPSE, Queue, batch_collapse, init_linear, mlp, multi_crop
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
@@ -132,8 +132,8 @@ class MIMRefiner(PatchMethod):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Put the first views of all ranks into the queues, and note whose they are."""
         rows = dist.all_gather(carry["z"])
-        places = (self.queue.pointer + torch.arange(len(rows), device=rows.device)) % len(self.owners)
-        self.owners.index_copy_(0, places, dist.all_gather(carry["index"]))
+        positions = (self.queue.pointer + torch.arange(len(rows), device=rows.device)) % len(self.owners)
+        self.owners.index_copy_(0, positions, dist.all_gather(carry["index"]))
         self.queue.push(rows)
 
     def _class_tokens(self, images: Tensor) -> Tensor:
@@ -162,8 +162,8 @@ class MIMRefiner(PatchMethod):
         with torch.autocast(z.device.type, enabled=False):
             for n, keys in enumerate(self.queue.keys.unbind(1)):
                 cosines = (z[:, n] @ keys.to(z.dtype).T).masked_fill_(is_own, -torch.inf)  # [B, G, Q]
-                places = cosines.topk(num, dim=2).indices.gather(2, draws[:, n])  # [B, G, 1]
-                chosen.append(keys[places[..., 0]])
+                nearest = cosines.topk(num, dim=2).indices.gather(2, draws[:, n])  # [B, G, 1]
+                chosen.append(keys[nearest[..., 0]])
         return torch.stack(chosen, dim=1).to(z.dtype)
 
 
@@ -189,12 +189,12 @@ def neighbor_alignment(
     """
     with torch.autocast(z.device.type, enabled=False):
         p = F.normalize(p, dim=-1) / temperature
-        own = torch.einsum("bgd,bvd->bgv", neighbors, p.index_select(0, rows))  # [B, G, V]
+        same_image = torch.einsum("bgd,bvd->bgv", neighbors, p.index_select(0, rows))  # [B, G, V]
         others = torch.einsum("bgd,nvd->bgvn", z, p)
-        at = rows[:, None, None, None].expand(*own.shape, 1)
-        logits = others.scatter(3, at, own[..., None])  # [B, G, V, N]
+        at = rows[:, None, None, None].expand(*same_image.shape, 1)
+        logits = others.scatter(3, at, same_image[..., None])  # [B, G, V, N]
         losses = -logits.log_softmax(dim=3).gather(3, at)[..., 0]
         hits = (logits.detach().argmax(dim=3) == rows[:, None, None]).to(losses.dtype)
-        is_other = ~torch.eye(*own.shape[1:], dtype=torch.bool, device=z.device)  # [G, V]
+        is_other = ~torch.eye(*same_image.shape[1:], dtype=torch.bool, device=z.device)  # [G, V]
         num = len(z) * z.shape[1] * (p.shape[1] - 1)
         return (losses * is_other).sum() / num, (hits * is_other).sum() / num

@@ -18,8 +18,8 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, info_nce
-from raysl.methods.checks import check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
+from raysl.methods.shared.setup_checks import check_queue, check_two_views
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import in_shuffled_order
 from raysl.nn.collapse import COLLAPSE, batch_collapse

@@ -13,8 +13,8 @@ from torch import Tensor
 from raysl import distributed as dist
 from raysl.config.ranges import Share, Temperature, Width, Within
 from raysl.losses import at_least_fp32, batch_info_nce
-from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput, TokenBackbone
+from raysl.methods.shared.setup_checks import check_batch, check_two_views
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, mlp
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops

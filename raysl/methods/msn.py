@@ -17,7 +17,7 @@ from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Batch, ConfigError, MethodConfig, OptimConfig, Setup, StepOutput
-from raysl.methods.patches import PatchMethod, check_small_views, grid_side, patch_side
+from raysl.methods.shared.patches import PatchMethod, check_small_views, grid_side, patch_side
 from raysl.nn import COLLAPSE, Teacher, batch_collapse, init_linear, mlp
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.sinkhorn import sinkhorn

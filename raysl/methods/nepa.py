@@ -11,7 +11,7 @@ import torch
 
 from raysl.losses import negative_cosine
 from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, grid_side
+from raysl.methods.shared.patches import PatchMethod, grid_side
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms.recipes import Crops
 

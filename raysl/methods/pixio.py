@@ -14,7 +14,7 @@ from torch import nn
 from raysl.config.ranges import Within
 from raysl.methods.mae import MAE, Decoder
 from raysl.methods.method import ConfigError, Setup, TokenBackbone
-from raysl.methods.patches import grid_side, patch_side
+from raysl.methods.shared.patches import grid_side, patch_side
 from raysl.transforms import Crops, UnitMask
 
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Momentum, QueueSize, Share, Temperature, Width
 from raysl.losses import at_least_fp32
-from raysl.methods.checks import check_queue
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_queue
 from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp
 from raysl.nn.batch_norm import in_shuffled_order
 from raysl.transforms import Mask, ViewRecipe

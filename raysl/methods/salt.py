@@ -15,8 +15,8 @@ from raysl.config.ranges import Areas, Count, Factors, Location, Place, Within
 from raysl.losses import masked_patch_l1, masked_patch_mse, patchify
 from raysl.methods.ijepa import Predictor
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, check_context, check_width, multi_block_mask, token_backbone
-from raysl.methods.teachers import UNTRAINED, read_teacher
+from raysl.methods.shared.patches import PatchMethod, check_context, check_width, multi_block_mask, token_backbone
+from raysl.methods.shared.teacher_networks import UNTRAINED, read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, MultiBlockMask
@@ -79,8 +79,8 @@ class SALT(PatchMethod):
         self.teacher: TokenBackbone | None = None
         num_values = self.backbone.in_channels * self.backbone.patch_size**2
         if config.target == "latents":
-            own = config.teacher == UNTRAINED
-            network = type(backbone)(backbone.config) if own else read_teacher(setup).backbone
+            is_random = config.teacher == UNTRAINED
+            network = type(backbone)(backbone.config) if is_random else read_teacher(setup).backbone
             self.teacher = token_backbone(network).requires_grad_(False)
             num_values = self.teacher.token_dim
         self.predictor = Predictor(config, self.backbone, num_values)
@@ -105,11 +105,12 @@ class SALT(PatchMethod):
             )
         if config.teacher in (None, UNTRAINED):
             return
-        theirs = read_teacher(setup).backbone.patch_size
-        if theirs != setup.backbone.patch_size:
+        patch_size = read_teacher(setup).backbone.patch_size
+        if patch_size != setup.backbone.patch_size:
             raise ConfigError(
-                f"method.teacher has {f'patches of {theirs}' if theirs else 'no patches'}, and the student patches of "
-                f"{setup.backbone.patch_size} pixels; they are compared patch by patch: give a ViT with the same ones"
+                f"method.teacher has {f'patches of {patch_size}' if patch_size else 'no patches'}, and the student "
+                f"patches of {setup.backbone.patch_size} pixels; they are compared patch by patch: give a ViT "
+                "with the same ones"
             )
 
     @classmethod
@@ -122,11 +123,11 @@ class SALT(PatchMethod):
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         unseen = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
         hidden = batch.extras["global.targets"].flatten(0, 1).flatten(2).any(dim=1)  # [B*V, L]
-        keep, places = visible_places(unseen, self.num_context), visible_places(~hidden, self.num_hidden)
-        is_seen, is_hidden = ~unseen.gather(1, keep), hidden.gather(1, places)  # [B*V, K], [B*V, T]
+        keep, masked = visible_places(unseen, self.num_context), visible_places(~hidden, self.num_hidden)
+        is_seen, is_hidden = ~unseen.gather(1, keep), hidden.gather(1, masked)  # [B*V, K], [B*V, T]
         context = self.backbone.visible_tokens(images, keep, is_seen)[:, self.backbone.num_prefix_tokens :]
-        p = self.predictor(context, keep, is_seen, places[:, None], is_hidden[:, None])[:, 0]  # [B*V, T, E]
-        targets = self._targets(images).gather(1, places[:, :, None].expand(-1, -1, p.shape[2]))  # [B*V, T, E]
+        p = self.predictor(context, keep, is_seen, masked[:, None], is_hidden[:, None])[:, 0]  # [B*V, T, E]
+        targets = self._targets(images).gather(1, masked[:, :, None].expand(-1, -1, p.shape[2]))  # [B*V, T, E]
         if self.config.target == "latents":
             loss = masked_patch_l1(p, targets, is_hidden)
         else:

@@ -12,8 +12,8 @@ from torch import Tensor
 from raysl import distributed as dist
 from raysl.config.ranges import Temperature, Width
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
-from raysl.methods.checks import check_batch, check_some_views
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_batch, check_some_views
 from raysl.nn import COLLAPSE, OutputNorm, batch_collapse, mlp, multi_crop
 from raysl.transforms.recipes import MultiCrop
 

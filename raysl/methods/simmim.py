@@ -12,7 +12,7 @@ from torch import nn
 from raysl.config.ranges import Side, Within
 from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
-from raysl.methods.patches import PatchMethod, check_mask_size, grid_side, need_mask_token, patch_side
+from raysl.methods.shared.patches import PatchMethod, check_mask_size, grid_side, need_mask_token, patch_side
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, UnitMask
 

@@ -18,8 +18,8 @@ from raysl.config.ranges import Every, Momentum, NumClusters, QueueSize, Tempera
 from raysl.data.order import rank_share
 from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32, cluster_cross_entropy
-from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
+from raysl.methods.shared.setup_checks import check_batch, check_queue, check_two_views
 from raysl.nn import COLLAPSE, Queue, Teacher, batch_collapse, mlp
 from raysl.nn.kmeans import kmeans
 from raysl.process.screen import counted
@@ -97,15 +97,15 @@ class SMoG(Method):
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
         z = self.projector(self.backbone(first))  # [B, D]
         p = self.predictor(z)  # [B, D]
-        told = nearest_group(self.teacher(second), self.groups)  # [B]
+        targets = nearest_group(self.teacher(second), self.groups)  # [B]
         everyone = dist.all_gather(F.normalize(at_least_fp32(z), dim=-1))  # [N, D]
         members = memberships(everyone, self.groups)  # [K, N]
         groups = moved_groups(self.groups, everyone, members, self.config.group_momentum)  # [K, D]
         with torch.autocast(p.device.type, enabled=False):
             scores = F.normalize(at_least_fp32(p), dim=-1) @ F.normalize(groups, dim=-1).T  # [B, K]
-            loss = cluster_cross_entropy(scores / self.config.temperature, told)
+            loss = cluster_cross_entropy(scores / self.config.temperature, targets)
         metrics = {
-            "group_top1": 100 * (scores.detach().argmax(dim=1) == told).float().mean(),
+            "group_top1": 100 * (scores.detach().argmax(dim=1) == targets).float().mean(),
             "groups_used": members.any(dim=1).float().sum(),
             **batch_collapse(z),
         }

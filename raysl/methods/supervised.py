@@ -14,8 +14,8 @@ from torch import Tensor
 from raysl.config.ranges import Amount, Share, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.losses import at_least_fp32, one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
-from raysl.methods.checks import check_heads
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_heads
 from raysl.nn.classifiers import ClassifierKind, StageHead, StageHeads, classifier
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.optim.groups import split_groups, with_lr_scales

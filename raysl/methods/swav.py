@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Adapts, Count, Length, NotEmpty, Place, Temperature, Width, Within
 from raysl.losses import at_least_fp32, swapped_prediction
-from raysl.methods.checks import check_some_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, StepOutput
+from raysl.methods.shared.setup_checks import check_some_views
 from raysl.nn import COLLAPSE, Prototypes, Queue, batch_collapse, mlp, multi_crop
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.schedule import Duration, Step

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from raysl.config.ranges import Amount, Area, Areas, Count, NotEmpty, Share, Within
 from raysl.losses import at_least_fp32, best_matches, spread
-from raysl.methods.checks import check_batch, check_map_stage, check_two_views
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.shared.setup_checks import check_batch, check_map_stage, check_two_views
 from raysl.nn import COLLAPSE, GROUPS, batch_collapse, centred, features_and_map, last_map, mlp, products
 from raysl.nn.places import place_centres
 from raysl.transforms import Mask, ViewRecipe
@@ -125,16 +125,16 @@ class VICRegL(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return alpha times the criterion of images and 1 - alpha times that of places, on this rank's images with
         variances and covariances of the whole global batch (section 3.3)."""
-        embedded, places = [], []
+        embedded, view_places = [], []
         for images, box in self._each_view(batch):
             h, values = features_and_map(self.backbone, images, self.stage)  # [B, F], [B, C, y, x]
             embedded.append(at_least_fp32(self.expander(h)))
             rows = values.flatten(2).transpose(1, 2)  # [B, P, C]
             z = at_least_fp32(self.local_expander(rows.flatten(0, 1))).view(*rows.shape[:2], -1)
             centres = place_centres(box, *values.shape[-2:]).flatten(1, 2)
-            places.append(Places(z, centres))
+            view_places.append(Places(z, centres))
         z = torch.stack(embedded, dim=1)  # [B, V, D]
-        of_images, of_places = self._of_images(z), self._of_places(places)
+        of_images, of_places = self._of_images(z), self._of_places(view_places)
         terms = self.config.alpha * of_images + (1 - self.config.alpha) * of_places  # [3]
         weighted = (getattr(self.config, name) * term for name, term in zip(TERMS, terms, strict=True))
         loss = sum(weighted, start=z.new_zeros(()))
@@ -168,8 +168,8 @@ class VICRegL(Method):
         for distances, takes_all in ((by_location, False), (by_features, self.config.match_all_features)):
             directions = ((first, second, distances), (second, first, distances.mT))
             for (one, other, away), num in zip(directions, self.config.num_matches, strict=True):
-                places, partners = best_matches(away, one.z.shape[1] if takes_all else num)
-                matched.append(torch.stack([_rows(one.z, places), _rows(other.z, partners)], dim=1))
+                nearest, partners = best_matches(away, one.z.shape[1] if takes_all else num)
+                matched.append(torch.stack([_rows(one.z, nearest), _rows(other.z, partners)], dim=1))
         invariance = torch.stack([F.mse_loss(pairs[:, 0], pairs[:, 1]) for pairs in matched]).mean()
         slots = [pairs.flatten(1, 2) for pairs in matched]  # [B, 2*M, E] each
         hinges, squares = self._spread(torch.cat(slots, dim=1))  # [S] each
@@ -190,6 +190,6 @@ def _pairs(num_views: int) -> list[tuple[int, int]]:
     return [(one, other) for one in range(2) for other in range(num_views) if one != other]
 
 
-def _rows(z: Tensor, places: Tensor) -> Tensor:
-    """Return the embeddings [B, M, E] of places [B, M] among [B, P, E]."""
-    return z.gather(1, places[:, :, None].expand(-1, -1, z.shape[2]))
+def _rows(z: Tensor, index: Tensor) -> Tensor:
+    """Return the embeddings [B, M, E] of the places `index` [B, M] among [B, P, E]."""
+    return z.gather(1, index[:, :, None].expand(-1, -1, z.shape[2]))

@@ -81,10 +81,10 @@ class WeightAverage:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state_dict`."""
         for name in dict.fromkeys([*self.values, *state]):
-            here, there = (list(side[name].shape) if name in side else None for side in (self.values, state))
-            if here != there:
+            expected, stored = (list(side[name].shape) if name in side else None for side in (self.values, state))
+            if expected != stored:
                 raise ValueError(
-                    f"the average of {name} is {there or 'missing'}, and {here or 'no average'} is expected"
+                    f"the average of {name} is {stored or 'missing'}, and {expected or 'no average'} is expected"
                 )
         for name, value in self.values.items():
             dist.local(value).copy_(dist.local(state[name]))

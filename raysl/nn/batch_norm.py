@@ -198,8 +198,8 @@ def in_shuffled_order(network: Callable[[Tensor], Tensor], images: Tensor, batch
     counts = dist.row_shares(images)
     order = batch.shared(slot).permutation(sum(counts))[0]  # [N], the image at each position
     routes = _routes(order, counts, dist.rank())
-    there, arranged, back, restored = to_device(torch.from_numpy(routes.rows), images.device)  # [B] each
-    outputs: Tensor = network(dist.exchange_rows(images[there], routes.sent, routes.received)[arranged])
+    outgoing, arranged, back, restored = to_device(torch.from_numpy(routes.rows), images.device)  # [B] each
+    outputs: Tensor = network(dist.exchange_rows(images[outgoing], routes.sent, routes.received)[arranged])
     return dist.exchange_rows(outputs[back], routes.received, routes.sent)[restored]
 
 

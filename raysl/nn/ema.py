@@ -79,9 +79,9 @@ class Teacher(nn.Module):
             pairs += [pair for pair, is_averaged in zip(buffers, follows, strict=True) if is_averaged]
             copied = [pair for pair, is_averaged in zip(buffers, follows, strict=True) if not is_averaged]
         if pairs:
-            torch._foreach_lerp_([ours for ours, _ in pairs], [theirs for _, theirs in pairs], 1 - momentum)
+            torch._foreach_lerp_([teacher for teacher, _ in pairs], [value for _, value in pairs], 1 - momentum)
         if copied:
-            torch._foreach_copy_([ours for ours, _ in copied], [theirs for _, theirs in copied])
+            torch._foreach_copy_([teacher for teacher, _ in copied], [value for _, value in copied])
 
 
 def frozen_copy(module: nn.Module) -> nn.Module:

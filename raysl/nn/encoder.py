@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from raysl.nn.drop_path import Dropout
 
-_PLACES = 4
-"""Random numbers of a layer."""
+_NUM_SLOTS = 4
+"""Slots for random numbers of a layer."""
 
 
 class EncoderLayer(nn.Module):
@@ -37,7 +37,7 @@ class EncoderLayer(nn.Module):
         nn.init.zeros_(self.proj.bias)
         self.fc1, self.fc2 = nn.Linear(width, hidden_dim), nn.Linear(hidden_dim, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        drops = [Dropout(dropout, _PLACES * number + place) for place in range(_PLACES)]
+        drops = [Dropout(dropout, _NUM_SLOTS * number + slot) for slot in range(_NUM_SLOTS)]
         self.drop_attention, self.drop1, self.drop_hidden, self.drop2 = drops
 
     def forward(self, x: Tensor) -> Tensor:

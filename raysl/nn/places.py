@@ -19,9 +19,9 @@ def place_centres(box: Tensor, height: int, width: int) -> Tensor:
     Returns:
         [..., height, width, 2], in the type of the boxes and at least float32.
     """
-    top, left, bottom, right, _, _ = box.to(torch.promote_types(box.dtype, torch.float32)).unbind(dim=-1)
+    top, left_edge, bottom, right_edge, _, _ = box.to(torch.promote_types(box.dtype, torch.float32)).unbind(dim=-1)
     y = _along(top, bottom, height)[..., :, None].expand(*top.shape, height, width)
-    x = _along(left, right, width)[..., None, :].expand(*top.shape, height, width)
+    x = _along(left_edge, right_edge, width)[..., None, :].expand(*top.shape, height, width)
     return torch.stack([y, x], dim=-1)
 
 

@@ -92,8 +92,8 @@ class Queue(nn.Module):
         """
         with torch.autocast(z.device.type, enabled=False):
             z = at_least_fp32(z)
-            found = (z @ self.keys.to(z.dtype).T).topk(num, dim=1).indices  # [B, num]
-            return self.keys.index_select(0, found.flatten()).view(*found.shape, -1)
+            nearest = (z @ self.keys.to(z.dtype).T).topk(num, dim=1).indices  # [B, num]
+            return self.keys.index_select(0, nearest.flatten()).view(*nearest.shape, -1)
 
     def is_filled(self) -> Tensor:
         """Return which of `keys` were pushed, bool [length]; the others are still random."""

@@ -36,8 +36,8 @@ class _Recomputed(nn.Module):
             return super().__call__(*args, **kwargs)
         draws: list[Tensor] = []
 
-        def record(x: Tensor, place: int) -> Tensor:
-            draws.append(draw_numbers(x, place))
+        def record(x: Tensor, slot: int) -> Tensor:
+            draws.append(draw_numbers(x, slot))
             return draws[-1]
 
         return checkpoint(
@@ -62,7 +62,7 @@ def _second_run(module: nn.Module, draws: list[Tensor]) -> Iterator[None]:
             setattr(layer, name, buffer.clone())
     again = iter(draws)
     try:
-        with numbers_from(lambda x, place: next(again)):
+        with numbers_from(lambda x, slot: next(again)):
             yield
     finally:
         for layer, buffers in zip(layers, originals, strict=True):

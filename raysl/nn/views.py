@@ -84,14 +84,14 @@ def masked_places(mask: Tensor, num: int) -> tuple[Tensor, Tensor]:
         mask: bool [B, G, h, w].
         num: largest number of masked patches of a view, `BlockMask.most_masked`.
     """
-    places = visible_places(~mask.flatten(0, 1), num).view(*mask.shape[:2], num)
-    return places, mask.flatten(2).gather(2, places)
+    index = visible_places(~mask.flatten(0, 1), num).view(*mask.shape[:2], num)
+    return index, mask.flatten(2).gather(2, index)
 
 
-def at_places(patches: Tensor, places: Tensor) -> Tensor:
-    """Return the patches [B, G, M, D] of all [B, G, N, D] at the indices `places` [B, G, M].
+def at_places(patches: Tensor, index: Tensor) -> Tensor:
+    """Return the patches [B, G, M, D] of all [B, G, N, D] at the indices `index` [B, G, M].
 
     >>> at_places(torch.arange(3.0).view(1, 1, 3, 1), torch.tensor([[[2, 0]]])).flatten()
     tensor([2., 0.])
     """
-    return patches.gather(2, places[..., None].expand(-1, -1, -1, patches.shape[-1]))
+    return patches.gather(2, index[..., None].expand(-1, -1, -1, patches.shape[-1]))

@@ -117,17 +117,17 @@ def _share_in_restarts(optim: OptimConfig, step: Step, num_warmup: int) -> float
     The rules are those of VISSL's `cosine_warm_restart`.
     """
     assert optim.restart_every is not None
-    done, left = step.index - num_warmup, max(1, step.total - num_warmup)
+    past, length_left = step.index - num_warmup, max(1, step.total - num_warmup)
     period = max(1, optim.restart_every.steps(step.total, step.epoch_len))
-    number, begin, length = restart_period(done, period, optim.restart_growth)
+    number, begin, length = restart_period(past, period, optim.restart_growth)
     is_full = optim.restart_wave == "full"
-    progress = (done - begin) / length
+    progress = (past - begin) / length
     if is_full:
         up = number % 2  # 1 for a period that rises back to the peak
         number, begin = (number + 1) // 2, begin + period if up or number == 0 else begin
         progress = 1 - progress if up else progress
     if optim.restart_peak == "cosine":
-        top = cosine(begin / left, 1.0, optim.final_lr)
+        top = cosine(begin / length_left, 1.0, optim.final_lr)
     else:
         top = optim.restart_factor**number
     return cosine(progress, top, optim.final_lr)

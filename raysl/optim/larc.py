@@ -25,7 +25,7 @@ class LARC(LayerwiseSGD):
     tensor([3.0000, 3.5000])
     """
 
-    own = ("nesterov", "trust_coefficient", "clip", "eps")
+    group_settings = ("nesterov", "trust_coefficient", "clip", "eps")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SGD.Config):

@@ -26,7 +26,7 @@ class LARS(LayerwiseSGD):
     tensor([3.0000, 3.5000])
     """
 
-    own = ("trust_coefficient", "separate_norms")
+    group_settings = ("trust_coefficient", "separate_norms")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):

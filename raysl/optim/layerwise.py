@@ -21,11 +21,11 @@ class LayerwiseSGD(Plain, ABC):
     found_inf: Tensor | None = None
     """1 if a gradient overflowed, else 0: `torch.amp.GradScaler` sets it for a step."""
 
-    own: ClassVar[tuple[str, ...]]
+    group_settings: ClassVar[tuple[str, ...]]
     """Settings that groups hold beside learning rate, momentum and weight decay."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: OptimConfig) -> None:
-        held = {name: getattr(config, name) for name in ("lr", "momentum", "weight_decay", *self.own)}
+        held = {name: getattr(config, name) for name in ("lr", "momentum", "weight_decay", *self.group_settings)}
         super().__init__(params, {"nesterov": False, "layer_scaling": True} | held)
         every = (parameter for group in self.param_groups for parameter in group["params"])
         self._step_supports_amp_scaling = can_fuse(every)

@@ -24,7 +24,7 @@ from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.loader import Loader
 from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import ConfigError, RunFailed, StorageError
-from raysl.methods.place import prepare_device
+from raysl.methods.shared.device import prepare_device
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup

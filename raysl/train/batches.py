@@ -96,11 +96,11 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
         for batch in stream.loader.plain_batches(split, rows.start, rows.stop, device):
             yield batch if split is whole else _with_whole_index(split, batch)
         return
-    left = most // dist.world() + (dist.rank() < most % dist.world())
+    num_missing = most // dist.world() + (dist.rank() < most % dist.world())
     for batch in stream.plain():  # all of it, because other ranks may wait for this one
-        if left > 0:
-            num_rows = min(left, len(batch))
-            left -= num_rows
+        if num_missing > 0:
+            num_rows = min(num_missing, len(batch))
+            num_missing -= num_rows
             yield batch.map(partial(_take_rows, num_rows, device))
 
 

@@ -29,13 +29,13 @@ class EpochLines:
         self.settle()
         if step.in_epoch and step.index < step.total:
             return
-        seconds = (time.monotonic() - self.began) / (step.index - self.first)
-        left = (step.total - step.index) * seconds
+        spent_s = time.monotonic() - self.began
+        rest_s = (step.total - step.index) * spent_s / (step.index - self.first)
         epoch = f"epoch {step.index / step.epoch_len:g}/{step.total / step.epoch_len:g}"
         rest = [
             *describe_online(metrics),
             *([f"{metrics['images_per_s']:,.0f} images/s"] if "images_per_s" in metrics else []),
-            f"{duration(left)} left" if left else f"done in {duration(seconds * (step.index - self.first))}",
+            f"{duration(rest_s)} left" if rest_s else f"done in {duration(spent_s)}",
         ]
         self.unshown = epoch, Late(out.loss.view(1)), rest
         if not is_late(out.loss.device):

@@ -32,7 +32,7 @@ class Meter:
         self.wait += time.perf_counter() - start
 
     def count(self, num_images: int) -> None:
-        """Count a step over so many images."""
+        """Count a step over `num_images` images."""
         if self.cold:
             self.cold -= 1
             self._restart()

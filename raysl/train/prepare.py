@@ -21,7 +21,7 @@ from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
 from raysl.errors import ConfigError, Problems
-from raysl.methods.place import check_place
+from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.nn.backbones.shapes import pass_shapes
@@ -128,7 +128,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     with problems.catching():
         check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
     with problems.catching():
-        check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
+        check_device_settings(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     with problems.catching():
         check_warm_heads(config)
     with problems.catching():

@@ -48,12 +48,12 @@ class ProgressView:
         """Show a logged line."""
         first, rest = ([text.format(line[name]) for name, text in shown.items() if name in line] for shown in _SHOWN)
         numbers = " ".join([*first, *describe_online(line), *rest])
-        left = self._left(step, line)
+        time_left = self._time_left(step, line)
         if self.is_live:
-            self.bar.update(self.task, completed=step, numbers=numbers, left=left)
+            self.bar.update(self.task, completed=step, numbers=numbers, left=time_left)
         elif step == self.total or self._is_due(line):
             self.last_shown, self.epoch = time.monotonic(), int(line.get("epoch", 0))
-            log.info("step %d/%d %s", step, self.total, f"{numbers} {left}".rstrip())
+            log.info("step %d/%d %s", step, self.total, f"{numbers} {time_left}".rstrip())
 
     def _is_due(self, line: dict[str, float]) -> bool:
         """Whether a minute is over, or in a notebook an epoch."""
@@ -65,7 +65,7 @@ class ProgressView:
         if self.is_live:
             self.bar.stop()
 
-    def _left(self, step: int, line: dict[str, float]) -> str:
+    def _time_left(self, step: int, line: dict[str, float]) -> str:
         """Return the time left in words; empty until a step after the warm-up has been timed."""
         if "step_s" in line:
             self.step_s.append(line["step_s"])

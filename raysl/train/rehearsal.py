@@ -16,7 +16,7 @@ from raysl.components import Classes
 from raysl.data.batch import Batch
 from raysl.distributed.pretended import pretended_world
 from raysl.errors import ConfigError
-from raysl.methods.place import recomputed_units
+from raysl.methods.shared.device import recomputed_units
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import freeze
 from raysl.nn.recompute import recompute
@@ -73,7 +73,8 @@ def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
     shapes.assign(
         "teachers, queues, banks", [t for t in (*method.parameters(), *method.buffers()) if id(t) not in kept]
     )
-    # of `place` only this changes what is counted: shares are calculated, and synchronised statistics are small
+    # Of what `place_on_device` does, only this changes the counts: shares are calculated, and synchronised
+    # statistics are small.
     recompute(recomputed_units(method, config.train))
     optimizer = build_optimizer(method, config.optim, classes.optimizer)
     _fuse(optimizer)
@@ -93,14 +94,14 @@ def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
     """Return a batch whose masks and permutations are drawn; its views are one number, repeated."""
     num_drawn, data = min(rows, DRAWN), setup.config.data
     drawn = np.arange(num_drawn)
-    made = recipe.augment(recipe.blank(num_drawn), drawn, setup.seed, 0)
-    inputs = {name: network_input(view, data.mean, data.std, data.channels) for name, view in made.views.items()}
-    places = torch.arange(rows) % num_drawn
+    augmented = recipe.augment(recipe.blank(num_drawn), drawn, setup.seed, 0)
+    inputs = {name: network_input(view, data.mean, data.std, data.channels) for name, view in augmented.views.items()}
+    sources = torch.arange(rows) % num_drawn
     return Batch(
         views={name: torch.zeros(1).expand(rows, *view.shape[1:]) for name, view in inputs.items()},
         index=torch.arange(rows),
         label=torch.arange(rows) % max(setup.data.num_classes, 1),
-        extras={name: extra[places] for name, extra in made.extras.items()},
+        extras={name: extra[sources] for name, extra in augmented.extras.items()},
         seed=setup.seed,
         host_index=np.arange(rows),
     )

@@ -21,7 +21,7 @@ from raysl.config.dump import dump
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
-from raysl.methods.place import place
+from raysl.methods.shared.device import place_on_device
 from raysl.nn.adapters import add_adapters, merge_adapters
 from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
@@ -95,7 +95,7 @@ class TrainState:
             check_heads(method)
         origin = None if weights is None else weights.fill_method(method, method.given_parts)
         device = torch.device(device)
-        place(method, config.train, device)
+        place_on_device(method, config.train, device)
         optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
         scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
         return cls(setup, method, optimizer, scaler, weights=origin, average=make_average(method, config))

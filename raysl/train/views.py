@@ -131,7 +131,7 @@ class Views(LocalBatches):
 
 
 def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) -> Split:
-    """Return images as a split: those of a folder, or those that are given."""
+    """Return images as a split: those of a folder, or those of a list."""
     if isinstance(images, str | os.PathLike):
         if labels is not None:
             raise ConfigError(
@@ -142,13 +142,13 @@ def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) ->
     if _is_one_image(images, bands):
         raise ConfigError("images: this is one image; give a list of images, [image, ...], or a batch [N, 3, H, W]")
     try:
-        given = list(images)
+        pictures = list(images)
     except TypeError as error:
         raise ConfigError(f"images: a {type(images).__name__} is not a list of images; give one") from error
-    if not given:
+    if not pictures:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
-    stored = [_stored(image, f"images[{number}]", bands) for number, image in enumerate(given)]
-    return GivenImages(stored, _check_labels(labels, len(given)))
+    stored = [_stored(image, f"images[{number}]", bands) for number, image in enumerate(pictures)]
+    return GivenImages(stored, _check_labels(labels, len(pictures)))
 
 
 def _is_one_image(images: Any, bands: Bands | None) -> bool:
@@ -180,11 +180,11 @@ def _check_labels(labels: Sequence[int] | None, num: int) -> Int64s:
     if labels is None:
         return np.full(num, -1, np.int64)
     try:
-        given = torch.as_tensor(labels)
+        numbers = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"labels: {error}; give a whole number for each image") from error
-    if given.shape != (num,) or given.is_floating_point():
+    if numbers.shape != (num,) or numbers.is_floating_point():
         raise ConfigError(
-            f"labels: {list(given.shape)} of {given.dtype} for {num} images; give a whole number for each"
+            f"labels: {list(numbers.shape)} of {numbers.dtype} for {num} images; give a whole number for each"
         )
-    return given.cpu().numpy().astype(np.int64)
+    return numbers.cpu().numpy().astype(np.int64)

@@ -16,8 +16,8 @@ import torch
 
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
-from raysl.methods.compiled import compile_step
 from raysl.methods.method import StepOutput
+from raysl.methods.shared.compiled_step import compile_step
 from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
 from raysl.train.batches import BatchStream

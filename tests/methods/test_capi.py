@@ -15,7 +15,7 @@ from raysl.errors import ConfigError
 from raysl.losses import patchify, soft_cross_entropy
 from raysl.methods.capi import CAPI
 from raysl.nn.backbones.vit import ViT
-from raysl.nn.drop_path import drop_places
+from raysl.nn.drop_path import drop_slots
 from raysl.nn.sinkhorn import sinkhorn
 from raysl.optim.build import build_optimizer, set_schedules
 from raysl.plan.setup import Setup
@@ -244,10 +244,10 @@ def test_clusters_have_half_the_learning_rate_and_a_tenth_of_the_decay() -> None
 
 def test_the_predictor_drops_blocks_by_numbers_that_the_backbone_does_not_draw() -> None:
     method = small_method("backbone.drop_path=0.1", "method.predictor_drop_path=0.2", "backbone.rope_rescale=2")
-    backbone, predictor = set(drop_places(method.backbone)), set(drop_places(method.predictor))
+    backbone, predictor = set(drop_slots(method.backbone)), set(drop_slots(method.predictor))
     assert len(predictor) == 4
     assert not backbone & predictor
-    assert drop_places(method.teacher) == []
+    assert drop_slots(method.teacher) == []
 
 
 def test_half_precision_gives_a_loss_in_fp32() -> None:

@@ -10,7 +10,7 @@ from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.place import prepare_device
+from raysl.methods.shared.device import prepare_device
 from raysl.train import LocalReporter, fit
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState

@@ -159,7 +159,7 @@ def test_the_student_rescales_places_and_no_teacher_does() -> None:
     setup = setup_of(*GRAM)
     method = DINOv3(setup, ViT(setup.config.backbone))
     assert method.backbone.rope.rescale == 2
-    assert method.teacher.module.rope.places == method.gram_teacher.module.rope.places == ()
+    assert method.teacher.module.rope.slots == method.gram_teacher.module.rope.slots == ()
 
 
 def saved(folder: Path, *words: str, name: str = "digits/dino_v3") -> tuple[str, TrainState]:

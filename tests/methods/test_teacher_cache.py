@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
-from raysl.methods import recalled
 from raysl.methods.distill import Distill
-from raysl.methods.lessons import Lesson
-from raysl.methods.teacher_cache import TeacherCache
+from raysl.methods.shared import teacher_outputs
+from raysl.methods.shared.teacher_cache import TeacherCache
+from raysl.methods.shared.teacher_heads import Lesson
 from raysl.train import LocalReporter, fit
 from raysl.train.state import TrainState
 from tests.methods.properties import STOPS, restarted, small
@@ -51,13 +51,13 @@ def again(folder: str, words: Sequence[str]) -> dict[int, list[str]]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of images of each question to a teacher."""
     counts: list[int] = []
-    ask = recalled.ask
+    ask = teacher_outputs.ask
 
     def counting(lesson: Lesson, images: Tensor) -> tuple[Tensor, ...]:
         counts.append(len(images))
         return ask(lesson, images)
 
-    monkeypatch.setattr(recalled, "ask", counting)
+    monkeypatch.setattr(teacher_outputs, "ask", counting)
     return counts
 
 

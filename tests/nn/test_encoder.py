@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from raysl.data.batch import Batch
-from raysl.nn.drop_path import Dropout, drop_places, keyed_draws
+from raysl.nn.drop_path import Dropout, drop_slots, keyed_draws
 from raysl.nn.encoder import EncoderLayer, position_waves
 
 
@@ -56,7 +56,7 @@ def test_what_dropout_draws_belongs_to_the_sample_on_whatever_rank_it_is() -> No
     drop, x = Dropout(0.5, 3), torch.ones(50, 4, 6)
 
     def dropped(batch: Batch) -> torch.Tensor:
-        with keyed_draws(batch, drop_places(drop)):
+        with keyed_draws(batch, drop_slots(drop)):
             return drop(x[: len(batch)])
 
     whole = dropped(batch_of(0, 50))
@@ -71,8 +71,8 @@ def test_what_dropout_draws_belongs_to_the_sample_on_whatever_rank_it_is() -> No
 
 def test_layers_of_an_encoder_draw_numbers_of_their_own() -> None:
     encoder = nn.Sequential(*(EncoderLayer(16, 4, 24, 0.1, number) for number in range(3)))
-    assert drop_places(encoder) == list(range(12))
-    assert drop_places(encoder.eval()) == []
+    assert drop_slots(encoder) == list(range(12))
+    assert drop_slots(encoder.eval()) == []
 
 
 def test_every_pair_of_tokens_has_a_wave() -> None:

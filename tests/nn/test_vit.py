@@ -18,7 +18,7 @@ from raysl.nn.backbones.init import Init
 from raysl.nn.backbones.positions import RotaryPositions, resize_positions, rotate, sincos_positions
 from raysl.nn.backbones.relative import relative_index, resize_table
 from raysl.nn.backbones.vit import ViT
-from raysl.nn.drop_path import drop_places, keyed_draws
+from raysl.nn.drop_path import drop_slots, keyed_draws
 from raysl.nn.ema import Teacher
 
 
@@ -387,7 +387,7 @@ def test_dropped_patches_take_their_rotation_with_them() -> None:
 def test_training_moves_places_for_each_view_alike_on_any_rank(field: str) -> None:
     network, images = small(position="rope", **{field: 2.0}), images_of(num=6)
     batch = Batch({}, torch.arange(6), torch.full((6,), -1))
-    with keyed_draws(batch, drop_places(network)):
+    with keyed_draws(batch, drop_slots(network)):
         whole = network(images)
     parts = []
     for rows in (slice(0, 2), slice(2, 6)):
@@ -580,7 +580,7 @@ def test_drop_path_rates_rise_from_zero() -> None:
     rates = [(block.drop_path1.rate, block.drop_path2.rate) for block in network.blocks]
     assert rates == [(pytest.approx(rate),) * 2 for rate in (0, 0.05, 0.1, 0.15, 0.2)]
     assert small(depth=1, drop_path=0.2).blocks[0].drop_path1.rate == 0
-    places = [drop.place for block in network.blocks for drop in (block.drop_path1, block.drop_path2)]
+    places = [drop.slot for block in network.blocks for drop in (block.drop_path1, block.drop_path2)]
     assert places == list(range(10)), "each draws for itself"
 
 

@@ -10,7 +10,7 @@ from raysl.config.schema import TrainConfig
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import ConfigError
-from raysl.methods.checks import check_batch
+from raysl.methods.shared.setup_checks import check_batch
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 

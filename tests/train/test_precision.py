@@ -9,7 +9,7 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.methods.place import prepare_device
+from raysl.methods.shared.device import prepare_device
 from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run

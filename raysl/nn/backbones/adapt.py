@@ -24,7 +24,7 @@ LEFT_OUT = ("mask_token",)
 Tensors = Mapping[str, Tensor]
 
 
-def adapt(backbone: Backbone, theirs: Tensors) -> tuple[dict[str, Tensor], list[str]]:
+def adapt(backbone: Backbone, weights: Tensors) -> tuple[dict[str, Tensor], list[str]]:
     """Return weights for a backbone of other channels, patches or size, and a line for each that was changed.
 
     * The first convolution, or the map of patches, for other channels: see `adapt_channels`.
@@ -35,25 +35,25 @@ def adapt(backbone: Backbone, theirs: Tensors) -> tuple[dict[str, Tensor], list[
 
     Args:
         backbone: network whose shapes count; it may be on the meta device, and stays as it is.
-        theirs: tensors by the backbone's names.
+        weights: tensors by the backbone's names.
     """
-    mine, done, notes = backbone.state_dict(), dict(theirs), list[str]()
+    wanted, adapted, notes = backbone.state_dict(), dict(weights), list[str]()
     for name in AT_RANDOM:
-        if name in mine and name not in theirs:
-            done[name] = mine[name]
+        if name in wanted and name not in weights:
+            adapted[name] = wanted[name]
             notes.append(f"{name} begins at random")
     for name in LEFT_OUT:
-        if name in theirs and name not in mine:
-            del done[name]
+        if name in weights and name not in wanted:
+            del adapted[name]
             notes.append(f"{name} is left out")
-    for name, value in theirs.items():
-        if name not in mine or value.shape == mine[name].shape:
+    for name, value in weights.items():
+        if name not in wanted or value.shape == wanted[name].shape:
             continue
-        adapted = _adapted(name, value, mine[name].shape, backbone)
-        if adapted is not None:
-            done[name] = adapted
-            notes.append(f"{name} from {list(value.shape)} to {list(adapted.shape)}")
-    return done, notes
+        fitting = _adapted(name, value, wanted[name].shape, backbone)
+        if fitting is not None:
+            adapted[name] = fitting
+            notes.append(f"{name} from {list(value.shape)} to {list(fitting.shape)}")
+    return adapted, notes
 
 
 def _adapted(name: str, value: Tensor, wanted: torch.Size, backbone: Backbone) -> Tensor | None:

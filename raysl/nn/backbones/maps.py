@@ -32,10 +32,10 @@ def last_map(info: BackboneInfo) -> str:
     'res5'
     """
     names = list(info.stages)
-    place = names.index(info.feature_stages[0]) if info.feature_stages and info.feature_stages[0] in names else 0
-    if place == 0:
+    position = names.index(info.feature_stages[0]) if info.feature_stages and info.feature_stages[0] in names else 0
+    if position == 0:
         raise ConfigError("the backbone names no stage in front of its features; take one such as resnet or vit")
-    return names[place - 1]
+    return names[position - 1]
 
 
 def features_and_map(backbone: Any, images: Tensor, stage: str) -> tuple[Tensor, Tensor]:

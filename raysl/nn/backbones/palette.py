@@ -90,8 +90,8 @@ def palette(counts: Tensor, num_colors: int, num_iters: int, seed: int) -> Tenso
         counts: int64 [64**3] on the CPU.
         num_iters: rounds of assignment and means.
     """
-    places = counts.nonzero()[:, 0]
-    points, weights = _grid()[places], counts[places].double()  # [n, 3], [n]
+    occurring = counts.nonzero()[:, 0]
+    points, weights = _grid()[occurring], counts[occurring].double()  # [n, 3], [n]
     colors = torch.full((num_colors, 3), 1e3, dtype=torch.float64)
     num = min(num_colors, len(points))
     if num:

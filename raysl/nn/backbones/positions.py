@@ -43,7 +43,7 @@ def sincos_positions(height: int, width: int, dim: int, num_prefix: int = 1) -> 
 
 
 def resize_positions(
-    places: Tensor, old: tuple[int, int], new: tuple[int, int], resize: Resize = "antialias"
+    positions: Tensor, old: tuple[int, int], new: tuple[int, int], resize: Resize = "antialias"
 ) -> Tensor:
     """Resize position embeddings to another grid [1, h'*w', D], bicubically, in at least fp32.
 
@@ -51,16 +51,16 @@ def resize_positions(
     torch.Size([1, 49, 192])
 
     Args:
-        places: [1, h*w, D], row by row.
+        positions: [1, h*w, D], row by row.
         old: their grid (h, w).
-        new: the grid (h', w') of the result; the old grid returns `places` itself.
+        new: the grid (h', w') of the result; the old grid returns `positions` itself.
         resize: "antialias" as in timm, and in DINOv2 with registers; "plain" without antialiasing, as in MSN; "dino"
             plain, as if the new grid were a tenth of a patch longer, as in DINO, iBOT and DINOv2.
     """
     if old == new:
-        return places
-    with torch.autocast(places.device.type, enabled=False):
-        wide = places.to(torch.promote_types(places.dtype, torch.float32))
+        return positions
+    with torch.autocast(positions.device.type, enabled=False):
+        wide = positions.to(torch.promote_types(positions.dtype, torch.float32))
         image = wide.view(1, *old, -1).permute(0, 3, 1, 2)  # [1, D, h, w]
         if resize == "dino":
             factors = [(new_side + 0.1) / old_side for new_side, old_side in zip(new, old, strict=True)]
@@ -68,7 +68,7 @@ def resize_positions(
         else:
             is_smooth = resize == "antialias"
             resized = F.interpolate(image, size=new, mode="bicubic", antialias=is_smooth, align_corners=False)
-    return resized.flatten(2).transpose(1, 2).to(places.dtype)
+    return resized.flatten(2).transpose(1, 2).to(positions.dtype)
 
 
 class RotaryPositions(Drawing):
@@ -91,7 +91,7 @@ class RotaryPositions(Drawing):
         shift: largest move along each axis, either way; 0 for none.
         jitter: largest factor of each axis, whose logarithm is drawn evenly; 1 for none.
         rescale: the same of both axes together.
-        place: first of the five numbers of this module in its network, see `Drawing`.
+        slot: first of the five numbers of this module in its network, see `Drawing`.
         turns: number of turns of the fastest pair over an image.
     """
 
@@ -102,19 +102,19 @@ class RotaryPositions(Drawing):
         shift: float = 0.0,
         jitter: float = 1.0,
         rescale: float = 1.0,
-        place: int = 0,
+        slot: int = 0,
         turns: float = 2.0,
     ) -> None:
         super().__init__()
         self.dim, self.base, self.turns = dim, base, turns
         self.shift, self.jitter, self.rescale = shift, jitter, rescale
-        self.place = place
+        self.slot = slot
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """Places of the numbers that training draws: two moves, two stretches, a scale."""
+    def slots(self) -> tuple[int, ...]:
+        """Slots of the numbers that training draws: two moves, two stretches, a scale."""
         draws = [self.shift > 0] * 2 + [self.jitter > 1] * 2 + [self.rescale > 1]
-        return tuple(self.place + number for number, is_drawn in enumerate(draws) if is_drawn)
+        return tuple(self.slot + number for number, is_drawn in enumerate(draws) if is_drawn)
 
     def settle(self) -> None:
         """Leave the places as they are."""
@@ -126,12 +126,12 @@ class RotaryPositions(Drawing):
         dtype = torch.promote_types(images.dtype, torch.float32)
         with torch.autocast(images.device.type, enabled=False):
             axes = [(torch.arange(side, device=images.device, dtype=dtype) + 0.5) / side * 2 - 1 for side in grid]
-            places = torch.stack(torch.meshgrid(axes, indexing="ij"), dim=-1).view(1, -1, 2)  # [1, h*w, 2]
-            if self.training and self.places:
-                places = self._moved(places, images)  # [B, h*w, 2]
+            centres = torch.stack(torch.meshgrid(axes, indexing="ij"), dim=-1).view(1, -1, 2)  # [1, h*w, 2]
+            if self.training and self.slots:
+                centres = self._moved(centres, images)  # [B, h*w, 2]
             quarter = self.dim // 4
             periods = self.base ** (torch.arange(quarter, device=images.device, dtype=dtype) / quarter)  # [dim / 4]
-            angles = (math.pi * self.turns * places[..., None] / periods).flatten(2).repeat(1, 1, 2)  # [n, h*w, dim]
+            angles = (math.pi * self.turns * centres[..., None] / periods).flatten(2).repeat(1, 1, 2)  # [n, h*w, dim]
             return torch.stack([angles.sin(), angles.cos()])
 
     def extra_repr(self) -> str:
@@ -139,18 +139,18 @@ class RotaryPositions(Drawing):
         moves = f"shift={self.shift:g}, jitter={self.jitter:g}, rescale={self.rescale:g}"
         return f"dim={self.dim}, base={self.base:g}, turns={self.turns:g}, {moves}"
 
-    def _moved(self, places: Tensor, images: Tensor) -> Tensor:
+    def _moved(self, centres: Tensor, images: Tensor) -> Tensor:
         def drawn(first: int, num: int) -> Tensor:
-            numbers = [draw(images, self.place + first + number).to(places.dtype) for number in range(num)]
+            numbers = [draw(images, self.slot + first + number).to(centres.dtype) for number in range(num)]
             return 2 * torch.stack(numbers, dim=1)[:, None] - 1  # [B, 1, num] in [-1, 1)
 
         if self.shift > 0:
-            places = places + self.shift * drawn(0, 2)
+            centres = centres + self.shift * drawn(0, 2)
         if self.jitter > 1:
-            places = places * (math.log(self.jitter) * drawn(2, 2)).exp()
+            centres = centres * (math.log(self.jitter) * drawn(2, 2)).exp()
         if self.rescale > 1:
-            places = places * (math.log(self.rescale) * drawn(4, 1)).exp()
-        return places
+            centres = centres * (math.log(self.rescale) * drawn(4, 1)).exp()
+        return centres
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     return torch.cat([first, turned.to(x.dtype)], dim=2)
 
 
-def rotation_at(rotation: Tensor, places: Tensor) -> Tensor:
+def rotation_at(rotation: Tensor, index: Tensor) -> Tensor:
     """Return the rotations of some patches [2, B, M, d].
 
     >>> rotation_at(torch.arange(6.0).view(2, 1, 3, 1), torch.tensor([[2, 0]])).flatten()
@@ -181,7 +181,7 @@ def rotation_at(rotation: Tensor, places: Tensor) -> Tensor:
 
     Args:
         rotation: rotation of all patches [2, n, N, d], n is B or 1.
-        places: their indices among the N, int64 [B, M].
+        index: indices of the patches among the N, int64 [B, M].
     """
-    rotation = rotation.expand(-1, len(places), -1, -1)
-    return rotation.gather(2, places[None, :, :, None].expand(2, -1, -1, rotation.shape[3]))
+    rotation = rotation.expand(-1, len(index), -1, -1)
+    return rotation.gather(2, index[None, :, :, None].expand(2, -1, -1, rotation.shape[3]))

@@ -149,11 +149,11 @@ def hub_file(repository: str, names: Sequence[str] = (), revision: str | None = 
                 huggingface_hub.hf_hub_download(repository, name, revision=revision, local_files_only=bool(offline))
             )
         except LocalEntryNotFoundError as error:
-            place = (
+            target = (
                 f"the cache of the Hub, {huggingface_hub.constants.HF_HUB_CACHE}, and set HF_HUB_OFFLINE=1; "
                 "HF_ENDPOINT names a mirror"
             )
-            raise _unreachable(uri, place, offline if isinstance(offline, OSError) else error) from error
+            raise _unreachable(uri, target, offline if isinstance(offline, OSError) else error) from error
         except EntryNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -199,9 +199,9 @@ def _problem_with(address: str) -> OSError | None:
     return None
 
 
-def _unreachable(uri: str, place: str, error: Exception) -> StorageError:
+def _unreachable(uri: str, path: str, error: Exception) -> StorageError:
     return StorageError(
-        f"cannot download {uri} ({_first_line(error)}); try again where it can be reached, or bring the file to {place}"
+        f"cannot download {uri} ({_first_line(error)}); try again where it can be reached, or bring the file to {path}"
     )
 
 

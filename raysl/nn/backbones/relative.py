@@ -68,10 +68,10 @@ def relative_index(grid: tuple[int, int], num_prefix: int = 1, device: torch.dev
     """
     height, width = grid
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
-    places = (rows[:, None] * (2 * width - 1) + columns).flatten()  # [h*w]
+    cells = (rows[:, None] * (2 * width - 1) + columns).flatten()  # [h*w]
     centre, num = (height - 1) * (2 * width - 1) + width - 1, _num_offsets(grid)
-    patches = F.pad(places[:, None] - places + centre, (num_prefix, 0), value=num + 1)  # [h*w, T]
-    first = F.pad(patches.new_full((num_prefix, num_prefix), num + 2), (0, len(places)), value=num)
+    patches = F.pad(cells[:, None] - cells + centre, (num_prefix, 0), value=num + 1)  # [h*w, T]
+    first = F.pad(patches.new_full((num_prefix, num_prefix), num + 2), (0, len(cells)), value=num)
     return torch.cat([first, patches])
 
 

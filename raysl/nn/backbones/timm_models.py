@@ -170,16 +170,18 @@ def _hub_names(name: str | None) -> list[str]:
 
 def _build(timm: ModuleType, config: TimmModel.Config, num_classes: int = 0) -> nn.Module:
     """Build the network; without classes it has no classifier."""
-    settings = {theirs: getattr(config, ours) for theirs, ours in ARGUMENTS.items()}
+    settings = {argument: getattr(config, setting) for argument, setting in ARGUMENTS.items()}
     arguments = {name: value for name, value in settings.items() if value is not None}
     if config.in_channels != CHANNELS:
         arguments["in_chans"] = config.in_channels
     try:
         return timm.create_model(config.model, pretrained=False, num_classes=num_classes, **arguments)  # type: ignore[no-any-return]
     except TypeError as error:
-        for theirs, ours in (ARGUMENTS | {"in_chans": "in_channels"}).items():
-            if theirs in arguments and theirs in str(error):
-                raise ConfigError(f"backbone.{ours}: {config.model} of timm has no {theirs}; leave it out") from error
+        for argument, setting in (ARGUMENTS | {"in_chans": "in_channels"}).items():
+            if argument in arguments and argument in str(error):
+                raise ConfigError(
+                    f"backbone.{setting}: {config.model} of timm has no {argument}; leave it out"
+                ) from error
         raise
     except WRONG_SIZE as error:
         if config.image_size is None or isinstance(error, NotImplementedError):

@@ -91,11 +91,11 @@ class TorchvisionModel(WrappedBackbone):
         tensors = {_OLD_MLP.sub(_new_mlp, _OLD_DENSE.sub(r"\1\2.", name)): value for name, value in tensors.items()}
         if type(self.network).__name__ == "VisionTransformer" and POSITIONS in tensors:
             side = self.native_size // int(self.network.patch_size)  # type: ignore[arg-type]
-            places = tensors[POSITIONS]
-            old = math.isqrt(max(places.shape[1] - 1, 0)) if places.ndim == 3 else 0
-            if old not in (0, side) and old**2 == places.shape[1] - 1:
-                grid = resize_positions(places[:, 1:], (old, old), (side, side))
-                tensors[POSITIONS] = torch.cat([places[:, :1], grid], dim=1)
+            positions = tensors[POSITIONS]
+            old = math.isqrt(max(positions.shape[1] - 1, 0)) if positions.ndim == 3 else 0
+            if old not in (0, side) and old**2 == positions.shape[1] - 1:
+                grid = resize_positions(positions[:, 1:], (old, old), (side, side))
+                tensors[POSITIONS] = torch.cat([positions[:, :1], grid], dim=1)
         return tensors
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:

@@ -32,7 +32,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
-Places = tuple[Tensor | None, Offsets | Tensor | None]
+Layout = tuple[Tensor | None, Offsets | Tensor | None]
 """Rotations and offsets of tokens, the last arguments of a block."""
 LAST_BLOCKS = (1, 4)
 """Numbers of last blocks whose class tokens form the stages `last1` and `last4` (DINOv2, appendix B.3)."""
@@ -169,7 +169,7 @@ class ViT(TokenBackbone):
             self.pos_embed = None
             moves = config.rope_shift, config.rope_jitter, config.rope_rescale
             self.rope = RotaryPositions(
-                width // heads, config.rope_base, *moves, place=2 * depth, turns=config.rope_turns
+                width // heads, config.rope_base, *moves, slot=2 * depth, turns=config.rope_turns
             )
         self.reg_token = nn.Parameter(torch.empty(1, config.num_registers, width)) if config.num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, width)) if config.mask_token else None
@@ -234,18 +234,18 @@ class ViT(TokenBackbone):
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return all tokens after the final layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
-        return self._encode(self._embed(images, mask), self._places(images))
+        return self._encode(self._embed(images, mask), self._layout(images))
 
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Return tokens of some patches after the final layer norm [B, num_prefix_tokens + K, D]."""
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
-        return self._encode(self._embed_visible(images, keep), self._places(images, keep), is_key)
+        return self._encode(self._embed_visible(images, keep), self._layout(images, keep), is_key)
 
     def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
         """Return tokens of some patches in front of the blocks and behind each of them, see `TokenBackbone`."""
-        maps, places = [self._embed_visible(images, keep)], self._places(images, keep)
+        maps, layout = [self._embed_visible(images, keep)], self._layout(images, keep)
         for block in self.blocks:
-            maps.append(block(maps[-1], None, *places))
+            maps.append(block(maps[-1], None, *layout))
         return maps
 
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class ViT(TokenBackbone):
         num_tokens = x.shape[1]
         is_before = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=x.device).tril()
         is_seen = F.pad(is_prefix, (self.num_prefix_tokens, 0), value=True)  # [B, T]
-        return self._encode(x, self._places(images), is_before | is_seen[:, None, :])
+        return self._encode(x, self._layout(images), is_before | is_seen[:, None, :])
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
@@ -270,10 +270,10 @@ class ViT(TokenBackbone):
         """
         known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
-        x, places = self._embed(images), self._places(images)
+        x, layout = self._embed(images), self._layout(images)
         class_tokens: list[Tensor] = []
         for name, block in zip(known, self.blocks[: len(known)], strict=False):
-            x = block(x, self._visible(x), *places)
+            x = block(x, self._visible(x), *layout)
             class_tokens.append(x[:, 0])
             if name in names:
                 outputs[name] = x
@@ -301,8 +301,8 @@ class ViT(TokenBackbone):
             first = first + 0 * self.mask_token
         prefix = [first] if self.reg_token is None else [first, self.reg_token]
         if self.pos_embed is not None:
-            places = self.pos_embed[:, 1:]
-            patches = patches + resize_positions(places, self.native_grid, grid, self.config.position_resize)
+            positions = self.pos_embed[:, 1:]
+            patches = patches + resize_positions(positions, self.native_grid, grid, self.config.position_resize)
         return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
 
     def _embed_visible(self, images: Tensor, keep: Tensor) -> Tensor:
@@ -312,8 +312,8 @@ class ViT(TokenBackbone):
         visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
         return torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1)
 
-    def _places(self, images: Tensor, keep: Tensor | None = None) -> Places:
-        """Return what tells blocks the places of all patches, or of those in `keep` int64 [B, K]."""
+    def _layout(self, images: Tensor, keep: Tensor | None = None) -> Layout:
+        """Return the rotations and offsets of all patches, or of those in `keep` int64 [B, K]."""
         return self._rotation(images, keep), self._offsets(images, keep)
 
     def _offsets(self, images: Tensor, keep: Tensor | None) -> Offsets | Tensor | None:
@@ -351,10 +351,10 @@ class ViT(TokenBackbone):
             return None
         return torch.ones(1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
 
-    def _encode(self, x: Tensor, places: Places, is_key: Tensor | None = None) -> Tensor:
+    def _encode(self, x: Tensor, layout: Layout, is_key: Tensor | None = None) -> Tensor:
         is_key = self._visible(x) if is_key is None else is_key
         for block in self.blocks:
-            x = block(x, is_key, *places)
+            x = block(x, is_key, *layout)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def _pool(self, tokens: Tensor, kind: str) -> Tensor:

@@ -79,15 +79,15 @@ class MLflow(Tracking):
         from mlflow.exceptions import MlflowException
 
         name = self.config.experiment
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(self.client.create_experiment(name))
             except MlflowException:  # another run has made it meanwhile
-                found = self.client.get_experiment_by_name(name)
-                if found is None:
+                experiment = self.client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     @override
     def send(self, step: int, numbers: dict[str, float]) -> None:

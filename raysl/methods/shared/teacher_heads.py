@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Setup
-from raysl.methods.teachers import (
+from raysl.methods.shared.teacher_networks import (
     UNTRAINED,
     ImagesOf,
     TeacherConfig,
@@ -36,7 +36,7 @@ class Lesson:
         place_head: layers from the features of a place to the teacher's.
     """
 
-    given: TeacherConfig
+    settings: TeacherConfig
     images: ImagesOf
     teacher: nn.Module
     head: nn.Module
@@ -44,7 +44,7 @@ class Lesson:
     place_head: nn.Module | None = None
 
 
-def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig) -> Lesson:
+def make_lesson(setup: Setup, backbone: Backbone, key: str, settings: TeacherConfig) -> Lesson:
     """Read a teacher, and make the student's heads for it.
 
     Args:
@@ -55,28 +55,28 @@ def make_lesson(setup: Setup, backbone: Backbone, key: str, given: TeacherConfig
     std: tuple[float, ...] = data.std
     network: Backbone
     checkpoint: Checkpoint | None = None
-    if given.teacher == UNTRAINED:
+    if settings.teacher == UNTRAINED:
         network = type(backbone)(backbone.config)
-    elif is_path(given.teacher):
-        checkpoint = read_teacher(setup, key, given.teacher)
+    elif is_path(settings.teacher):
+        checkpoint = read_teacher(setup, key, settings.teacher)
         network = checkpoint.backbone
     else:
-        network, mean, std = read_published(given.teacher)
-    images = ImagesOf(data.mean, data.std, mean, std, given.size)
+        network, mean, std = read_published(settings.teacher)
+    images = ImagesOf(data.mean, data.std, mean, std, settings.size)
     teacher: nn.Module = network
     num_outputs = network.feature_dim
-    if checkpoint is not None and given.target == "labels":
+    if checkpoint is not None and settings.target == "labels":
         classifier = read_classifier(checkpoint)
         teacher, num_outputs = nn.Sequential(network, classifier), classifier.out_features
-    hidden_dims = setup.method.hidden_dims if given.target != "labels" else ()
+    hidden_dims = setup.method.hidden_dims if settings.target != "labels" else ()
     head = mlp([backbone.feature_dim, *hidden_dims, num_outputs], norm=True)
     teacher = teacher.requires_grad_(False)
-    if given.target != "tokens":
-        return Lesson(given, images, teacher, head)
-    own, theirs = (kind.info(kind.config) for kind in (backbone, network))
-    widths = [info.stages[last_map(info)] for info in (own, theirs)]
+    if settings.target != "tokens":
+        return Lesson(settings, images, teacher, head)
+    student_info, teacher_info = (kind.info(kind.config) for kind in (backbone, network))
+    widths = [info.stages[last_map(info)] for info in (student_info, teacher_info)]
     place_head = mlp([widths[0], *hidden_dims, widths[1]], norm=True)
-    return Lesson(given, images, teacher, head, last_map(theirs), place_head)
+    return Lesson(settings, images, teacher, head, last_map(teacher_info), place_head)
 
 
 @torch.no_grad()
@@ -87,23 +87,23 @@ def ask(lesson: Lesson, images: Tensor) -> tuple[Tensor, ...]:
     return features_and_map(lesson.teacher, images, lesson.stage) if lesson.stage else (lesson.teacher(images),)
 
 
-def token_distance(lesson: Lesson, h: Tensor, values: Tensor, theirs: list[Tensor]) -> tuple[Tensor, Tensor]:
+def token_distance(lesson: Lesson, h: Tensor, values: Tensor, outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the weighted distance of features, and of those of all places, from a teacher's (AM-RADIO, eq. 2 and 3),
     and the cosine of the features.
 
     Args:
         h, values: features [n, D] and map [n, C, h, w] of the student.
-        theirs: features [n, K] and map [n, E, h', w'] of the teacher.
+        outputs: features [n, K] and map [n, E, h', w'] of the teacher.
     """
     assert lesson.place_head is not None
-    student, (summary, places) = at_least_fp32(lesson.head(h)), theirs
-    if values.shape[-2:] != places.shape[-2:]:
-        values = F.interpolate(values, places.shape[-2:], mode="bilinear", align_corners=False)
-    own = at_least_fp32(lesson.place_head(values.permute(0, 2, 3, 1).flatten(0, 2)))  # [n*h'*w', E]
+    student, (summary, spatial) = at_least_fp32(lesson.head(h)), outputs
+    if values.shape[-2:] != spatial.shape[-2:]:
+        values = F.interpolate(values, spatial.shape[-2:], mode="bilinear", align_corners=False)
+    student_spatial = at_least_fp32(lesson.place_head(values.permute(0, 2, 3, 1).flatten(0, 2)))  # [n*h'*w', E]
     with torch.autocast(h.device.type, enabled=False):
         agreement = F.cosine_similarity(student, summary, dim=-1).mean()
-        distance = place_distance(own, places.permute(0, 2, 3, 1).flatten(0, 2))
-        return lesson.given.weight * (1 - agreement) + lesson.given.place_weight * distance, agreement
+        distance = place_distance(student_spatial, spatial.permute(0, 2, 3, 1).flatten(0, 2))
+        return lesson.settings.weight * (1 - agreement) + lesson.settings.place_weight * distance, agreement
 
 
 def place_distance(student: Tensor, teacher: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from raysl.config.dump import plain
 from raysl.hashing import Int64s
-from raysl.methods.lessons import Lesson, ask
 from raysl.methods.method import Batch, ConfigError, Setup
-from raysl.methods.teacher_cache import TeacherCache
+from raysl.methods.shared.teacher_cache import TeacherCache
+from raysl.methods.shared.teacher_heads import Lesson, ask
 from raysl.plan.shapes import is_shape
 from raysl.transforms.device import to_device
 
 
-class Recalled:
+class TeacherOutputs:
     """Asks teachers for their outputs, or reads them."""
 
     def __init__(self, setup: Setup, lessons: Sequence[Lesson]) -> None:
@@ -39,7 +39,7 @@ class Recalled:
         """Return the outputs of a teacher for `store`, with a row for each image; nothing without a cache."""
         if self.setup.method.cache is None:
             return {}
-        return {f"{number}.{place}": each.view(-1, num_views, *each.shape[1:]) for place, each in enumerate(outputs)}
+        return {f"{number}.{output}": each.view(-1, num_views, *each.shape[1:]) for output, each in enumerate(outputs)}
 
     def store(self, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Write the outputs of a batch that are not stored yet."""
@@ -95,9 +95,9 @@ def _basis(setup: Setup, lesson: Lesson) -> dict[str, Any]:
         "data": [data.mean, data.std, data.channels, data.scaled_decode, data.augment_on],
         "precision": [train.precision, train.fp32_products],
         "network": repr(lesson.teacher),
-        "target": lesson.given.target,
+        "target": lesson.settings.target,
         "stage": lesson.stage,
-        "size": lesson.given.size,
+        "size": lesson.settings.size,
         "normalisation": factors,
     }
 

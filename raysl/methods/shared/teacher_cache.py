@@ -160,6 +160,6 @@ def _digest(number: int, row: np.ndarray[Any, Any]) -> bytes:
 
 def _write_all(file: int, content: bytes, offset: int) -> None:
     """Write all bytes at an offset; one call may write only some of them."""
-    done = 0
-    while done < len(content):
-        done += os.pwrite(file, content[done:], offset + done)
+    num_written = 0
+    while num_written < len(content):
+        num_written += os.pwrite(file, content[num_written:], offset + num_written)

@@ -107,10 +107,10 @@ class ImagesOf(nn.Module):
         size: int | None = None,
     ) -> None:
         super().__init__()
-        ours, theirs = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (mean, their_mean))
-        our_std, their = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (std, their_std))
-        self.register_buffer("factor", (our_std / their).float(), persistent=False)  # [C, 1, 1]
-        self.register_buffer("shift", ((ours - theirs) / their).float(), persistent=False)
+        columns = (torch.tensor(values, dtype=torch.float64) for values in (mean, std, their_mean, their_std))
+        run_mean, run_std, mean_wanted, std_wanted = (column[:, None, None] for column in columns)
+        self.register_buffer("factor", (run_std / std_wanted).float(), persistent=False)  # [C, 1, 1]
+        self.register_buffer("shift", ((run_mean - mean_wanted) / std_wanted).float(), persistent=False)
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
@@ -131,17 +131,17 @@ def read_teacher(setup: Setup, key: str = "teacher", uri: str | None = None) -> 
         checkpoint = load_checkpoint(uri or getattr(setup.method, key))
     except ConfigError as error:
         raise ConfigError(f"method.{key}: {error}") from error
-    ours, theirs = setup.config.data, checkpoint.config.data
-    if theirs.channels != ours.channels:
+    run, teacher = setup.config.data, checkpoint.config.data
+    if teacher.channels != run.channels:
         raise ConfigError(
-            f"data.channels is {ours.channels}, and that of method.{key} {theirs.channels}; set "
-            f"data.channels={theirs.channels}"
+            f"data.channels is {run.channels}, and that of method.{key} {teacher.channels}; set "
+            f"data.channels={teacher.channels}"
         )
-    if (theirs.mean, theirs.std) != (ours.mean, ours.std):
+    if (teacher.mean, teacher.std) != (run.mean, run.std):
         raise ConfigError(
-            f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.{key} "
-            f"{list(theirs.mean)} and {list(theirs.std)}; set data.mean={list(theirs.mean)} "
-            f"data.std={list(theirs.std)}"
+            f"data.mean and data.std are {list(run.mean)} and {list(run.std)}, and those of method.{key} "
+            f"{list(teacher.mean)} and {list(teacher.std)}; set data.mean={list(teacher.mean)} "
+            f"data.std={list(teacher.std)}"
         )
     return checkpoint
 
@@ -167,7 +167,7 @@ def check_several(config: Any) -> None:
             "method.teacher and method.teachers are both set; give all teachers in method.teachers, and leave "
             "method.teacher out"
         )
-    names = [given.title for given in config.teachers]
+    names = [teacher.title for teacher in config.teachers]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(
             f"method.teachers: {twice!r} is the name of more than one teacher in the logged numbers; give each a name "
@@ -175,28 +175,28 @@ def check_several(config: Any) -> None:
         )
 
 
-def check_teacher(setup: Setup, given: TeacherConfig, key: str) -> None:
+def check_teacher(setup: Setup, config: TeacherConfig, key: str) -> None:
     """Refuse a teacher that cannot be read or downloaded, does not take the views, or does not know their classes.
 
     Args:
         key: name of the teacher below `method`: `teacher`, or `teachers[0]`.
     """
-    size = given.size or setup.method.views.size
-    if is_path(given.teacher):
-        _check_checkpoint(setup, given, read_teacher(setup, key, given.teacher), size)
+    size = config.size or setup.method.views.size
+    if is_path(config.teacher):
+        _check_checkpoint(setup, config, read_teacher(setup, key, config.teacher), size)
         return
-    if given.target == "labels":
-        raise ConfigError(f"method.{key}={given.teacher} knows no classes of these images; set method.target=features")
-    if given.teacher != UNTRAINED:
+    if config.target == "labels":
+        raise ConfigError(f"method.{key}={config.teacher} knows no classes of these images; set method.target=features")
+    if config.teacher != UNTRAINED:
         if setup.config.backbone.in_channels != 3:
             raise ConfigError(
-                f"method.{key}={given.teacher} takes red, green and blue, and data.channels="
+                f"method.{key}={config.teacher} takes red, green and blue, and data.channels="
                 f"{setup.config.data.channels}; give the run of a teacher of such images"
             )
-        config = library_config(given.teacher)
-        backbone: type[Backbone] = resolve("backbone", config.name)
-        backbone.check_side(config.at_random(), size)
-        _fetch(backbone, config, key)
+        network = library_config(config.teacher)
+        backbone: type[Backbone] = resolve("backbone", network.name)
+        backbone.check_side(network.at_random(), size)
+        _fetch(backbone, network, key)
 
 
 def _fetch(backbone: type[Backbone], config: Any, key: str) -> None:
@@ -210,17 +210,17 @@ def _fetch(backbone: type[Backbone], config: Any, key: str) -> None:
         ) from error
 
 
-def _check_checkpoint(setup: Setup, given: TeacherConfig, checkpoint: Checkpoint, size: int) -> None:
+def _check_checkpoint(setup: Setup, config: TeacherConfig, checkpoint: Checkpoint, size: int) -> None:
     """Refuse a teacher of raysl whose patches do not cover the views, or with other classes."""
     patch_size = checkpoint.backbone.patch_size
-    if patch_size is not None and size % patch_size and given.size is not None:
+    if patch_size is not None and size % patch_size and config.size is not None:
         raise ConfigError(f"method.teacher_size is {size}, which the teacher's patches of {patch_size} do not cover")
     if patch_size is not None and size % patch_size:
         raise ConfigError(
             f"views of {size} pixels are not covered by the teacher's patches of {patch_size}; set "
             f"{find_size_setting(setup.config, size)}={(size // patch_size + 1) * patch_size}"
         )
-    if given.target == "labels":
+    if config.target == "labels":
         num_classes = read_classifier(checkpoint).out_features
         if setup.method.label_weight > 0 and num_classes != setup.data.num_classes:
             raise ConfigError(

@@ -10,13 +10,13 @@ from torch import nn
 
 from raysl import distributed as dist
 from raysl.config.schema import TrainConfig
-from raysl.methods.compiled import check_compiled, compile_step
 from raysl.methods.method import Backbone, ConfigError, Method
+from raysl.methods.shared.compiled_step import check_compiled, compile_step
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.recompute import recompute
 
 
-def check_place(train: TrainConfig, method_class: type[Method], units: Collection[str]) -> None:
+def check_device_settings(train: TrainConfig, method_class: type[Method], units: Collection[str]) -> None:
     """Refuse contradictory settings, on the driver.
 
     Args:
@@ -62,7 +62,7 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
         )
 
 
-def place(method: Method, train: TrainConfig, device: torch.device) -> None:
+def place_on_device(method: Method, train: TrainConfig, device: torch.device) -> None:
     """Move and change a method in place; every rank calls it before it builds the optimizer."""
     is_sharded = train.parallel == "fsdp" and dist.world() > 1
     # A sharded method moves part by part instead, so that no device ever holds all of it.
