@@ -8,7 +8,7 @@ Rajbhandari et al. 2020, arXiv 1910.02054). `whole` assembles tensors for a chec
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +19,12 @@ from torch.utils._pytree import tree_leaves
 from raysl.distributed.ranks import is_main, world
 
 
-class _Kind:
-    """A class of torch whose import takes half a second: before another module imports it, it has no instances."""
+def _is_of(value: Any, module: str, name: str) -> TypeGuard[Any]:
+    """Whether a value is of a class of torch whose import takes half a second; without the import it has no instances.
 
-    def __init__(self, module: str, name: str) -> None:
-        self.module = module
-        self.name = name
-
-    def kind(self) -> Any:
-        # A module that another thread is importing may not have the class yet.
-        return getattr(sys.modules.get(self.module), self.name, ())
-
-
-_SHARE = _Kind("torch.distributed.tensor", "DTensor")
-_FSDP = _Kind("torch.distributed.fsdp", "FSDPModule")
-_ZERO = _Kind("torch.distributed.optim", "ZeroRedundancyOptimizer")
+    A module that another thread is importing may not have the class yet.
+    """
+    return isinstance(value, getattr(sys.modules.get(f"torch.distributed.{module}"), name, ()))
 
 
 def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -> None:
@@ -54,14 +45,14 @@ def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -
     fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
 
-def is_sharded(module: nn.Module) -> bool:
+def is_sharded(module: nn.Module) -> TypeGuard[Any]:
     """Return whether the module's parameters are sharded."""
-    return isinstance(module, _FSDP.kind())
+    return _is_of(module, "fsdp", "FSDPModule")
 
 
-def is_shard(tensor: Tensor) -> bool:
+def is_shard(tensor: Tensor) -> TypeGuard[Any]:
     """Return whether a tensor is this rank's shard of a larger one."""
-    return isinstance(tensor, _SHARE.kind())
+    return _is_of(tensor, "tensor", "DTensor")
 
 
 @contextmanager
@@ -70,7 +61,7 @@ def without_exchange(module: nn.Module) -> Iterator[None]:
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
-    elif isinstance(module, _FSDP.kind()):
+    elif is_sharded(module):
         module.set_requires_gradient_sync(False)
         try:
             yield
@@ -93,7 +84,7 @@ def shared_optimizer(make: type[Any], groups: list[dict[str, Any]], config: Any)
 
 def local(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor, or the tensor itself if it is not sharded."""
-    return tensor.to_local() if isinstance(tensor, _SHARE.kind()) else tensor
+    return tensor.to_local() if is_shard(tensor) else tensor
 
 
 def whole(tree: Any, on_all: bool = False) -> Any:
@@ -101,11 +92,11 @@ def whole(tree: Any, on_all: bool = False) -> Any:
 
     Every rank must call it. The main rank gets the tensors, or all ranks do; others get None in their place.
     """
-    return _whole(tree, on_all) if any(isinstance(leaf, _SHARE.kind()) for leaf in tree_leaves(tree)) else tree
+    return _whole(tree, on_all) if any(is_shard(leaf) for leaf in tree_leaves(tree)) else tree
 
 
 def _whole(tree: Any, on_all: bool) -> Any:
-    if isinstance(tree, _SHARE.kind()):
+    if is_shard(tree):
         full = tree.full_tensor()
         return full.cpu() if on_all or is_main() else None
     if isinstance(tree, Mapping):
@@ -124,7 +115,7 @@ def shard_like(module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared_like(tensor: Tensor, model: Tensor) -> Tensor:
-    if not isinstance(model, _SHARE.kind()) or tensor.shape != model.shape:
+    if not is_shard(model) or tensor.shape != model.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
@@ -133,7 +124,7 @@ def _shared_like(tensor: Tensor, model: Tensor) -> Tensor:
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     """Return the whole state of an optimizer on the main rank; every rank must call it."""
-    if isinstance(optimizer, _ZERO.kind()):
+    if _is_of(optimizer, "optim", "ZeroRedundancyOptimizer"):
         optimizer.consolidate_state_dict(to=0)
         return optimizer.state_dict() if is_main() else {}
     state: dict[str, Any] = whole(optimizer.state_dict())

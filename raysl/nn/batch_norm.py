@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.hashing import Int64s
-from raysl.nn.sync_norm import normalised_over_ranks
+from raysl.nn.sync_norm import NormalisedOverRanks
 from raysl.transforms.device import to_device
 
 
@@ -59,7 +59,9 @@ class SyncBatchNorm(_BatchNorm):
     def _by_kernels(self, input: Tensor) -> Tensor:
         share = self._count_pass() if self.training and self.running_mean is not None else 0.0
         statistics = (self.running_mean, self.running_var) if self.training else (None, None)
-        return normalised_over_ranks(input, self.weight, self.bias, *statistics, share, self.eps, self.process_group)
+        affine = self.weight, self.bias
+        out: Tensor = NormalisedOverRanks.apply(input, *affine, *statistics, share, self.eps, self.process_group)
+        return out
 
     def _by_products(self, input: Tensor) -> Tensor:
         count, mean, var = _global_moments(input, self.process_group)
@@ -82,13 +84,11 @@ class SyncBatchNorm(_BatchNorm):
         return 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
 
 
-def convert_sync_batch_norm(
-    module: nn.Module, group: dist.Group | None = None, is_on_gpu: bool | None = None
-) -> nn.Module:
+def convert_sync_batch_norm(module: nn.Module, group: dist.Group | None = None) -> nn.Module:
     """Replace the module's BatchNorm layers, in place, by layers over all ranks or over those of a group.
 
     Parameters and buffers stay the same objects, and a layer that contains others, such as timm's with an activation,
-    still ends with them. Layers are the same on any device; `is_on_gpu` has no effect.
+    still ends with them.
 
     >>> type(convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(4)))[0]).__name__
     'SyncBatchNorm'
@@ -131,47 +131,27 @@ def _global_moments(x: Tensor, group: dist.Group | None) -> tuple[int, Tensor, T
 
 
 def _synchronised(layer: _BatchNorm, group: dist.Group | None) -> nn.Module:
-    new = SyncBatchNorm(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+    children = dict(layer.named_children())
+    kind = _SyncBatchNormThenChildren if children else SyncBatchNorm
+    new = kind(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
     new.process_group = group
     new.weight, new.bias = layer.weight, layer.bias
     new.running_mean, new.running_var = layer.running_mean, layer.running_var
     new.num_batches_tracked = layer.num_batches_tracked
     new.training = layer.training
-    for name, child in layer.named_children():
+    for name, child in children.items():
         new.add_module(name, child)
-    return _run_children(new)
+    return new
 
 
-class _WithChildren(nn.Module):
-    """First base class of a normalisation that ends with the layers it contains."""
+class _SyncBatchNormThenChildren(SyncBatchNorm):
+    """A normalisation that ends with the layers it contains."""
 
     def forward(self, input: Tensor) -> Tensor:
-        out: Tensor = super().forward(input)
+        out = super().forward(input)
         for layer in self.children():
             out = layer(out)
         return out
-
-
-class _SyncBatchNormThenChildren(_WithChildren, SyncBatchNorm):
-    pass
-
-
-class _TorchSyncBatchNormThenChildren(_WithChildren, nn.SyncBatchNorm):
-    pass
-
-
-_THEN_CHILDREN: dict[type[nn.Module], type[nn.Module]] = {
-    SyncBatchNorm: _SyncBatchNormThenChildren,
-    nn.SyncBatchNorm: _TorchSyncBatchNormThenChildren,
-}
-
-
-def _run_children(module: nn.Module) -> nn.Module:
-    """Have the normalisations in a module that contain other layers pass their output through them."""
-    for layer in module.modules():
-        if type(layer) in _THEN_CHILDREN and list(layer.children()):
-            layer.__class__ = _THEN_CHILDREN[type(layer)]
-    return module
 
 
 @torch.no_grad()

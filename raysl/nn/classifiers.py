@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from raysl.config.ranges import Amount, Width
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.evaluating import evaluating
 from raysl.nn.heads import mlp
 from raysl.nn.pooling import Pool, pooled_stages
 
@@ -107,8 +108,6 @@ class StageHeads(nn.Module):
 @torch.no_grad()
 def vector_widths(pools: Sequence[tuple[str, Pool]], backbone: Backbone, size: int) -> list[int]:
     """Return the widths of the vectors that stages become, for images of `size` pixels."""
-    was_training = backbone.training
     images = torch.zeros(1, backbone.in_channels, size, size, device=next(backbone.parameters()).device)
-    vectors = pooled_stages(backbone.eval(), images, pools)
-    backbone.train(was_training)
-    return [vector.shape[1] for vector in vectors]
+    with evaluating(backbone):
+        return [vector.shape[1] for vector in pooled_stages(backbone, images, pools)]

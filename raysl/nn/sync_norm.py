@@ -9,18 +9,9 @@ from torch.autograd.function import once_differentiable
 from raysl import distributed as dist
 
 
-def normalised_over_ranks(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    share: float,
-    eps: float,
-    group: dist.Group | None = None,
-) -> Tensor:
-    """Normalise each channel over the rows of all ranks, with one exchange in each pass, which the host starts and does
-    not wait for.
+class NormalisedOverRanks(torch.autograd.Function):
+    """Normalises each channel over the rows of all ranks, with one exchange in each pass, which the host starts and
+    does not wait for.
 
     torch's own function leaves out ranks without values, and the host has to read their counts for that; here every
     rank must have values.
@@ -31,13 +22,9 @@ def normalised_over_ranks(
         running_mean, running_var: [C], updated in place; None if they are not tracked.
         share: weight of this pass in the running statistics.
         eps: added to the variance.
-        group: the ranks whose rows count; default: all.
+        group: the ranks whose rows count; None for all.
     """
-    out: Tensor = _SyncNorm.apply(input, weight, bias, running_mean, running_var, share, eps, group)
-    return out
 
-
-class _SyncNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

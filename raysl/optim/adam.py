@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -19,6 +19,9 @@ class Adam(Plain, torch.optim.Adam):
     0.1
     """
 
+    is_decoupled: ClassVar[bool] = False
+    """Whether weight decay is subtracted from the weights, not added to the gradient."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):
         """Settings of Adam."""
@@ -32,19 +35,15 @@ class Adam(Plain, torch.optim.Adam):
         """Added to the root of the mean square, against division by 0."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
-        super().__init__(**options(params, config))
-
-
-def options(params: Iterable[dict[str, Any]], config: Adam.Config) -> dict[str, Any]:
-    """Return the arguments of torch's Adam or AdamW."""
-    groups = [{**group, "params": list(group["params"])} for group in params]
-    is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
-    return {
-        "params": groups,
-        "lr": config.lr,
-        "betas": config.betas,
-        "eps": config.eps,
-        "weight_decay": config.weight_decay,
-        "fused": is_on_gpu,
-        "foreach": not is_on_gpu,
-    }
+        groups = [{**group, "params": list(group["params"])} for group in params]
+        is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
+        super().__init__(
+            groups,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=is_on_gpu,
+            foreach=not is_on_gpu,
+            decoupled_weight_decay=self.is_decoupled,
+        )

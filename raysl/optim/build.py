@@ -22,6 +22,7 @@ _SETTINGS = (
     "layer_scaling",
     "foreach",
     "fused",
+    "decoupled_weight_decay",
 )
 """Keys of a group that raysl sets before each step or at the start; all others may be state of the optimizer."""
 

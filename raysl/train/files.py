@@ -49,6 +49,13 @@ def append(path: Path, content: bytes) -> None:
         raise
 
 
+def replace_text(path: Path, content: str) -> None:
+    """Write a file in place of another one, which a full disk or a kill leaves as it is."""
+    draft = path.with_name(f"{path.name}.part")
+    draft.write_text(content)
+    draft.rename(path)
+
+
 def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = (), at: float | None = None) -> bytes:
     """Return a line of the events file, without credentials; arguments as of `note_event`.
 

@@ -162,7 +162,7 @@ def test_blocks_are_left_out_by_sample_at_the_rate_asked_for() -> None:
     assert rates[0] == pytest.approx([0.1 * number / 17 for number in range(18)])
     assert rates[1] == pytest.approx([0.5 * number / 17 for number in range(18)])
     assert not any(isinstance(m, torchvision.ops.StochasticDepth) for m in asked.modules())
-    assert len({m.place for m in asked.modules() if isinstance(m, DropPath)}) == 18
+    assert len({m.slot for m in asked.modules() if isinstance(m, DropPath)}) == 18
     images = torch.randn(4, 3, 32, 32)
 
     def features(rows: list[int]) -> torch.Tensor:

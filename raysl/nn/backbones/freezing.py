@@ -1,12 +1,16 @@
 """Frozen stages of a backbone: neither their weights nor their running statistics change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo
+from raysl.nn.evaluating import evaluating
 
 ALL = "all"
 """Name of the whole network in `backbone.freeze`."""
@@ -68,30 +72,24 @@ def _reached(backbone: Backbone, stage: str) -> tuple[set[str], set[str]]:
     try:
         return _traced(type(backbone).without_weights(backbone.config), stage)
     except RuntimeError:
-        was_training = backbone.training
-        try:
+        with evaluating(backbone):
             return _traced(backbone, stage)
-        finally:
-            backbone.train(was_training)
 
 
 def _traced(network: Backbone, stage: str) -> tuple[set[str], set[str]]:
     named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     ran: set[str] = set()
 
-    def note_module(name: str) -> Callable[..., None]:
-        return lambda *_: ran.add(name)
+    def note(name: str, *_: Any) -> None:
+        ran.add(name)
 
-    handles = [module.register_forward_pre_hook(note_module(name)) for name, module in network.named_modules()]
     side = network.native_size
     images = torch.zeros(2, network.in_channels, side, side, device=next(network.parameters()).device)
-    try:
-        with torch.enable_grad():
-            out: Tensor = network.eval().stages(images, [stage])[stage]
-        if not out.requires_grad:
-            return set(), ran
-        grads = torch.autograd.grad(out.sum(), list(named.values()), allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.enable_grad():
+        for name, module in network.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(partial(note, name)))
+        out: Tensor = network.eval().stages(images, [stage])[stage]
+    if not out.requires_grad:
+        return set(), ran
+    grads = torch.autograd.grad(out.sum(), list(named.values()), allow_unused=True)
     return {name for name, grad in zip(named, grads, strict=True) if grad is not None}, ran

@@ -5,8 +5,9 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,23 +158,15 @@ class TorchvisionModel(WrappedBackbone):
         """Run the network up to the deepest module; return outputs by name, with `features` if it ran to its end."""
         outputs: dict[str, Tensor] = {}
 
-        def catch(name: str) -> Any:
-            def hook(module: nn.Module, inputs: Any, out: Tensor) -> None:
-                outputs[name] = self._map(out).clone()  # later layers may overwrite it in place
-                if name == deepest:
-                    raise _Enough
+        def catch(name: str, module: nn.Module, inputs: Any, out: Tensor) -> None:
+            outputs[name] = self._map(out).clone()  # later layers may overwrite it in place
+            if name == deepest:
+                raise _Enough
 
-            return hook
-
-        handles = [
-            self.network.get_submodule(module).register_forward_hook(catch(name)) for name, module in modules.items()
-        ]
-        try:
-            with suppress(_Enough):
-                outputs["features"] = self(images)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as hooks, suppress(_Enough):
+            for name, module in modules.items():
+                hooks.enter_context(self.network.get_submodule(module).register_forward_hook(partial(catch, name)))
+            outputs["features"] = self(images)
         return outputs
 
     def _map(self, out: Tensor) -> Tensor:
@@ -187,17 +180,14 @@ class TorchvisionModel(WrappedBackbone):
         """Find the modules and widths of the stages in a pass of meta tensors."""
         shapes: dict[str, torch.Size] = {}
 
-        def see(name: str) -> Any:
-            def hook(module: nn.Module, inputs: Any, out: Tensor) -> None:
-                shapes[name] = self._map(out).shape
-
-            return hook
+        def see(name: str, module: nn.Module, inputs: Any, out: Tensor) -> None:
+            shapes[name] = self._map(out).shape
 
         is_vit = type(self.network).__name__ == "VisionTransformer"
-        handles = [unit.register_forward_hook(see(name)) for name, unit in _units(self.network).items()]
-        self._try_size(self.native_size, self.native_size)
-        for handle in handles:
-            handle.remove()
+        with ExitStack() as hooks:
+            for name, unit in _units(self.network).items():
+                hooks.enter_context(unit.register_forward_hook(partial(see, name)))
+            self._try_size(self.native_size, self.native_size)
         last = {name if is_vit else shape[-2:]: name for name, shape in shapes.items()}
         word = "block" if is_vit else "stage"
         modules = {f"{word}{number}": name for number, name in enumerate(last.values(), 1)}

@@ -15,6 +15,7 @@ from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.drop_path import DropPath
+from raysl.nn.evaluating import evaluating
 
 WRONG_SIZE = (RuntimeError, ValueError, AssertionError, IndexError)
 """Exceptions that networks raise for images of a size that does not fit."""
@@ -122,15 +123,11 @@ class WrappedBackbone(Backbone):
 
     def _try_size(self, height: int, width: int) -> Tensor:
         """Compute features of two images of this size, on the meta device if possible, so without values."""
-        was_training = self.network.training
         named = [*self.network.named_parameters(), *self.network.named_buffers()]
         tensors = {name: tensor.to(self._device) for name, tensor in named}
         images = torch.zeros(2, self.in_channels, height, width, device=self._device)
-        self.network.eval()
-        try:
+        with evaluating(self.network):
             out: Tensor = functional_call(self.network, tensors, (images,))
-        finally:
-            self.network.train(was_training)
         return out.detach()
 
     def _fits(self, height: int, width: int) -> bool:

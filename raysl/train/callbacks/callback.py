@@ -158,6 +158,8 @@ class Callback:
 
     Config: ClassVar[type[CallbackConfig]] = CallbackConfig
     key: str | None = None
+    stored: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that must survive a restart: numbers, text and tensors."""
 
     def __init__(self, config: CallbackConfig | None = None) -> None:
         self.config: Any = self.Config() if config is None else config
@@ -195,11 +197,14 @@ class Callback:
         """After the last step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a restart: numbers, text and tensors only."""
-        return {}
+        """Return what must survive a restart, numbers, text and tensors only; default: the attributes in `stored`."""
+        return {name: getattr(self, name) for name in self.stored}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        for name in self.stored:
+            if name in state:
+                setattr(self, name, state[name])
 
 
 def configured(config: RunConfig) -> tuple[Callback, ...]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from typing_extensions import override
 
@@ -23,6 +23,8 @@ class EarlyStop(Callback):
     Raises:
         RunFailed: if no line within `patience` has the number; the message lists the numbers of the last line.
     """
+
+    stored = ("best", "best_step", "has_finished")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
@@ -81,12 +83,3 @@ class EarlyStop(Callback):
             return math.isfinite(value)
         gain = self.best - value if self.config.mode == "min" else value - self.best
         return bool(gain > self.config.min_delta)
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_step": self.best_step, "has_finished": self.has_finished}
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)

@@ -14,10 +14,11 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
+from raysl.nn.evaluating import evaluating
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
 from raysl.train.callbacks.view_images import picture
-from raysl.train.files import PROJECTOR_FILE
+from raysl.train.files import PROJECTOR_FILE, replace_text
 
 FOLDER = "embedding"
 LARGEST_SPRITE = 8192  # pixels a side that browsers take
@@ -64,21 +65,19 @@ class Embedding(Callback):
     def _collect(self, run: Run) -> tuple[Tensor, ...]:
         """Return features [N, D], labels and indices [N] and thumbnails uint8 [N, 3, h, h] of all workers, on CPU."""
         backbone, device = run.state.exported(), run.state.device
-        was_training = backbone.training
-        backbone.eval()
         side = min(self.config.thumbnail, int(LARGEST_SPRITE / np.ceil(np.sqrt(self.config.images))))
         empty = partial(torch.empty, device=device)
         features, thumbnails = [empty(0, backbone.feature_dim)], [empty(0, 3, side, side, dtype=torch.uint8)]
         labels, index = [empty(0, dtype=torch.int64)], [empty(0, dtype=torch.int64)]
         data = run.state.config.data
-        for batch in run.images(self.config.images):
-            images = batch.views["image"][:, 0]
-            features.append(backbone(images).float())
-            labels.append(batch.label if batch.label.ndim == 1 else torch.full_like(batch.index, -1))
-            index.append(batch.index)
-            small = F.interpolate(images.float(), (side, side), mode="area")[:, None, None]
-            thumbnails.append(torch.stack([picture(one, data.mean, data.std) for one in small]).to(device))
-        backbone.train(was_training)
+        with evaluating(backbone):
+            for batch in run.images(self.config.images):
+                images = batch.views["image"][:, 0]
+                features.append(backbone(images).float())
+                labels.append(batch.label if batch.label.ndim == 1 else torch.full_like(batch.index, -1))
+                index.append(batch.index)
+                small = F.interpolate(images.float(), (side, side), mode="area")[:, None, None]
+                thumbnails.append(torch.stack([picture(one, data.mean, data.std) for one in small]).to(device))
         return tuple(dist.all_gather_ragged(torch.cat(parts)).cpu() for parts in (features, labels, index, thumbnails))
 
 
@@ -100,6 +99,4 @@ def _list_in_projector(folder: Path, name: str, side: int) -> None:
         f'  metadata_path: "{path}/metadata.tsv"\n{sprite}}}\n'
     )
     parts = [*(part for part in before if f'"{path}/' not in part), entry]
-    draft = file.with_name(f"{PROJECTOR_FILE}.part")
-    draft.write_text("".join(f"embeddings {{{part}" for part in parts))
-    draft.rename(file)
+    replace_text(file, "".join(f"embeddings {{{part}" for part in parts))

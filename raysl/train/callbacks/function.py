@@ -11,6 +11,7 @@ from raysl import distributed as dist
 from raysl.components import resolve_function
 from raysl.config.ranges import Every
 from raysl.errors import RunFailed, log
+from raysl.nn.evaluating import evaluating
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
 
@@ -60,16 +61,12 @@ class Function(Callback):
     def _measure(self, run: Run) -> tuple[dict[str, float], str | None]:
         """Return its numbers, or the error: an exception here would leave the other workers waiting."""
         backbone = run.state.exported()
-        was_training = backbone.training
-        backbone.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), evaluating(backbone):
                 return dict(_flatten(self.function(run, backbone), self.config.prefix)), None
         except Exception as error:
             log.exception("%s failed", self.config.function)
             return {}, f"{type(error).__name__}: {error}"
-        finally:
-            backbone.train(was_training)
 
 
 def _flatten(numbers: Any, prefix: str) -> Iterator[tuple[str, float]]:

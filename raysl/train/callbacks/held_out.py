@@ -8,6 +8,7 @@ from raysl import distributed as dist
 from raysl.data.order import rank_share
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
+from raysl.nn.evaluating import evaluating
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 
@@ -33,11 +34,8 @@ class HeldOut(Callback):
     def on_step_end(self, run: Run, step: Step, out: object) -> None:
         if not self.every.is_due(step) and step.index != step.total:
             return
-        method = run.state.method
-        was_training = method.training
-        method.eval()
-        run.log({PREFIX + name: mean for name, mean in self._means(run).items()})
-        method.train(was_training)
+        with evaluating(run.state.method):
+            run.log({PREFIX + name: mean for name, mean in self._means(run).items()})
 
     @torch.no_grad()
     def _means(self, run: Run) -> dict[str, float]:

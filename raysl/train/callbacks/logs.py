@@ -13,7 +13,7 @@ from raysl.errors import log
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
-from raysl.train.files import METRICS_FILE, STARTUP_FILE, append, note_event
+from raysl.train.files import METRICS_FILE, STARTUP_FILE, append, note_event, replace_text
 
 
 class MetricsLog(Callback):
@@ -39,10 +39,7 @@ class MetricsLog(Callback):
                 log.warning("%s", text)
             # a line of step 0 is logged again by a start from there
             lines = [line for line in good if line["step"] <= run.state.step > 0]
-            # a draft first: a full disk leaves the former file as it is
-            draft = self.path.with_name(f"{self.path.name}.part")
-            draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            draft.rename(self.path)
+            replace_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
             for line in lines:
                 run.metrics.update({name: value for name, value in line.items() if name != "step"})
 
@@ -150,9 +147,7 @@ class Startup(Callback):
 
     def _write(self, content: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{STARTUP_FILE}.part"
-        draft.write_text(content)
-        draft.rename(self.folder / STARTUP_FILE)
+        replace_text(self.folder / STARTUP_FILE, content)
         self.put_logs()
 
 

@@ -32,7 +32,7 @@ class MLflow(Tracking):
     Source: MLflow's client.
     """
 
-    package = extra = "mlflow"
+    package = "mlflow"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):

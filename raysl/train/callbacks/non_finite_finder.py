@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ class NonFiniteFinder(Callback):
         super().__init__(config)
         self.steps: dict[int, _Passes] = {}
         self.current: _Passes | None = None
-        self.handles: list[Any] = []
+        self.hooks = ExitStack()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NonFiniteFinder":
         # a copied method carries these hooks along; only forward passes of training count
@@ -42,11 +43,11 @@ class NonFiniteFinder(Callback):
     @override
     def on_train_start(self, run: Run) -> None:
         method = run.state.method
-        self.handles.append(method.register_forward_pre_hook(self._begin, with_kwargs=True))
+        self.hooks.enter_context(method.register_forward_pre_hook(self._begin, with_kwargs=True))
         for name, module in method.named_modules():
             if module is not method:
-                self.handles.append(module.register_forward_hook(partial(self._look, name)))
-        self.handles.append(method.register_forward_hook(self._end))
+                self.hooks.enter_context(module.register_forward_hook(partial(self._look, name)))
+        self.hooks.enter_context(method.register_forward_hook(self._end))
 
     @override
     def on_non_finite(self, run: Run, step: Step) -> None:
@@ -66,8 +67,7 @@ class NonFiniteFinder(Callback):
 
     @override
     def on_train_end(self, run: Run) -> None:
-        for handle in self.handles:
-            handle.remove()
+        self.hooks.close()
 
     def _begin(self, method: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs = [*args, *kwargs.values()]

@@ -42,8 +42,6 @@ class IterationTimer(Callback):
     def on_train_start(self, run: Run) -> None:
         self.num_seen = 0
         self.steps: deque[float] = deque(maxlen=self.config.window)
-        self.num_steps = 0
-        self.last = time.perf_counter()
         self._begin(run)
 
     @override

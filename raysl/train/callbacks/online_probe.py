@@ -12,6 +12,7 @@ from raysl import distributed as dist
 from raysl.data.source import Split
 from raysl.data.stream.loader import ReadBlocks
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.evaluating import evaluating
 from raysl.schedule import Duration, Step
 from raysl.train.batches import plain_blocks
 from raysl.train.callbacks.callback import Callback, ConfigError, Run, StepOutput
@@ -109,12 +110,8 @@ class OnlineProbe(Callback):
         """Return features [B, D] of the exported network as benchmarks see it, in float32."""
         network: Backbone = run.state.method.export()
         half = AUTOCAST.get(run.plan.precision)
-        was_training = network.training
-        network.eval()
-        with torch.autocast(images.device.type, half, enabled=half is not None):
-            parts = [network(part).float() for part in torch.split(images, ROWS)]
-        network.train(was_training)
-        return torch.cat(parts)
+        with evaluating(network), torch.autocast(images.device.type, half, enabled=half is not None):
+            return torch.cat([network(part).float() for part in torch.split(images, ROWS)])
 
 
 @dataclass

@@ -1,9 +1,7 @@
 """Batch normalisation statistics over many images, for the exported backbone."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +46,9 @@ class PreciseBN(Callback):
         if not layers:
             return
         moments = {name: _Moments(layer) for name, layer in layers.items()}
-        with _hooked(layers, moments):
+        with ExitStack() as hooks:
+            for name, layer in layers.items():
+                hooks.enter_context(layer.register_forward_pre_hook(moments[name].add))
             for batch in run.images(self.config.images):
                 backbone(batch.views["image"][:, 0])
         buffers: dict[str, Tensor] = {}
@@ -66,15 +66,13 @@ class _Moments:
         self.sums = torch.zeros(2, layer.num_features, dtype=torch.float64, device=layer.running_mean.device)
         self.count = 0
 
-    def add(self, layer: _BatchNorm, args: Any) -> None:
+    def add(self, layer: nn.Module, args: Any) -> None:
         """Add a batch, and make the layer, which is in evaluation mode, normalise with the batch's statistics."""
         values = args[0].double().transpose(0, 1).flatten(1)  # [C, N]
         self.sums += torch.stack([values.sum(dim=1), values.square().sum(dim=1)])
         self.count += values.shape[1]
-        assert layer.running_mean is not None
-        assert layer.running_var is not None
-        layer.running_mean.copy_(values.mean(dim=1))
-        layer.running_var.copy_(values.var(dim=1, correction=0))
+        layer.get_buffer("running_mean").copy_(values.mean(dim=1))
+        layer.get_buffer("running_var").copy_(values.var(dim=1, correction=0))
 
     def over_ranks(self) -> tuple[Tensor | None, Tensor | None]:
         """Return mean and unbiased variance [C]; None for fewer than two values."""
@@ -93,18 +91,3 @@ def _layers(backbone: nn.Module) -> dict[str, _BatchNorm]:
         for name, module in backbone.named_modules()
         if isinstance(module, _BatchNorm) and module.running_mean is not None
     }
-
-
-def _take(moment: _Moments, layer: nn.Module, args: Any) -> None:
-    assert isinstance(layer, _BatchNorm)
-    moment.add(layer, args)
-
-
-@contextmanager
-def _hooked(layers: dict[str, _BatchNorm], moments: dict[str, _Moments]) -> Iterator[None]:
-    handles = [layer.register_forward_pre_hook(partial(_take, moments[name])) for name, layer in layers.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

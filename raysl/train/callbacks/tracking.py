@@ -18,7 +18,7 @@ from raysl.errors import log
 from raysl.redact import bare_tree, redact
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.callback import Callback, CallbackConfig, ConfigError, Run, Step
-from raysl.train.files import TRACKERS_FILE
+from raysl.train.files import TRACKERS_FILE, replace_text
 
 END_WAIT_S, STOP_WAIT_S = 60.0, 3.0
 """How long the end of a run waits for its tracker, and how long a stop or a failure does."""
@@ -33,14 +33,14 @@ class Tracking(Callback):
     """
 
     package: str
-    """Which Python package it needs; the extra of raysl has the name of the callback."""
-    extra: str
+    """The Python package that it needs, and the extra of raysl that brings it."""
 
     def __init__(self, config: CallbackConfig) -> None:
         super().__init__(config)
         if importlib.util.find_spec(self.package) is None:
             raise ConfigError(
-                f"the callback {self.extra} needs {self.package}: pip install -e '.[{self.extra}]' in raysl's folder"
+                f"the callback {self.package} needs {self.package}: pip install -e '.[{self.package}]' in raysl's "
+                "folder"
             )
         self._sender: Sender | None = None
 
@@ -119,9 +119,7 @@ def own_id(folder: Path, key: str) -> str:
         ids = {}
     if key not in ids:
         ids[key] = uuid.uuid4().hex[:16]
-        draft = path.with_name(f"{path.name}.part")
-        draft.write_text(json.dumps(ids))
-        draft.rename(path)
+        replace_text(path, json.dumps(ids))
     return ids[key]
 
 

@@ -20,7 +20,7 @@ class WandB(Tracking):
     Source: lightly-train's and stable-pretraining's logger of that name.
     """
 
-    package = extra = "wandb"
+    package = "wandb"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import override
 
@@ -65,6 +64,8 @@ class CollapseWatch(Callback):
     ends the run (`raysl.train.late`). Only logged lines are read, so no step waits for a GPU.
     """
 
+    stored = ("start", "low_since", "is_collapse_told", "is_nan_told")
+
     def __init__(self, logs: Path, disk: Disk | None = None) -> None:
         self.logs = logs
         self.disk = disk or Disk()
@@ -103,17 +104,3 @@ class CollapseWatch(Callback):
     def _note(self, event: str) -> None:
         if dist.is_main():
             self.disk.note(self.logs, event)
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "start": self.start,
-            "low_since": self.low_since,
-            "is_collapse_told": self.is_collapse_told,
-            "is_nan_told": self.is_nan_told,
-        }
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
