@@ -7,8 +7,6 @@ must be fully correlated with itself in the other view, and not at all with any 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from torch import nn
-
 from raysl.config.ranges import Amount, Positive, Within
 from raysl.losses import barlow_twins
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
@@ -54,8 +52,7 @@ class BarlowTwins(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 1 of the whole global batch, the same number on every rank."""
         views = batch.views["global"]  # [B, 2, C, H, W]
-        network = nn.Sequential(self.backbone, self.projector)
-        z = features_of_views(network, views, self.config.batch_norm)  # [B, 2, D]
+        z = features_of_views(self.student(), views, self.config.batch_norm)  # [B, 2, D]
         correlation = cross_correlation(z, self.config.eps, is_joint=self.config.normalize == "joint")  # [D, D]
         loss, _, redundancy = barlow_twins(correlation, self.config.redundancy, self.config.scale)
         num_others = correlation.numel() - len(correlation)

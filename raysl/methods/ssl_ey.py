@@ -8,8 +8,6 @@ grow, and the squares of those within views hold them back.
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torch import nn
-
 from raysl.config.ranges import Within
 from raysl.losses import at_least_fp32, ssl_ey
 from raysl.methods.method import Backbone, Batch, Method, MethodConfig, Setup, Step, StepOutput
@@ -44,8 +42,7 @@ class SSLEY(Method):
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the loss of the covariances over the whole global batch."""
-        network = nn.Sequential(self.backbone, self.projector)
-        z = at_least_fp32(features_of_views(network, batch.views["global"], self.config.batch_norm))  # [B, 2, D]
+        z = at_least_fp32(features_of_views(self.student(), batch.views["global"], self.config.batch_norm))  # [B, 2, D]
         reward = total_cross_covariance(z)
         loss = ssl_ey(reward, covariances(z))
         metrics = {"reward": reward.detach(), "penalty": loss.detach() + 4 * reward.detach(), **batch_collapse(z[:, 0])}

@@ -66,18 +66,16 @@ class Teacher(nn.Module):
 
         Raises:
             ValueError: if the momentum is outside [0, 1], or a parameter of the teacher is missing in the student or
-            has
-                another shape there.
+                has another shape there.
         """
         if not 0 <= momentum <= 1:
             raise ValueError(f"the momentum of a teacher is {momentum}; give a number in [0, 1]")
         pairs = _pairs(self.module.named_parameters(), student.named_parameters(remove_duplicate=False))
         copied: list[tuple[Tensor, Tensor]] = []
         if self._rule != "own":
-            buffers = _pairs(self.module.named_buffers(), student.named_buffers(remove_duplicate=False))
-            follows = [self._rule == "ema" and buffer.is_floating_point() for buffer, _ in buffers]
-            pairs += [pair for pair, is_averaged in zip(buffers, follows, strict=True) if is_averaged]
-            copied = [pair for pair, is_averaged in zip(buffers, follows, strict=True) if not is_averaged]
+            for pair in _pairs(self.module.named_buffers(), student.named_buffers(remove_duplicate=False)):
+                is_averaged = self._rule == "ema" and pair[0].is_floating_point()
+                (pairs if is_averaged else copied).append(pair)
         if pairs:
             torch._foreach_lerp_([teacher for teacher, _ in pairs], [value for _, value in pairs], 1 - momentum)
         if copied:
@@ -97,11 +95,9 @@ def _pairs(teacher: Iterable[tuple[str, Tensor]], student: Iterable[tuple[str, T
     students, pairs = dict(student), []
     for name, tensor in teacher:
         if name not in students or students[name].shape != tensor.shape:
-            has = (
-                f"it as {list(students[name].shape)}"
-                if name in students
-                else f"none, but {next(iter(students), 'nothing')}"
-            )
+            has = f"none, but {next(iter(students), 'nothing')}"
+            if name in students:
+                has = f"it as {list(students[name].shape)}"
             raise ValueError(
                 f"the teacher has {name} as {list(tensor.shape)}, and the student has {has}; give the modules that the "
                 "teacher was made from, in the same order and not wrapped"

@@ -1,6 +1,5 @@
 """Settings and images of a run, checked as far as possible before a cluster is asked for anything."""
 
-import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from raysl.data.order import Order, default_lanes
 from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
-from raysl.errors import ConfigError, Problems
+from raysl.errors import ConfigError, Problems, log
 from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
@@ -40,9 +39,6 @@ from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.rehearsal import rehearse
 from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
-
-log = logging.getLogger("raysl")
-
 
 OnlineKNN = Callable[[Loader, Split, int, Duration, ReadBlocks, bool], Callback]
 """Makes a callback from a loader of training images, held-out images, number of classes, how often to measure, what

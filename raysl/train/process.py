@@ -49,6 +49,7 @@ def setup(
         ConfigError: if the seed or the level is not valid.
     """
     from raysl import distributed as dist
+    from raysl.train.loop import seed_step
 
     if config is not None:
         instance(config, RunConfig, "config", "settings, as raysl.load_config gives them")
@@ -58,7 +59,7 @@ def setup(
     if deterministic is None:
         deterministic = config is not None and config.train.deterministic
     _set_up_log(_level(level), dist.rank(), dist.world())
-    _seed(seed, dist.rank())
+    seed_step(seed, 0, dist.rank())
     repeat_kernels(deterministic)
     facts = environment()
     if show_environment and dist.is_main():
@@ -108,9 +109,3 @@ def _set_up_log(level: int, rank: int, world: int) -> None:
     log.addHandler(handler)
     log.setLevel(level if rank == 0 else max(level, logging.WARNING))
     log.propagate = False
-
-
-def _seed(seed: int, rank: int) -> None:
-    from raysl.train.loop import seed_step
-
-    seed_step(seed, 0, rank)

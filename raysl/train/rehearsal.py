@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from raysl import distributed as dist
@@ -55,7 +54,8 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
             for index in (middle, middle):
                 shapes.restart()
                 _step(state, batch, plan.step(index))
-                shapes.assign("optimizer", _tensors(state.optimizer))
+                moments = tree_leaves(list(state.optimizer.state.values()))
+                shapes.assign("optimizer", [leaf for leaf in moments if isinstance(leaf, Tensor)])
         return _counts(state, batch, shapes)
 
 
@@ -77,17 +77,13 @@ def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
     # statistics are small.
     recompute(recomputed_units(method, config.train))
     optimizer = build_optimizer(method, config.optim, classes.optimizer)
-    _fuse(optimizer)
+    for group in optimizer.param_groups:
+        if group.get("fused") is False:
+            group.update(fused=True, foreach=False)
     average = make_average(method, config)
     if average is not None:
         shapes.assign("teachers, queues, banks", average.values.values())
     return TrainState(setup, method.train(), optimizer, average=average)
-
-
-def _fuse(optimizer: Optimizer) -> None:
-    for group in optimizer.param_groups:
-        if group.get("fused") is False:
-            group.update(fused=True, foreach=False)
 
 
 def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
@@ -132,10 +128,6 @@ def _counts(state: TrainState, batch: Batch, shapes: Shapes) -> Counts:
         exchanged=shapes.exchanged,
         collectives=shapes.collectives,
     )
-
-
-def _tensors(optimizer: Optimizer) -> list[Tensor]:
-    return [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, Tensor)]
 
 
 def _num_bytes(tensors: Iterable[Tensor]) -> int:

@@ -167,13 +167,10 @@ def _stored(image: Any, name: str, bands: Bands | None) -> GivenImage:
         return image
     if not isinstance(image, str | os.PathLike):
         return to_stored(image, name, bands)
-    if _is_missing(path := os.fspath(image)):
+    path = os.fspath(image)
+    if "://" not in path and not os.path.isfile(os.path.expanduser(path)):
         raise ConfigError(f"{name}: nothing is at {path!r}; give paths of files, or a list of tensors or Pillow images")
     return path
-
-
-def _is_missing(path: str) -> bool:
-    return "://" not in path and not os.path.isfile(os.path.expanduser(path))
 
 
 def _check_labels(labels: Sequence[int] | None, num: int) -> Int64s:

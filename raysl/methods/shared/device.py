@@ -74,12 +74,14 @@ def place_on_device(method: Method, train: TrainConfig, device: torch.device) ->
     if train.sync_bn and dist.world() > 1:
         convert_sync_batch_norm(method, _group(train))
     recompute(recomputed_units(method, train))
+    units = [unit for stages in _units(method) for parts in stages.values() for unit in parts]
     if is_sharded:
-        dist.shard(method, [unit for units in _units(method) for parts in units.values() for unit in parts], device)
+        dist.shard(method, units, device)
     if train.compile == "step":
         compile_step(method, train.cuda_graphs)
     elif train.compile:
-        _compile(method)
+        for unit in units:
+            unit.compile()
 
 
 def prepare_device(train: TrainConfig, device: torch.device) -> None:
@@ -130,10 +132,3 @@ def _group(train: TrainConfig) -> dist.Group | None:
     if train.sync_bn_ranks == "node":
         return dist.group_of(dist.gather_objects(platform.node()))
     return dist.group_of([rank // train.sync_bn_ranks for rank in range(dist.world())])
-
-
-def _compile(method: nn.Module) -> None:
-    for units in _units(method):
-        for parts in units.values():
-            for part in parts:
-                part.compile()

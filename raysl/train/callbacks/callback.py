@@ -3,7 +3,7 @@
 import inspect
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,11 +108,9 @@ class Run:
         Raises:
             ConfigError: if the run keeps no files.
         """
-        if self._reporter is None:
-            raise ConfigError(_NO_FOLDER)
-        with self._reporter.writing() as folder:
+        with self._folder() as folder:
             if folder is None:
-                raise ConfigError(_NO_FOLDER)
+                raise ConfigError("a callback writes files, and this run keeps none; give LocalReporter a folder")
             folder.mkdir(parents=True, exist_ok=True)
             yield folder
 
@@ -120,14 +118,14 @@ class Run:
         """Show the user a sentence and keep it with the run's files; does nothing on other ranks than the main one."""
         if not dist.is_main():
             return
-        if self._reporter is None:
-            log.info(event)
-            return
-        with self._reporter.writing() as folder:
+        with self._folder() as folder:
             if folder is None:
                 log.info(event)
             else:
                 note_event(folder, event)
+
+    def _folder(self) -> AbstractContextManager[Path | None]:
+        return nullcontext() if self._reporter is None else self._reporter.writing()
 
     @contextmanager
     def observing(self) -> Iterator[None]:
@@ -135,9 +133,6 @@ class Run:
         start = time.perf_counter()
         yield
         self.callback_s += time.perf_counter() - start
-
-
-_NO_FOLDER = "a callback writes files, and this run keeps none; give LocalReporter a folder"
 
 
 class Callback:

@@ -134,21 +134,18 @@ class MemoryStats(Callback):
 
 def _memory(device: torch.device) -> dict[str, float]:
     num_bytes: dict[str, float] = {"resident": resident(), "resident_peak": most_resident()}
-    if device.type != "cuda":
-        return _in_gb(num_bytes)
-    free, total = torch.cuda.mem_get_info(device)
-    num_bytes |= {
-        "allocated": torch.cuda.memory_allocated(device),
-        "allocated_peak": torch.cuda.max_memory_allocated(device),
-        "reserved": torch.cuda.memory_reserved(device),
-        "used": total - free,
-    }
-    load = {"gpu_utilization": float(torch.cuda.utilization(device))} if find_spec("pynvml") else {}
-    return _in_gb(num_bytes) | load
-
-
-def _in_gb(num_bytes: dict[str, float]) -> dict[str, float]:
-    return {f"memory/{name}_gb": value / 1e9 for name, value in num_bytes.items()}
+    load: dict[str, float] = {}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        num_bytes |= {
+            "allocated": torch.cuda.memory_allocated(device),
+            "allocated_peak": torch.cuda.max_memory_allocated(device),
+            "reserved": torch.cuda.memory_reserved(device),
+            "used": total - free,
+        }
+        if find_spec("pynvml"):
+            load = {"gpu_utilization": float(torch.cuda.utilization(device))}
+    return {f"memory/{name}_gb": value / 1e9 for name, value in num_bytes.items()} | load
 
 
 class Windows(Callback):

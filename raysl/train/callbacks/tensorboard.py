@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from typing_extensions import override
 
@@ -54,12 +54,12 @@ class EventFile:
 class EventCallback(Callback):
     """Base of callbacks that write events to a folder of their own, which TensorBoard shows as a run."""
 
-    folder: ClassVar[str]
-    file: EventFile | None
+    folder: str | Path
+    """Name of the folder in that of the run, or a path."""
+    file: EventFile | None = None
 
     @override
     def on_train_start(self, run: Run) -> None:
-        self.file = None
         if dist.is_main():
             with run.writing() as folder:
                 self.file = EventFile(folder / self.folder, run.state.step)
@@ -70,12 +70,13 @@ class EventCallback(Callback):
             self.file.close()
 
 
-class TensorBoard(Callback):
+class TensorBoard(EventCallback):
     """Writes logged numbers to event files in a local folder."""
+
+    folder: Path
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.file: EventFile | None = None
 
     @override
     def on_train_start(self, run: Run) -> None:
@@ -91,11 +92,6 @@ class TensorBoard(Callback):
         file, self.file = self.file or EventFile(self.folder, step.index - 1), None
         file.add(step.index, *(scalar(f"train/{name}", value) for name, value in line.items()))
         self.file = file  # one that has failed is not gone on with
-
-    @override
-    def on_train_end(self, run: Run) -> None:
-        if self.file is not None:
-            self.file.close()
 
 
 HPARAMS_FOLDER = "hparams"
