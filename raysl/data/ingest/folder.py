@@ -4,14 +4,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pyarrow import fs
 
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
-from raysl.data.sources.listing import File
+from raysl.data.sources.listing import File, join_some
 from raysl.errors import ConfigError
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
@@ -30,7 +30,6 @@ _TAIL = 8  # bytes at the end of a Parquet file: the size of the footer, then a 
 _FILES = (PLAN_FILE, MANIFEST_FILE, CORRUPT_FILE)
 _LISTS = ("check.jsonl", "check.json")  # `raysl ingest --check` may have written to the same folder
 _LISTED = ("path", "train", "test")  # settings of sources whose folders are searched with their sub-folders
-_SHOWN = 5
 _NUMBERS = re.compile(r"\[[\s\d,-]+\]")
 
 
@@ -49,7 +48,7 @@ def claim(folder: Folder, plan: Json, data: DataConfig | None) -> None:
     before = folder.read_if_there(PLAN_FILE)
     others = [name for name in folder.names() if not _is_of_ingest(name, is_begun=bool(before))]
     if others:
-        some = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+        some = join_some(others, 5)
         raise ConfigError(f"{folder.uri} holds files of another origin: {some}; give --out an empty folder")
     if not before:
         folder.make()
@@ -128,7 +127,11 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
         damaged: str | None = MANIFEST_FILE
         if (entry := files.get(f"{inner}{MANIFEST_FILE}")) is not None:
             manifests[inner] = read_manifest(system, folder)
-            damaged = _first_changed(system, root, inner, files_of(manifests[inner]), files, entry.mtime_ns)
+            listed = files_of(manifests[inner])
+            present = {file["name"]: files.get(f"{inner}{file['name']}") for file in listed}
+            sizes = {name: file.size for name, file in present.items() if file is not None}
+            newer = {name for name, file in present.items() if file is not None and _is_newer(file, entry)}
+            damaged = first_damaged(system, folder, listed, sizes, newer)
         if damaged is not None:
             raise ConfigError(
                 f"{folder} is an unfinished ingest: {damaged} is missing or incomplete; "
@@ -137,18 +140,8 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
     return manifests
 
 
-def _first_changed(
-    system: fs.FileSystem, root: str, inner: str, listed: Sequence[Json], files: Mapping[str, File], written: int | None
-) -> str | None:
-    """Return the name of the first file whose size is not the manifest's, or which is newer and has another footer."""
-    newer = []
-    for entry in listed:
-        file = files.get(f"{inner}{entry['name']}")
-        if file is None or file.size != entry["bytes"]:
-            return str(entry["name"])
-        if file.mtime_ns is not None and written is not None and file.mtime_ns > written:
-            newer.append(entry)
-    return _first_other_footer(system, f"{root}/{inner}".rstrip("/"), newer)
+def _is_newer(file: File, manifest: File) -> bool:
+    return file.mtime_ns is not None and manifest.mtime_ns is not None and file.mtime_ns > manifest.mtime_ns
 
 
 def read_manifest(system: fs.FileSystem, folder: str) -> Json:
@@ -196,21 +189,27 @@ def files_of(manifest: Json) -> list[Json]:
     return [file for split in manifest["splits"].values() for file in split["files"]]
 
 
-def first_damaged(system: fs.FileSystem, folder: str, files: Sequence[Json], sizes: Mapping[str, int]) -> str | None:
-    """Return the name of the first file that is missing, or whose size or footer differs from the manifest's."""
+def first_damaged(
+    system: fs.FileSystem, folder: str, files: Sequence[Json], sizes: Mapping[str, int | None], opened: Collection[str]
+) -> str | None:
+    """Return the name of the first file that is missing, or whose size or footer differs from the manifest's.
+
+    Args:
+        files: entries of the manifest.
+        sizes: bytes of the files in the folder, by name.
+        opened: names of the files whose footers are read.
+    """
     for file in files:
-        if sizes.get(f"{folder}/{file['name']}") != file["bytes"]:
+        if sizes.get(file["name"]) != file["bytes"]:
             return str(file["name"])
-    return _first_other_footer(system, folder, files)
 
-
-def _first_other_footer(system: fs.FileSystem, folder: str, files: Sequence[Json]) -> str | None:
     def is_damaged(file: Json) -> bool:
         sha256 = _footer_sha256(system, f"{folder}/{file['name']}", file["bytes"], file["footer_bytes"])
         return bool(sha256 != file["footer_sha256"])
 
-    damaged = in_parallel(is_damaged, files, small_reads(system))
-    return next((str(file["name"]) for file, is_bad in zip(files, damaged, strict=True) if is_bad), None)
+    read = [file for file in files if file["name"] in opened]
+    damaged = in_parallel(is_damaged, read, small_reads(system))
+    return next((str(file["name"]) for file, is_bad in zip(read, damaged, strict=True) if is_bad), None)
 
 
 def footer_of(system: fs.FileSystem, path: str, num_bytes: int) -> tuple[int, str]:

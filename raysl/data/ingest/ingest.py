@@ -7,8 +7,8 @@ it is started again: files that are complete, by their checksums, are kept.
 """
 
 import dataclasses
+import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,13 +36,12 @@ from raysl.data.ingest.folder import (
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits, warn_of_notes
 from raysl.data.source import Split
-from raysl.data.sources.ingested import describe_file, describe_split
+from raysl.data.sources.parquet_columns import fingerprint_line
+from raysl.data.sources.parquet_labels import join_digests
 from raysl.errors import ConfigError, RunFailed
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
-
-log = logging.getLogger("raysl")
 
 LEFT_BEHIND_S = 600.0  # an unfinished file that has not grown for so long belongs to an interrupted ingest
 CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that choose images and labels
@@ -190,9 +189,10 @@ def read_finished(folder: Folder, plan: Json) -> Json | None:
         return None
     manifest = read_manifest(folder.system, folder.path)
     files = files_of(manifest)
-    infos = folder.system.get_file_info([f"{folder.path}/{file['name']}" for file in files])
-    sizes = {info.path: info.size for info in infos}
-    is_whole = first_damaged(folder.system, folder.path, files, sizes) is None
+    names = [file["name"] for file in files]
+    infos = folder.system.get_file_info([f"{folder.path}/{name}" for name in names])
+    sizes = {name: info.size for name, info in zip(names, infos, strict=True)}
+    is_whole = first_damaged(folder.system, folder.path, files, sizes, set(names)) is None
     return manifest if is_whole and manifest.items() >= plan.items() else None
 
 
@@ -237,6 +237,8 @@ def split_entry(
         RunFailed: if all images were left out.
     """
     rows = sum(shard.rows for shard in shards)
+    ordered = sorted(shards, key=lambda shard: shard.name)  # as `data=parquet` reads them
+    lines = b"".join(fingerprint_line(shard.name, [(num, size) for num, size in shard.groups]) for shard in ordered)
     if rows == 0:
         index, where, reason = shards[0].corrupt[0]
         raise RunFailed(f"none of the {num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
@@ -246,7 +248,9 @@ def split_entry(
         "classes": list(classes),
         "is_multilabel": is_multilabel,
         "has_names": has_names,
-        **describe_split(shard.note for shard in shards),
+        "fingerprint": hashlib.sha256(lines).hexdigest()[:16],
+        "labels_digest": join_digests(bytes.fromhex(shard.labels_digest) for shard in ordered),
+        "column_bytes": sum(size for shard in ordered for _, size in shard.groups),
         "files": [_file_entry(shard) for shard in shards],
     }
 
@@ -259,7 +263,8 @@ def _file_entry(shard: Shard) -> Json:
         "sha256": shard.sha256,
         "footer_bytes": shard.footer_bytes,
         "footer_sha256": shard.footer_sha256,
-        **describe_file(shard.note),
+        "groups": [num for num, _ in shard.groups],
+        "labels": list(shard.labels),
     }
 
 

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -176,22 +176,23 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
         spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
     """
     splits = open_splits(resolve("source", data.name)(data))
-    done = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))
-    order = {name: rank for rank, name in enumerate(splits)}
-    done.sort(key=lambda part_result: (order[part_result.part.split], part_result.part.number))
+    results = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))
+    order = list(splits)
+    results.sort(key=lambda result: (order.index(result.part.split), result.part.number))
     totals = {name: Totals(notes=split.notes) for name, split in splits.items()}
-    for part_result in done:
-        total = totals[part_result.part.split]
-        total.num_images += part_result.totals.num_images
-        total.kinds += part_result.totals.kinds
-        total.moments.merge(part_result.totals.moments)
-        total.classes.update(part_result.totals.classes)  # unlike +=, it keeps classes without images
-    repeated = _find_repeats(splits, done)
-    for finding in repeated:
-        totals[finding.split].kinds["duplicate"] += 1
-    findings = _merge([*(finding for part_result in done for finding in part_result.findings), *repeated])
-    findings.sort(key=lambda finding: (order[finding.split], finding.index))
-    return Inspection(findings, totals)
+    for result in results:
+        total = totals[result.part.split]
+        total.num_images += result.totals.num_images
+        total.kinds += result.totals.kinds
+        total.moments.merge(result.totals.moments)
+        total.classes.update(result.totals.classes)  # unlike +=, it keeps classes without images
+    findings = {(one.split, one.index): one for result in results for one in result.findings}
+    for repeat in _find_repeats(splits, results):
+        totals[repeat.split].kinds["duplicate"] += 1
+        before = findings.get((repeat.split, repeat.index))
+        problems = repeat.problems if before is None else before.problems + repeat.problems
+        findings[repeat.split, repeat.index] = replace(repeat, problems=problems)
+    return Inspection(sorted(findings.values(), key=lambda one: (order.index(one.split), one.index)), totals)
 
 
 def inspect_part(split: Split, part: SplitPart) -> Inspected:
@@ -275,9 +276,8 @@ def _class_names(split: Split, labels: np.ndarray) -> Iterator[str]:
         yield "unlabelled" if label < 0 else split.classes[label] if label < len(split.classes) else str(label)
 
 
-def _find_repeats(splits: Mapping[str, Split], done: Iterable[Inspected]) -> list[Finding]:
+def _find_repeats(splits: Mapping[str, Split], results: Sequence[Inspected]) -> list[Finding]:
     """Find images with the same bytes as an earlier one, in the same split or in one before it."""
-    results = [result for result in done if len(result.index)]
     if not results:
         return []
     names = [name for result in results for name in [result.part.split] * len(result.index)]
@@ -292,17 +292,6 @@ def _find_repeats(splits: Mapping[str, Split], done: Iterable[Inspected]) -> lis
         text = f"duplicate: the same bytes as {names[original]} {index[original]}"
         findings.append(Finding(split, int(index[position]), name, False, (text,)))
     return findings
-
-
-def _merge(findings: Iterable[Finding]) -> list[Finding]:
-    merged: dict[tuple[str, int], Finding] = {}
-    for finding in findings:
-        before = merged.get((finding.split, finding.index))
-        problems = finding.problems if before is None else (*before.problems, *finding.problems)
-        merged[finding.split, finding.index] = Finding(
-            finding.split, finding.index, finding.name, finding.is_corrupt, problems
-        )
-    return list(merged.values())
 
 
 def _describe_classes(classes: Counter[str]) -> str:

@@ -1,10 +1,9 @@
 """Ingesting on all CPUs of a cluster."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 
@@ -82,22 +81,13 @@ def on_ray(
     """Work on parts as tasks of one CPU each, on all CPUs that the cluster has or adds."""
     connect()
     wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
-    return _over_numbers(_PartWork(work, splits, parts), range(len(parts)))
+    return _results(work, splits, parts)
 
 
-@dataclass(frozen=True)
-class _PartWork(Generic[T]):
-    work: Callable[[Split, SplitPart], T]
-    splits: Mapping[str, Split]
-    parts: Sequence[SplitPart]
-
-    def __call__(self, number: int) -> T:
-        part = self.parts[number]
-        return self.work(self.splits[part.split], part)
-
-
-def _over_numbers(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[T]:
-    """Yield what `work` returns for each number, in any order; each call is a task of one CPU.
+def _results(
+    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
+) -> Iterator[T]:
+    """Yield what `work` returns for each part, in any order; each call is a task of one CPU.
 
     Ray repeats the task of a lost node elsewhere. What plain tasks return is small, and an execution of Ray Data would
     take some seconds to start.
@@ -105,15 +95,15 @@ def _over_numbers(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[
     Raises:
         ConfigError, RunFailed: raised by `work`, or for code of the user that fails in it.
     """
-    task, reference = ray.remote(num_cpus=1)(_call), [ray.put(work)]
-    rest = iter(numbers)
-    submitted = [task.remote(reference, number) for number in islice(rest, MOST_TASKS)]
+    task, shared = ray.remote(num_cpus=1)(_call), [ray.put((work, splits))]
+    rest = iter(parts)
+    submitted = [task.remote(shared, part) for part in islice(rest, MOST_TASKS)]
     try:
         while submitted:
-            (done,), submitted = ray.wait(submitted)
+            (finished,), submitted = ray.wait(submitted)
             with raising_as_there():
-                result = ray.get(done)
-            submitted += [task.remote(reference, number) for number in islice(rest, 1)]
+                result = ray.get(finished)
+            submitted += [task.remote(shared, part) for part in islice(rest, 1)]
             yield result
     finally:
         for each in submitted:
@@ -121,10 +111,11 @@ def _over_numbers(work: Callable[[int], T], numbers: Sequence[int]) -> Iterator[
 
 
 @explaining_code(of_users=True)
-def _call(work: list[Any], number: int) -> Any:
-    """Call a function for a number.
+def _call(shared: list[Any], part: SplitPart) -> Any:
+    """Call a function for a part.
 
     Args:
-        work: reference to the function, in a list, so that a process fetches it once.
+        shared: reference to the function and the splits, in a list, so that a process fetches them once.
     """
-    return fetch_once(work[0])(number)
+    work, splits = fetch_once(shared[0])
+    return work(splits[part.split], part)

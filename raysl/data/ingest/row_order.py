@@ -36,10 +36,8 @@ class RowOrder:
 
     def chunks(self) -> Iterator[Int64s]:
         """Yield the indices of the rows as they are read: whole read units, or some rows of one at a time."""
-        first, end = self.part.first, self.part.end
         if not self.is_mixed:
-            for start in range(first, end, READ_ROWS):
-                rows = np.arange(start, min(end, start + READ_ROWS))
+            for rows in self.part.runs(READ_ROWS):
                 yield rows if self.seed is None else feistel(self.split.num_samples, self._key(_ROWS), rows)
             return
         pending: list[Int64s] = []
@@ -68,9 +66,9 @@ class RowOrder:
             low, high = max(first, start) - start, min(end, int(ends[nth])) - start
             yield np.arange(low, high) + first_rows[units[nth]]
 
-    def _key(self, *words: int) -> int:
+    def _key(self, *numbers: int) -> int:
         assert self.seed is not None
-        return hash_words(self.seed, hash_text(self.split.fingerprint), *words)
+        return hash_words(self.seed, hash_text(self.split.fingerprint), *numbers)
 
 
 def _joined(pieces: list[Int64s]) -> Iterator[Int64s]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,7 +23,7 @@ from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.limits import limiting
 from raysl.data.source import Split
 from raysl.data.sources.class_names import LABELS, class_names
-from raysl.data.sources.ingested import FileNote, stored_schema
+from raysl.data.sources.ingested import stored_schema
 from raysl.data.sources.parquet_columns import Range
 from raysl.data.sources.parquet_labels import digest_of, find_range, raw_labels
 from raysl.errors import RunFailed
@@ -34,7 +33,6 @@ from raysl.storage.folder import PART, Folder
 from raysl.storage.records import read_as
 
 RECORDS = ".ingest"  # folder with a record of each complete file
-CHUNK_BYTES = 1 << 22
 GROUP_BYTES = 8 << 20  # of images in a row group: one read is worth the time of a request, and a window holds several
 MOST_GROUP_ROWS = 1024  # of small images: windows of a lane shuffle well while a unit has few of their rows
 MIXED_BYTES = 1 << 28  # of images in memory whose rows are mixed, where rows are read in units
@@ -85,12 +83,6 @@ class Shard:
     label_names: list[str]
     labels_digest: str
 
-    @property
-    def note(self) -> FileNote:
-        """What a start needs to know about the file."""
-        groups = [(rows, size) for rows, size in self.groups]
-        return FileNote(name=self.name, groups=groups, labels=self.labels, labels_digest=self.labels_digest)
-
 
 @dataclass(frozen=True)
 class _Row:
@@ -124,7 +116,7 @@ class ShardWriter:
         name = f"{part.name}.parquet"
         if record := folder.read_if_there(f"{RECORDS}/{name}.json"):
             shard = read_as(Shard, record, f"{self.out}/{RECORDS}/{name}.json")
-            if folder.exists(name) and _sha256(folder, name) == shard.sha256:
+            if folder.exists(name) and folder.sha256(name) == shard.sha256:
                 return shard
         order = RowOrder(split, part, self.layout.seed if part.split == "train" else None)
         shard = _read_back(folder, self._write(folder, name, order), order)
@@ -273,7 +265,7 @@ def _read_back(folder: Folder, shard: Shard, order: RowOrder) -> Shard:
         The record, with what the file says about its row groups and labels.
     """
     uri = folder.uri_of(shard.name)
-    if _sha256(folder, shard.name) != shard.sha256:
+    if folder.sha256(shard.name) != shard.sha256:
         raise RunFailed(f"{uri} reads back with other bytes than were written; check the storage, then start again")
     with storage_errors("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
         parquet = pq.ParquetFile(file)
@@ -292,19 +284,6 @@ def _read_back(folder: Folder, shard: Shard, order: RowOrder) -> Shard:
         label_names=list(class_names(labels)) if has_names else [],
         labels_digest=digest_of(labels).hex(),
     )
-
-
-def _sha256(folder: Folder, name: str) -> str:
-    digest = hashlib.sha256()
-    for chunk in _chunks(folder.system, f"{folder.path}/{name}", folder.uri_of(name)):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _chunks(system: fs.FileSystem, path: str, uri: str) -> Iterator[bytes]:
-    with storage_errors("read", uri), system.open_input_stream(path) as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            yield chunk
 
 
 def encode_for_storage(

@@ -1,6 +1,5 @@
 """A dataset in parts that processes work on independently."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -9,10 +8,8 @@ import numpy as np
 
 from raysl.config.schema import DataConfig
 from raysl.data.source import SPLITS, Source, Split
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s
-
-log = logging.getLogger("raysl")
 
 T = TypeVar("T")
 

@@ -1,8 +1,7 @@
 """What the manifest of an ingest says about the files of a split, so that a start reads neither footers nor labels."""
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysl.data.sources.class_names import LABELS
-from raysl.data.sources.parquet_columns import CLASSES_KEY, Footers, Range, fingerprint_line, units_of
-from raysl.data.sources.parquet_labels import join_digests
+from raysl.data.sources.parquet_columns import CLASSES_KEY, Footers, Range, units_of
 
 IMAGES = "image"
 
@@ -30,22 +28,6 @@ class IngestedSplit:
     labels_digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileNote:
-    """What a start needs to know about one ingested file.
-
-    Args:
-        groups: rows and, before compression, bytes of each of its row groups.
-        labels: the smallest and the largest label, at most or at least -1; (-1, -1) where labels are lists or names.
-        labels_digest: digest of its labels, in hexadecimal digits.
-    """
-
-    name: str
-    groups: Sequence[tuple[int, int]]
-    labels: Range
-    labels_digest: str
-
-
 def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool = False) -> pa.Schema:
     """Return the schema of the files that an ingest writes.
 
@@ -55,22 +37,6 @@ def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool =
     label = pa.list_(pa.int64()) if is_multilabel else pa.string() if has_names else pa.int64()
     fields = {"index": pa.int64(), IMAGES: pa.large_binary(), LABELS: label, "name": pa.string()}
     return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})
-
-
-def describe_split(files: Iterable[FileNote]) -> dict[str, Any]:
-    """Return the manifest's entries for a split as a whole, from those of its files."""
-    ordered = sorted(files, key=lambda file: file.name)  # as `data=parquet` reads them
-    lines = b"".join(fingerprint_line(file.name, [(rows, size) for rows, size in file.groups]) for file in ordered)
-    return {
-        "fingerprint": hashlib.sha256(lines).hexdigest()[:16],
-        "labels_digest": join_digests(bytes.fromhex(file.labels_digest) for file in ordered),
-        "column_bytes": sum(size for file in ordered for _, size in file.groups),
-    }
-
-
-def describe_file(file: FileNote) -> dict[str, Any]:
-    """Return the manifest's entries for a file."""
-    return {"groups": [rows for rows, _ in file.groups], "labels": list(file.labels)}
 
 
 def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSplit]:

@@ -17,7 +17,6 @@ from raysl.errors import ConfigError
 from raysl.redact import visible
 from raysl.storage.addresses import stat_uri, storage_errors
 
-_SHOWN = 3
 MOST_NAMES = 1_000
 """Of one folder that links lead to: two links a level double them at each."""
 _NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
@@ -133,13 +132,13 @@ def spellings(path: str) -> list[str]:
     return [path] if path.isascii() else list(dict.fromkeys([path, composed(path), unicodedata.normalize("NFD", path)]))
 
 
-def join_some(names: Sequence[str]) -> str:
+def join_some(names: Sequence[str], num: int = 3) -> str:
     """Join the first few names, for messages.
 
     >>> join_some(["a", "b", "c", "d"])
     'a, b, c, ...'
     """
-    return ", ".join(printable(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return ", ".join(printable(name) for name in names[:num]) + (", ..." if len(names) > num else "")
 
 
 def _walk(root: str) -> Listing:

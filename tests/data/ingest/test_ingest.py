@@ -444,7 +444,7 @@ def test_a_manifest_that_is_absent_damaged_or_of_another_format_is_refused(image
 def test_storage_that_returns_other_bytes_is_noticed(
     images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raysl.data.ingest.shard._sha256", lambda folder, name: "0" * 64)
+    monkeypatch.setattr("raysl.storage.folder.Folder.sha256", lambda folder, name: "0" * 64)
     with pytest.raises(RunFailed, match=r"train-00000-of-00002.parquet reads back with other bytes than were written"):
         ingest_source(images, str(tmp_path / "out"), SMALL)
     assert not list((tmp_path / "out" / ".ingest").iterdir())
