@@ -20,8 +20,8 @@ from ray.data.block import BlockAccessor, BlockMetadata
 from typing_extensions import override
 
 from raysl.cluster.numbered_parts import quieten
-from raysl.data.decode.corrupt import Known, Replaced
-from raysl.data.stream.blocks import Block, NumberedBlock, PlainRows
+from raysl.data.decode.corrupt import Replaced
+from raysl.data.stream.blocks import NumberedBlock, PlainRows
 from raysl.process.code_errors import explaining_code
 
 if TYPE_CHECKING:
@@ -125,11 +125,15 @@ def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
     Args:
         loader: reference to the loader, in a list.
     """
-    here, start = _prepared(loader[0]), time.perf_counter()
+    process, start = _prepared(loader[0]), time.perf_counter()
     from raysl.data.stream.rows import load_block
 
-    rows = load_block(here.loader, numbered.block, here.known_in(numbered))
-    here.learn(numbered.block, rows.corrupt)
+    block = numbered.block
+    is_held_out = isinstance(block, PlainRows) and block.is_held_out
+    # `known` has rows of the training images, which held-out images have too
+    rows = load_block(process.loader, block, {} if is_held_out else {**process.known, **numbered.known})
+    if not is_held_out:
+        process.known |= {image.row: image for image in rows.corrupt if isinstance(image, Replaced)}
     return [to_ray(rows, numbered.number, time.perf_counter() - start)]
 
 
@@ -142,15 +146,20 @@ def prepare_process(loader: list[Any]) -> None:
     _prepared(loader[0]).loader.prepare()
 
 
-def _prepared(reference: Any) -> "_LoaderHere":
-    """Set up this process for data tasks, and return the loader."""
+def _prepared(reference: Any) -> "_ProcessLoader":
+    """Set up this process for data tasks, and return the loader, which it reads from the object store once."""
     import torch
 
     from raysl.process.memory import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()
-    return _loader_here(reference)
+    key = reference.hex()
+    if key not in _loaders:
+        while len(_loaders) > 1:  # concurrent trials share processes
+            _loaders.pop(next(iter(_loaders)))
+        _loaders[key] = _ProcessLoader(ray.get(reference))
+    return _loaders[key]
 
 
 def to_ray(rows: "BlockRows", number: int, task_s: float) -> RayBlock:
@@ -175,35 +184,14 @@ def from_ray(block: dict[str, np.ndarray]) -> "tuple[int, BlockRows, float]":
 
 
 @dataclass
-class _LoaderHere:
-    """A loader in a process of data tasks, with the corrupt images that its tasks have met."""
+class _ProcessLoader:
+    """A loader in a process of data tasks, with the corrupt training images that its tasks have met, by their rows."""
 
     loader: "Loader"
-    met: dict[int, Replaced] = field(default_factory=dict)
-
-    def known_in(self, numbered: NumberedBlock) -> Known:
-        """Return the corrupt images of a block that are known."""
-        if isinstance(numbered.block, PlainRows) and numbered.block.is_held_out:
-            return {}
-        return {**self.met, **numbered.known}
-
-    def learn(self, block: Block, images: Sequence[str]) -> None:
-        """Note corrupt images of a block."""
-        if not (isinstance(block, PlainRows) and block.is_held_out):
-            self.met |= {image.row: image for image in images if isinstance(image, Replaced)}
+    known: dict[int, Replaced] = field(default_factory=dict)
 
 
-def _loader_here(reference: Any) -> _LoaderHere:
-    """Return a loader, which a process reads from the object store once."""
-    key = reference.hex()
-    if key not in _loaders:
-        while len(_loaders) > 1:  # concurrent trials share processes
-            _loaders.pop(next(iter(_loaders)))
-        _loaders[key] = _LoaderHere(ray.get(reference))
-    return _loaders[key]
-
-
-_loaders: dict[str, _LoaderHere] = {}
+_loaders: dict[str, _ProcessLoader] = {}
 
 
 class Rest:

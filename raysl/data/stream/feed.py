@@ -190,12 +190,12 @@ class _Executions:
 
     def _work(self) -> None:
         try:
-            sizes, done = chain(self.parts, repeat(self.parts[-1])), 0
+            sizes, num_blocks = chain(self.parts, repeat(self.parts[-1])), 0
             while not self.is_over.is_set() and (part := list(islice(self.blocks, next(sizes)))):
                 offer(self.stream, part)
                 self._execute()
-                self.stats.append(f"From block {done} on\n{self.dataset.stats()}")
-                done += len(part)
+                self.stats.append(f"From block {num_blocks} on\n{self.dataset.stats()}")
+                num_blocks += len(part)
             self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)}), 0.0))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the rank gets it
             self._hand_over(error)

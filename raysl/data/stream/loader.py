@@ -1,11 +1,10 @@
 """From sample indices to the views of a batch: the part of the pipeline that does not use Ray."""
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -23,14 +22,13 @@ from raysl.data.source import Rows, Split
 from raysl.data.stream.blocks import PlainRows, StepRows, rank_blocks
 from raysl.data.stream.prefetch import batches_for
 from raysl.data.stream.rows import Loaded, join_batches, load_block, to_loaded
+from raysl.errors import log
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.channels import Channels, network_input
 from raysl.transforms.device import to_device
 from raysl.transforms.programs import HAS_KERNELS
 from raysl.transforms.small_boxes import LARGEST, equals_torch
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
-
-log = logging.getLogger("raysl")
 
 PLAIN_ROWS = 256
 LARGE_BYTES = 1 << 17  # JPEG files of at least this size may be decoded at a reduced scale
@@ -41,7 +39,7 @@ ReadBlocks = Callable[[Iterable[PlainRows]], Iterator[Batch]]
 """Makes a batch of each block of images, without augmentation."""
 
 Work = TypeVar("Work")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Loader:
 
     Args:
         recipe: the views, of each paired source.
-        order: which samples make up which batch.
-        mean, std: of the normalisation.
+        order: order of the samples, cut into batches.
+        mean, std: numbers of the normalisation, by channel.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
@@ -88,9 +86,9 @@ class Loader:
         """Load any samples, int64 [B], with the views of an epoch; `known` as in `cut_images`."""
         seed = self.order.seed
         cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode, known)
-        done = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
+        augmented = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
         labels = torch.from_numpy(cut.labels)
-        return Loaded(done.views, done.extras, torch.from_numpy(index), labels, cut.corrupt, cut.read_s)
+        return Loaded(augmented.views, augmented.extras, torch.from_numpy(index), labels, cut.corrupt, cut.read_s)
 
     def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:
         """Load the rows of a block, those of each epoch together; `known` as in `cut_images`."""
@@ -108,9 +106,10 @@ class Loader:
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
         extras = loaded.extras
         if not self.augment_in_task:
-            own = {name: view.clone() if view is loaded.views[name] else view for name, view in views.items()}
-            done = self._augment(own, loaded.index.numpy(), step // self.order.epoch_len)
-            views, extras = done.views, done.extras
+            # transforms write into the views, and loaded ones may lie in memory that processes share
+            copies = {name: view.clone() if view is loaded.views[name] else view for name, view in views.items()}
+            augmented = self._augment(copies, loaded.index.numpy(), step // self.order.epoch_len)
+            views, extras = augmented.views, augmented.extras
         return self.batch_of(loaded, self.normalized(views), extras, step, device, rank, world)
 
     def batch_of(
@@ -126,8 +125,8 @@ class Loader:
         """The batch of a rank's loaded rows at a step, on the device.
 
         Args:
-            views: of the rows, normalised and on the device.
-            device: where the batch goes.
+            views: views of the rows, normalised and on the device.
+            device: device of the batch.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
         return Batch(
@@ -177,12 +176,13 @@ class Loader:
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt, cut.read_s)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
-        """Move plain images to the device, as `finish` does, and normalise them."""
+        """Move images to the device, as `finish` does, and normalise them; they belong to no step."""
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
         return Batch(
             self.normalized(views),
             to_device(loaded.index, device),
             to_device(loaded.label, device),
+            extras={name: to_device(extra, device) for name, extra in loaded.extras.items()},
             seed=self.order.seed,
             host_index=loaded.index.numpy(),
         )
@@ -197,15 +197,10 @@ class Loader:
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             cut = self._cut(split, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
-            done = self._augment(cut.views, index, epoch=0)
-            batch = Batch(
-                done.views,
-                torch.from_numpy(index),
-                torch.from_numpy(cut.labels),
-                extras=done.extras,
-                seed=self.order.seed,
-            ).map(lambda rows: to_device(rows, device))
-            yield replace(batch, views=self.normalized(batch.views), host_index=index)
+            augmented = self._augment(cut.views, index, epoch=0)
+            labels = torch.from_numpy(cut.labels)
+            loaded = Loaded(augmented.views, augmented.extras, torch.from_numpy(index), labels)
+            yield self.finish_plain(loaded, device)
 
     def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turn uint8 views into normalised floats."""
@@ -249,9 +244,9 @@ class Loader:
         extras: dict[str, Tensor] = {}
         for number in range(self.split.num_sources):
             crops = {name: views[pair_name(name, number)] for name in self.recipe.crop_names}
-            done = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
-            out |= {pair_name(name, number): view for name, view in done.views.items()}
-            for name, extra in done.extras.items():
+            augmented = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
+            out |= {pair_name(name, number): view for name, view in augmented.views.items()}
+            for name, extra in augmented.extras.items():
                 group, _, what = name.rpartition(".")
                 extras[f"{pair_name(group, number)}.{what}"] = extra
         return Augmented(out, extras)
@@ -264,7 +259,7 @@ class LocalBatches:
     Args:
         loader: makes the rows of any step.
         rank, world: choose the rows of a global batch.
-        device: of the batches; on a GPU a thread prepares the next ones (see `prefetch`).
+        device: device of the batches; on a GPU a thread prepares the next ones (see `prefetch`).
         threads: threads that read and augment ahead; 0 does it when a batch is requested.
         corrupt: records images that were replaced.
     """
@@ -278,8 +273,7 @@ class LocalBatches:
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Yield batches without end, beginning with that of `step`."""
-        made = self._made(step)
-        for batch, corrupt in batches_for(made, self.device):
+        for batch, corrupt in batches_for(self._finished(step), self.device):
             for image in self.corrupt.add(corrupt):
                 log.warning("replaced a corrupt image: %s", image)
             yield batch
@@ -293,7 +287,7 @@ class LocalBatches:
         for block in blocks:
             yield self.loader.finish_plain(to_loaded(load_block(self.loader, block)), self.device)
 
-    def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
+    def _finished(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Yield batches on the device, with the images that were replaced."""
         for number, loaded in enumerate(self._loaded(step), step):
             yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
@@ -303,25 +297,25 @@ class LocalBatches:
         with ThreadPoolExecutor(max(1, self.threads)) as pool:
             if loader.has_windows:
                 blocks = loader.blocks(rank, world, step, FOREVER, target=1)
-                made = self._ahead(partial(load_block, loader, known=self.corrupt.known), blocks, pool)
-                yield from join_batches(loader, rank, world, step, FOREVER, made)
+                arriving = self._ahead(partial(load_block, loader, known=self.corrupt.known), blocks, pool)
+                yield from join_batches(loader, rank, world, step, FOREVER, arriving)
             else:
                 load = partial(loader.load, rank=rank, world=world, known=self.corrupt.known)
                 for _, wait in self._ahead(load, itertools.count(step), pool):
                     yield wait()
 
     def _ahead(
-        self, load: Callable[[Work], Made], works: Iterable[Work], pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[Work, Callable[[], Made]]]:
-        """Yield each of endless works with what waits for it; threads do the next ones."""
+        self, load: Callable[[Work], Result], works: Iterable[Work], pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[Work, Callable[[], Result]]]:
+        """Yield each of endless works with the function that waits for it; threads do the next ones."""
         if self.threads == 0:
             yield from ((work, partial(load, work)) for work in works)
-        ahead: deque[tuple[Work, Future[Made]]] = deque()
+        ahead: deque[tuple[Work, Future[Result]]] = deque()
         for work in works:
             ahead.append((work, pool.submit(load, work)))
             if len(ahead) > self.threads:
-                first, made = ahead.popleft()
-                yield first, made.result
+                first, future = ahead.popleft()
+                yield first, future.result
 
 
 def pair_name(name: str, source: int) -> str:

@@ -34,11 +34,11 @@ class RayBatches:
     """This rank's batches, made by Ray Data.
 
     Args:
-        loader: whose batches they are.
+        loader: loader of the run, which makes the rows of any step.
         total_steps: steps in the run.
         rank, world: this process among the training workers.
-        device: of the batches; on a GPU a thread prepares the next ones (see `raysl.data.stream.prefetch`).
-        reference: to the loader in Ray's object store, from where data tasks take it.
+        device: device of the batches; on a GPU a thread prepares the next ones (see `raysl.data.stream.prefetch`).
+        reference: reference to the loader in Ray's object store, from where data tasks take it.
         shard: training dataset of the rank, see `raysl.data.stream.dataset.stream_dataset`.
         task_cpus: CPUs of each data task.
         name: name of the run, for the names of its datasets.
@@ -66,7 +66,7 @@ class RayBatches:
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Yield the batches from `step` to the end of the run."""
-        for batch, corrupt in batches_for(self._made(step), self.device):
+        for batch, corrupt in batches_for(self._finished(step), self.device):
             self.corrupt.add(corrupt)
             yield batch
 
@@ -94,7 +94,7 @@ class RayBatches:
         stats = self._training.end()
         return self._training.costs, stats
 
-    def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
+    def _finished(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Yield batches on the device, with the images that were replaced."""
         begun, self._begun = self._begun, None
         feed = begun[1] if begun is not None and begun[0] == step else self._feed_from(step)

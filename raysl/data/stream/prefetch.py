@@ -1,8 +1,7 @@
 """Prefetching: a thread makes batches ahead, on a separate CUDA stream if they go to a GPU."""
 
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
 from functools import cache
 from queue import SimpleQueue
 from threading import Semaphore, Thread
@@ -52,19 +51,15 @@ def prefetch(
         thread.end()
 
 
-@dataclass(frozen=True)
-class _Made(Generic[Note]):
-    item: tuple[Batch, Note]
-    event: torch.cuda.Event | None
-
-
 class _Thread(Generic[Note]):
     def __init__(self, source: Generator[tuple[Batch, Note], None, None], device: torch.device, depth: int) -> None:
         self.source = source
         self.device = device
         self.stream = _batch_stream(device) if device.type == "cuda" else None
         self.room = Semaphore(depth)
-        self.ready: SimpleQueue[_Made[Note] | BaseException | None] = SimpleQueue()
+        # items with the event of their work on the GPU, then None or an error
+        self.ready: SimpleQueue[tuple[tuple[Batch, Note], torch.cuda.Event | None] | BaseException | None]
+        self.ready = SimpleQueue()
         self.is_over = False
         self.thread = Thread(target=self._work, name="raysl-prefetch", daemon=True)
 
@@ -76,17 +71,18 @@ class _Thread(Generic[Note]):
 
     def take(self) -> tuple[Batch, Note] | None:
         """Return the next item, for use on the consumer's current stream; None after the last."""
-        item = self.ready.get()
+        ready = self.ready.get()
         self.room.release()
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
+        if isinstance(ready, BaseException):
+            raise ready
+        if ready is None:
             return None
-        if item.event is not None:
+        item, event = ready
+        if event is not None:
             stream = torch.cuda.current_stream(self.device)
-            stream.wait_event(item.event)
-            item.item[0].map(lambda tensor: _mark_in_use(tensor, stream))
-        return item.item
+            stream.wait_event(event)
+            item[0].map(lambda tensor: _mark_in_use(tensor, stream))
+        return item
 
     def end(self) -> None:
         """Let the thread finish its current item, then stop it."""
@@ -96,19 +92,12 @@ class _Thread(Generic[Note]):
 
     def _work(self) -> None:
         try:
-            with self._on_stream(), closing(self.source):
-                while self._wait_for_room() and (item := next(self.source, None)) is not None:
-                    self.ready.put(_Made(item, None if self.stream is None else self.stream.record_event()))
+            with nullcontext() if self.stream is None else torch.cuda.stream(self.stream), closing(self.source):
+                while self.room.acquire() and not self.is_over and (item := next(self.source, None)) is not None:
+                    self.ready.put((item, None if self.stream is None else self.stream.record_event()))
             self.ready.put(None)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer gets it
             self.ready.put(error)
-
-    def _wait_for_room(self) -> bool:
-        self.room.acquire()
-        return not self.is_over
-
-    def _on_stream(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
 
 @cache

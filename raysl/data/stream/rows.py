@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from raysl.data.decode.corrupt import Known
-from raysl.data.order import Order
 from raysl.data.stream.blocks import ALL_LANES, Block, PlainRows
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Loaded:
     Args:
         views: uint8 [B, V, C, H, W] by group, before augmentation with the boxes that the recipe asks for; those of the
             n-th paired source end in `_n`. Not to be written to: they may be memory that processes share.
-        extras: what the recipe hands to the method, [B, ...] by group and name; empty before augmentation.
+        extras: outputs of the recipe beside the views, [B, ...] by group and name; empty before augmentation.
         index: int64 [B].
         label: int64 [B], or [B, K].
         corrupt: images that were replaced because they cannot be decoded, "name: reason".
@@ -118,13 +117,14 @@ def join_batches(
     """Yield a rank's rows of each of the steps [first, end).
 
     Args:
-        blocks: as `rank_blocks` orders them, each with what waits for its rows; called when a step needs them.
+        blocks: blocks in the order of `rank_blocks`, each with the function that waits for its rows; called when a step
+            needs them.
 
     Raises:
         RuntimeError: if the rows are not those of the step.
     """
     order = loader.order
-    lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+    lanes: defaultdict[int, deque[Columns]] = defaultdict(deque)  # rows that have arrived and were not used yet
     arriving = iter(blocks)
     following = next(arriving, None)
     for step in range(first, end):
@@ -132,43 +132,29 @@ def join_batches(
         while following is not None and following[0].step <= step:
             block, wait = following
             rows = wait()
-            lanes[block.lane].add(rows.columns)
+            lanes[block.lane].append(rows.columns)
             corrupt += rows.corrupt
             following = next(arriving, None)
         expected = order.batch(step, rank, world)
-        counts = _counts(order, step, rank, world) if loader.has_windows else [(ALL_LANES, len(expected))]
-        parts = [part for lane, count in counts for part in lanes[lane].take(count)]
+        row_lanes = order.lanes_of(step, rank, world) if loader.has_windows else np.full(len(expected), ALL_LANES)
+        counts = zip(*np.unique(row_lanes, return_counts=True), strict=True)
+        parts = [part for lane, count in counts for part in _take(lanes[int(lane)], int(count))]
         columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
         if not np.array_equal(columns["index"], expected):
             raise RuntimeError(f"rank {rank}: the rows that arrived are not those of step {step}")
         yield to_loaded(BlockRows(columns, tuple(corrupt)))
 
 
-def _counts(order: Order, step: int, rank: int, world: int) -> list[tuple[int, int]]:
-    """Return how many rows of each lane of a rank a step uses."""
-    lanes, counts = np.unique(order.lanes_of(step, rank, world), return_counts=True)
-    return list(zip(lanes.tolist(), counts.tolist(), strict=True))
-
-
-class _Lane:
-    """The rows of a lane that have arrived and were not used yet."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Columns] = deque()
-
-    def add(self, columns: Columns) -> None:
-        self.waiting.append(columns)
-
-    def take(self, count: int) -> Iterator[Columns]:
-        """Yield the next `count` rows, in one or several parts."""
-        while count > 0 and self.waiting:
-            columns = self.waiting.popleft()
-            num_rows = len(columns["index"])
-            if num_rows > count:
-                self.waiting.appendleft({name: column[count:] for name, column in columns.items()})
-                columns = {name: column[:count] for name, column in columns.items()}
-            count -= num_rows
-            yield columns
+def _take(waiting: deque[Columns], count: int) -> Iterator[Columns]:
+    """Remove the next `count` rows from those of a lane; yield them in one or several parts."""
+    while count > 0 and waiting:
+        columns = waiting.popleft()
+        num_rows = len(columns["index"])
+        if num_rows > count:
+            waiting.appendleft({name: column[count:] for name, column in columns.items()})
+            columns = {name: column[:count] for name, column in columns.items()}
+        count -= num_rows
+        yield columns
 
 
 def _join(parts: list[Columns]) -> Columns:
