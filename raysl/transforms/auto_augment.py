@@ -93,5 +93,5 @@ class AutoAugment(Transform):
 def policy_table(policy: str) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
     """Return float64 [25, 2, 3]: index into OPS, probability and magnitude of both operations of each pair."""
     pairs = [pair for line in POLICIES[policy].strip().splitlines() for pair in line.split("|")]
-    words = [[op.split() for op in pair.split(",")] for pair in pairs]
-    return np.array([[(OPS.index(name), float(p), float(bin_)) for name, p, bin_ in pair] for pair in words])
+    operations = [[op.split() for op in pair.split(",")] for pair in pairs]
+    return np.array([[(OPS.index(name), float(p), float(bin_)) for name, p, bin_ in pair] for pair in operations])

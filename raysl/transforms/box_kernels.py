@@ -26,19 +26,19 @@ def resize_boxes(images: Pixels, boxes: Ints, out: Pixels) -> None:
     columns = np.empty((3, height, size), np.uint8)
     sums = np.empty(size, np.int32)
     for image in range(boxes.shape[0]):
-        top, left = boxes[image, 0], boxes[image, 1]
+        y, x = boxes[image, 0], boxes[image, 1]
         rows, width = boxes[image, 2], boxes[image, 3]
         shift = _weigh(width, size, starts[0], counts[0], floats, weights[0])
         half = np.int32(1 << (shift - 1))
         for row in range(rows):
             for column in range(size):
                 red, green, blue = half, half, half
-                first = left + starts[0, column]
+                first = x + starts[0, column]
                 for tap in range(counts[0, column]):
                     weight = weights[0, column, tap]
-                    red += weight * np.int32(images[image, top + row, first + tap, 0])
-                    green += weight * np.int32(images[image, top + row, first + tap, 1])
-                    blue += weight * np.int32(images[image, top + row, first + tap, 2])
+                    red += weight * np.int32(images[image, y + row, first + tap, 0])
+                    green += weight * np.int32(images[image, y + row, first + tap, 1])
+                    blue += weight * np.int32(images[image, y + row, first + tap, 2])
                 columns[0, row, column] = min(red >> shift, 255)
                 columns[1, row, column] = min(green >> shift, 255)
                 columns[2, row, column] = min(blue >> shift, 255)

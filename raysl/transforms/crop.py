@@ -104,10 +104,10 @@ class RandomResizedCrop(Crop):
         central_height, central_width = self._central_box(heights, widths)
         height = np.where(is_found, height[rows, first], central_height)
         width = np.where(is_found, width[rows, first], central_width)
-        top, left = random.integers(0, heights - height + 1), random.integers(0, widths - width + 1)
+        y, x = random.integers(0, heights - height + 1), random.integers(0, widths - width + 1)
         return {
-            "top": np.where(is_found, top, (heights - height) // 2),
-            "left": np.where(is_found, left, (widths - width) // 2),
+            "top": np.where(is_found, y, (heights - height) // 2),
+            "left": np.where(is_found, x, (widths - width) // 2),
             "height": height,
             "width": width,
         }
@@ -128,15 +128,15 @@ class RandomResizedCrop(Crop):
         return np.minimum(params["height"], params["width"]) / self.size
 
     def shrunk(self, params: dict[str, int], size: Sequence[int], reduced: Sequence[int]) -> dict[str, int]:
-        top, bottom = (round(edge * reduced[0] / size[0]) for edge in (params["top"], params["top"] + params["height"]))
-        left, right = (
-            round(edge * reduced[1] / size[1]) for edge in (params["left"], params["left"] + params["width"])
-        )
-        return {"top": top, "left": left, "height": max(1, bottom - top), "width": max(1, right - left)}
+        box = {}
+        for axis, start, side in ((0, "top", "height"), (1, "left", "width")):
+            low, high = (round(e * reduced[axis] / size[axis]) for e in (params[start], params[start] + params[side]))
+            box |= {start: low, side: max(1, high - low)}
+        return box
 
     def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
-        top, left = params["top"], params["left"]
-        return top, left, top + params["height"], left + params["width"]
+        y, x = params["top"], params["left"]
+        return y, x, y + params["height"], x + params["width"]
 
     def _central_box(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
         """Return height and width of the largest box whose ratio is allowed."""
@@ -164,8 +164,8 @@ class ShortSideCrop(Crop):
     def _edges(self, corner: tuple[int, int], resized: tuple[int, int], size: tuple[int, int]) -> Edges:
         """Return the edges of the square with this corner (top, left) of an image resized from `size`."""
         rows, columns = size[0] / resized[0], size[1] / resized[1]
-        top, left = corner
-        return top * rows, left * columns, (top + self.size) * rows, (left + self.size) * columns
+        y, x = corner
+        return y * rows, x * columns, (y + self.size) * rows, (x + self.size) * columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,16 +184,16 @@ class CenterCrop(ShortSideCrop):
         return {}
 
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
-        size, (top, left) = self._place(*image.shape[-2:])
+        size, (y, x) = self._resized(*image.shape[-2:])
         if size != tuple(image.shape[-2:]):
             image = functional.resize(image, *size, self.interpolation)
-        return image[:, top : top + self.size, left : left + self.size]
+        return image[:, y : y + self.size, x : x + self.size]
 
     def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
-        resized, corner = self._place(height, width)
+        resized, corner = self._resized(height, width)
         return self._edges(corner, resized, (height, width))
 
-    def _place(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _resized(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the resized height and width of an image, and the top and left of its middle."""
         short = min(height, width)
         height, width = height * self.resize // short, width * self.resize // short
@@ -211,7 +211,8 @@ class RandomCrop(ShortSideCrop):
     """
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
-        height, width = _short_side_resized(heights, widths, self.resize)
+        short = np.minimum(heights, widths)
+        height, width = heights * self.resize // short, widths * self.resize // short  # rounded down as in torchvision
         return {
             "height": height,
             "width": width,
@@ -222,8 +223,8 @@ class RandomCrop(ShortSideCrop):
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         if tuple(image.shape[-2:]) != (params["height"], params["width"]):
             image = functional.resize(image, params["height"], params["width"])
-        top, left = params["top"], params["left"]
-        return image[:, top : top + self.size, left : left + self.size]
+        y, x = params["top"], params["left"]
+        return image[:, y : y + self.size, x : x + self.size]
 
     def edges(self, params: dict[str, int], height: int, width: int) -> Edges:
         return self._edges((params["top"], params["left"]), (params["height"], params["width"]), (height, width))
@@ -262,9 +263,3 @@ class Canvas(Crop):
 
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
         return np.ones(len(heights))
-
-
-def _short_side_resized(heights: Ints, widths: Ints, resize: int) -> tuple[Ints, Ints]:
-    """Return sizes [B] of images whose short side becomes `resize`, the long side rounded down as in torchvision."""
-    short = np.minimum(heights, widths)
-    return heights * resize // short, widths * resize // short

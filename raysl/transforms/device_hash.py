@@ -11,13 +11,13 @@ _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """Shifts and factors of SplitMix64's finaliser, which ends with a shift by 31."""
 
 
-def absorb(state: Tensor, words: Tensor) -> Tensor:
+def absorb(state: Tensor, numbers: Tensor) -> Tensor:
     """Do one round of `raysl.hashing.absorb` on int64 tensors that broadcast, whose bits are those of unsigned words.
 
     >>> absorb(torch.tensor([1]), torch.tensor([2]))
     tensor([-972091869234291113])
     """
-    return _mix_(state ^ _mix_(words + as_signed(GOLDEN)))
+    return _mix_(state ^ _mix_(numbers + as_signed(GOLDEN)))
 
 
 def units(bits: Tensor) -> Tensor:
@@ -50,13 +50,13 @@ def as_signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def _mix_(words: Tensor) -> Tensor:
+def _mix_(bits: Tensor) -> Tensor:
     """Apply SplitMix64's finaliser in place; products wrap around modulo 2**64."""
     for shift, factor in _STEPS:
-        words.bitwise_xor_(_shifted(words, shift)).mul_(as_signed(factor))
-    return words.bitwise_xor_(_shifted(words, 31))
+        bits.bitwise_xor_(_shifted(bits, shift)).mul_(as_signed(factor))
+    return bits.bitwise_xor_(_shifted(bits, 31))
 
 
-def _shifted(words: Tensor, shift: int) -> Tensor:
+def _shifted(bits: Tensor, shift: int) -> Tensor:
     """Shift to the right and fill with zeros: torch repeats the sign."""
-    return torch.bitwise_right_shift(words, shift).bitwise_and_((1 << (64 - shift)) - 1)
+    return torch.bitwise_right_shift(bits, shift).bitwise_and_((1 << (64 - shift)) - 1)

@@ -55,8 +55,8 @@ class RandomErasing(Transform):
         is_erased = mask & fits[rows, first]
         tall = np.where(is_erased, tall[rows, first], 0.0).astype(np.int64)
         wide = np.where(is_erased, wide[rows, first], 0.0).astype(np.int64)
-        top, left = random.integers(0, height - tall + 1), random.integers(0, width - wide + 1)
-        box = np.stack([top, left, tall, wide], axis=1) * is_erased[:, None]
+        y, x = random.integers(0, height - tall + 1), random.integers(0, width - wide + 1)
+        box = np.stack([y, x, tall, wide], axis=1) * is_erased[:, None]
         return {
             "box": torch.from_numpy(box),
             "noise": torch.from_numpy(random.integers(0, 2**53)),
@@ -86,11 +86,11 @@ def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
         keys: int64 [B].
     """
     out = images.clone()
-    for row, ((top, left, height, width), key) in enumerate(zip(boxes.tolist(), keys.tolist(), strict=True)):
+    for row, ((y, x, height, width), key) in enumerate(zip(boxes.tolist(), keys.tolist(), strict=True)):
         shape = (images.shape[1], height, width)
         bits = hash_rows(key, np.arange(math.prod(shape))) >> np.uint64(40)
         noise = torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24)).view(shape)
-        out[row, :, top : top + height, left : left + width] = to_type_of(noise, out)
+        out[row, :, y : y + height, x : x + width] = to_type_of(noise, out)
     return out
 
 
@@ -108,9 +108,9 @@ def inside_boxes(boxes: Tensor, size: tuple[int, int], device: torch.device) -> 
     Returns:
         bool [B, 1, H, W].
     """
-    top, left, height, width = to_device(boxes, device)[:, :, None].unbind(1)  # [B, 1] each
+    y, x, height, width = to_device(boxes, device)[:, :, None].unbind(1)  # [B, 1] each
     rows = torch.arange(size[0], device=device)
     columns = torch.arange(size[1], device=device)
-    in_rows = (rows >= top) & (rows < top + height)
-    in_columns = (columns >= left) & (columns < left + width)
+    in_rows = (rows >= y) & (rows < y + height)
+    in_columns = (columns >= x) & (columns < x + width)
     return (in_rows[:, :, None] & in_columns[:, None, :])[:, None]

@@ -254,17 +254,12 @@ def resized_crop(
     # Torch resizes RGB pixels that lie in a row to pixels in a row, in half the time that planes or a part of a larger
     # image take; it recognises them by the strides of all four dimensions.
     pixels = box.permute(1, 2, 0).contiguous()[None].permute(0, 3, 1, 2)
-    return _resize_all(pixels, size, size, interpolation)[0]
+    return F.interpolate(pixels, (size, size), mode=interpolation, antialias=True)[0]
 
 
 def resize(image: Tensor, height: int, width: int, interpolation: Interpolation = "bilinear") -> Tensor:
     """One uint8 image [C, H, W] resized; antialiased, in the fixed-point arithmetic that torchvision uses."""
-    return _resize_all(image[None], height, width, interpolation)[0]
-
-
-def _resize_all(images: Tensor, height: int, width: int, interpolation: Interpolation) -> Tensor:
-    """Resize uint8 images [B, C, H, W] of one size."""
-    return F.interpolate(images, size=(height, width), mode=interpolation, antialias=True)
+    return F.interpolate(image[None], (height, width), mode=interpolation, antialias=True)[0]
 
 
 def resize_larger_side(image: Tensor, size: int) -> Tensor:

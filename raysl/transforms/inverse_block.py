@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.config.ranges import Positives, Share, Within
-from raysl.transforms.masking import BlockMask, Ints, Mask, Masks, SampleRandom, patch_grid
+from raysl.transforms.masking import BlockMask, Ints, Mask, Masks, SampleRandom, patch_grid, rectangles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,8 @@ def _blocks(random: SampleRandom, num: Ints, grid: tuple[int, int], aspect: tupl
     # Less a little, so that rounding in the roots adds no row; never fewer patches than `num`.
     tall = np.clip(np.ceil(np.sqrt(num * shape) - 1e-9), 1, height)
     wide = np.clip(np.ceil(np.sqrt(num / shape) - 1e-9), np.ceil(num / tall), width)
-    top, left = (
-        random.integers(0, (side - long).astype(np.int64) + 1) for side, long in ((height, tall), (width, wide))
-    )
-    rows, columns = np.arange(height) - top[:, None], np.arange(width) - left[:, None]
-    in_rows, in_columns = (rows >= 0) & (rows < tall[:, None]), (columns >= 0) & (columns < wide[:, None])
-    inside = in_rows[:, :, None] & in_columns[:, None, :]
+    y, x = (random.integers(0, (side - long).astype(np.int64) + 1) for side, long in ((height, tall), (width, wide)))
+    inside = rectangles(y, x, tall, wide, grid)
     counts = np.cumsum(inside.reshape(len(inside), height * width), axis=1).reshape(inside.shape)
     return np.asarray(inside & (counts <= num[:, None, None]))
 

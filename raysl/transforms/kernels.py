@@ -162,8 +162,8 @@ def _flip(planes: Planes, width: int) -> None:
     for channel in range(3):
         for start in range(0, planes.shape[1], width):
             for column in range(width // 2):
-                left, right = start + column, start + width - 1 - column
-                planes[channel, left], planes[channel, right] = planes[channel, right], planes[channel, left]
+                first, last = start + column, start + width - 1 - column
+                planes[channel, first], planes[channel, last] = planes[channel, last], planes[channel, first]
 
 
 @compiled

@@ -15,6 +15,7 @@ from raysl.transforms.random import Ints as Ints
 from raysl.transforms.random import SampleRandom as SampleRandom
 
 Masks = NDArray[np.bool_]
+Numbers = NDArray[np.int64] | NDArray[np.float64]
 
 MAX_TRIES = 10
 """Number of consecutive blocks that may fail to fit before a mask stays as it is."""
@@ -116,13 +117,10 @@ class BlockMask(Mask):
         low, high = math.log(self.aspect[0]), math.log(self.aspect[1])
         aspect = np.array([math.exp(low + number * (high - low)) for number in numbers[:, 1].tolist()])
         tall, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-        top = np.floor(numbers[:, 2] * (height - tall + 1.0))
-        left = np.floor(numbers[:, 3] * (width - wide + 1.0))
+        y = np.floor(numbers[:, 2] * (height - tall + 1.0))
+        x = np.floor(numbers[:, 3] * (width - wide + 1.0))
         fits = (tall < height) & (wide < width)
-        rows, columns = np.arange(height), np.arange(width)
-        in_rows = (rows >= top[:, None]) & (rows < (top + tall)[:, None]) & fits[:, None]
-        in_columns = (columns >= left[:, None]) & (columns < (left + wide)[:, None])
-        return np.asarray(in_rows[:, :, None] & in_columns[:, None, :])
+        return rectangles(y, x, np.where(fits, tall, 0.0), wide, (height, width))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +228,20 @@ class PrefixMask(Mask):
         lengths = random.integers(1, height * width)
         mask = np.arange(height * width) >= lengths[:, None]
         return torch.from_numpy(mask.reshape(-1, height, width))
+
+
+def rectangles(y: Numbers, x: Numbers, tall: Numbers, wide: Numbers, grid: tuple[int, int]) -> Masks:
+    """Return which patches of a grid [h, w] lie in rectangles, given by upper left corner, height and width [...]:
+    bool [..., h, w].
+
+    >>> rectangles(*np.array([0, 1, 1, 2]), grid=(2, 3)).astype(int)
+    array([[0, 1, 1],
+           [0, 0, 0]])
+    """
+    rows, columns = np.arange(grid[0]), np.arange(grid[1])
+    in_rows = (rows >= y[..., None]) & (rows < (y + tall)[..., None])
+    in_columns = (columns >= x[..., None]) & (columns < (x + wide)[..., None])
+    return np.asarray(in_rows[..., :, None] & in_columns[..., None, :])
 
 
 def patch_grid(size: tuple[int, int], patch_size: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.config.ranges import Areas, Count, Positives
-from raysl.transforms.masking import MAX_TRIES, Mask, Masks, SampleRandom, patch_grid
+from raysl.transforms.masking import MAX_TRIES, Mask, Masks, SampleRandom, patch_grid, rectangles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +85,11 @@ def _blocks(
     height, width = grid
     area = height * width * (scale[0] + numbers[..., 0] * (scale[1] - scale[0]))
     ratio = aspect[0] + numbers[..., 1] * (aspect[1] - aspect[0])
-    tall = np.clip(np.rint(np.sqrt(area * ratio)), 1, height)[..., None]
-    wide = np.clip(np.rint(np.sqrt(area / ratio)), 1, width)[..., None]
-    top = np.floor(numbers[..., 2:3] * (height - tall + 1))
-    left = np.floor(numbers[..., 3:4] * (width - wide + 1))
-    rows, columns = np.arange(height), np.arange(width)
-    in_rows = (rows >= top) & (rows < top + tall)  # [b, n, h]
-    in_columns = (columns >= left) & (columns < left + wide)  # [b, n, w]
-    return np.asarray(in_rows[..., :, None] & in_columns[..., None, :])
+    tall = np.clip(np.rint(np.sqrt(area * ratio)), 1, height)
+    wide = np.clip(np.rint(np.sqrt(area / ratio)), 1, width)
+    y = np.floor(numbers[..., 2] * (height - tall + 1))
+    x = np.floor(numbers[..., 3] * (width - wide + 1))
+    return rectangles(y, x, tall, wide, grid)
 
 
 def _areas(scale: tuple[float, float], aspect: tuple[float, float], grid: tuple[int, int]) -> list[int]:

@@ -20,18 +20,13 @@ Arithmetic = Literal["torchvision", "tensorflow"]
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 
-KERNELS: dict[str, Operation] = {
-    "brightness": functional.adjust_brightness,
-    "contrast": functional.adjust_contrast,
-    "saturation": functional.adjust_saturation,
-    "hue": functional.adjust_hue,
+OPERATIONS: dict[str, tuple[Operation, int]] = {
+    "brightness": (functional.adjust_brightness, programs.BRIGHTNESS),
+    "contrast": (functional.adjust_contrast, programs.CONTRAST),
+    "saturation": (functional.adjust_saturation, programs.SATURATION),
+    "hue": (functional.adjust_hue, programs.HUE),
 }
-CODES = {
-    "brightness": programs.BRIGHTNESS,
-    "contrast": programs.CONTRAST,
-    "saturation": programs.SATURATION,
-    "hue": programs.HUE,
-}
+"""Functions of torchvision's operations, and the codes of their compiled loops, by name."""
 TENSORFLOW: dict[str, tuple[Operation, int]] = {
     "brightness": (functional.shift_brightness, programs.SHIFT),
     "contrast": (functional.adjust_channel_contrast, programs.CHANNEL_CONTRAST),
@@ -85,27 +80,27 @@ class ColorJitter(Transform):
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         mask = torch.from_numpy(random.bernoulli(self.p))
-        order = torch.from_numpy(random.permutation(len(KERNELS)))  # [B, 4]
-        factors = {name: torch.from_numpy(random.uniform(*bounds)) for name, bounds in self._ranges().items()}
-        unused = {name for name, bounds in self._ranges().items() if bounds == IDENTITY[name]}
-        return {"mask": mask, "order": order, **{name: factors[name] for name in KERNELS if name not in unused}}
+        order = torch.from_numpy(random.permutation(len(OPERATIONS)))  # [B, 4]
+        ranges = self._ranges()
+        # all factors are drawn, so that those of an operation do not depend on which others are used
+        factors = {name: torch.from_numpy(random.uniform(*bounds)) for name, bounds in ranges.items()}
+        used = {name: factors[name] for name in OPERATIONS if ranges[name] != IDENTITY[name]}
+        return {"mask": mask, "order": order, **used}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
-        names = [name for name in KERNELS if name in params]
-        factors = (params[name] for name in names)
-        kernels = KERNELS | {name: kernel for name, (kernel, _) in self._replaced().items()}
-        change = partial(_jitter, [(list(KERNELS).index(name), kernels[name]) for name in names])
+        used = [(number, name) for number, name in enumerate(OPERATIONS) if name in params]
+        factors = (params[name] for _, name in used)
+        change = partial(_jitter, [(number, self._operations[name][0]) for number, name in used])
         return functional.change_where(params["mask"], images, change, params["order"], *factors)
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
         order = params["order"].numpy()  # [B, 4]
-        factors = np.zeros((*order.shape, 2))
-        codes, code_of = np.zeros_like(order), CODES | {name: code for name, (_, code) in self._replaced().items()}
-        for number, name in enumerate(KERNELS):
+        codes, factors = np.zeros_like(order), np.zeros((*order.shape, 2))
+        for number, name in enumerate(OPERATIONS):
             if name in params:
-                here = (order == number) & params["mask"].numpy()[:, None]
-                codes[here] = code_of[name]
-                factors[..., 0] += np.where(here, params[name].numpy()[:, None], 0.0)
+                is_stage = (order == number) & params["mask"].numpy()[:, None]
+                codes[is_stage] = self._operations[name][1]
+                factors[..., 0] += np.where(is_stage, params[name].numpy()[:, None], 0.0)
         return codes, factors
 
     def channels_problem(self, num: int) -> str | None:
@@ -113,9 +108,10 @@ class ColorJitter(Transform):
             return None
         return "a hue to turn is defined for red, green and blue alone; set the last number of method.views.jitter to 0"
 
-    def _replaced(self) -> dict[str, tuple[Operation, int]]:
-        """Return the operations that differ from torchvision's and their codes, by name."""
-        return TENSORFLOW if self.arithmetic == "tensorflow" else {}
+    @property
+    def _operations(self) -> dict[str, tuple[Operation, int]]:
+        """Functions and codes of the operations, by name."""
+        return OPERATIONS | (TENSORFLOW if self.arithmetic == "tensorflow" else {})
 
 
 def _jitter(operations: list[tuple[int, Operation]], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:

@@ -37,11 +37,11 @@ class SampleRandom:
     """
 
     def __init__(self, seed: int, epoch: int, index: Ints, view: int) -> None:
-        words = np.ascontiguousarray(index, dtype=np.int64).view(np.uint64)
-        if words.ndim != 1:
-            raise ValueError(f"index has shape {words.shape}; give one dimension, [B]")
-        start = np.full(words.shape, hash_words(SAMPLE, seed, epoch), dtype=np.uint64)
-        self._start(absorb(absorb(start, words), as_word(view)))
+        rows = np.ascontiguousarray(index, dtype=np.int64).view(np.uint64)
+        if rows.ndim != 1:
+            raise ValueError(f"index has shape {rows.shape}; give one dimension, [B]")
+        start = np.full(rows.shape, hash_words(SAMPLE, seed, epoch), dtype=np.uint64)
+        self._start(absorb(absorb(start, rows), as_word(view)))
 
     def _start(self, keys: Words) -> None:
         self._keys = keys  # [B]
@@ -59,8 +59,8 @@ class SampleRandom:
     def at_each(self, slots: Sequence[int], num_draws: int = 0) -> "SampleRandom":
         """Return the streams of several slots after some draws of each, as one of [S * B] rows, slot by slot."""
         child = SampleRandom.__new__(SampleRandom)
-        words = np.array([slot & MASK for slot in slots], dtype=np.uint64)
-        child._start(absorb(absorb(self._keys, as_word(CHILD)), words[:, None]).reshape(-1))
+        numbers = np.array([slot & MASK for slot in slots], dtype=np.uint64)
+        child._start(absorb(absorb(self._keys, as_word(CHILD)), numbers[:, None]).reshape(-1))
         child._num_draws = num_draws
         return child
 

@@ -52,8 +52,8 @@ class ShiftedCrop(RandomResizedCrop):
         masters = out.new_empty(*out.shape[:2], self.master, self.master)
         if not self._box.cut_small(images, params, masters):
             return False
-        for row, place in enumerate(zip(params["down"].tolist(), params["right"].tolist(), strict=True)):
-            out[row] = self._cut(masters[row], *place)
+        for row, moves in enumerate(zip(params["down"].tolist(), params["right"].tolist(), strict=True)):
+            out[row] = self._cut(masters[row], *moves)
         return True
 
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:

@@ -106,11 +106,11 @@ class Tiles:
         height, width = self._cell((images.shape[2], images.shape[3]))
         order = params["order"]  # [B, T]
         offsets = params["offsets"].gather(1, order[..., None].expand(-1, -1, 2))
-        left = order // self.grid * width + offsets[..., 0]
-        top = order % self.grid * height + offsets[..., 1]
+        x = order // self.grid * width + offsets[..., 0]
+        y = order % self.grid * height + offsets[..., 1]
         image = torch.arange(len(order))[:, None]
         windows = images.unfold(2, self.size, 1).unfold(3, self.size, 1).permute(0, 2, 3, 1, 4, 5)
-        rows = (to_device(indices, images.device) for indices in (image, top, left))
+        rows = (to_device(indices, images.device) for indices in (image, y, x))
         return windows[tuple(rows)].contiguous()
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ class Transform(ABC):
         return None
 
     def channels_problem(self, num: int) -> str | None:
-        """Return why images of so many channels cannot be changed so, and what to set instead; None if they can."""
+        """Return the problem with images of this number of channels, and the setting to change; None if they fit."""
         return None
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:

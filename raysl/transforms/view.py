@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raysl.transforms.tiles import Tiles
 
 _TILES, _TILE = (crc32(name) for name in (b"tiles", b"tile"))  # slots of a view's random numbers
+_NO_SAMPLES = SampleRandom(0, 0, np.empty(0, np.int64), 0)
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,12 @@ class View:
         if self.box and self.tiles is not None:
             raise ValueError("a box is that of the crop, and tiles are cut out of it; give one of the two")
         # Settings that do not fit the size of the crop raise here, before any image is read.
-        no_samples = SampleRandom(0, 0, np.empty(0, np.int64), 0)
-        self._extras(no_samples, self.draw(no_samples), None if self.tiles is None else self._drawn_tiles(no_samples))
-        _draw(self.tile_transforms, no_samples, self.size)
+        _ = self.extra_names
+        _draw(self.tile_transforms, _NO_SAMPLES, self.size)
         if self.box:
             if type(self.crop).edges is Crop.edges:
                 raise ValueError(f"{type(self.crop).__name__} does not tell where its crops lie; give it `edges`")
-            self._moved(torch.empty(0, 6), self.draw(no_samples))
+            self._moved(torch.empty(0, 6), self.draw(_NO_SAMPLES))
 
     @property
     def num_images(self) -> int:
@@ -84,9 +84,8 @@ class View:
     @property
     def extra_names(self) -> tuple[str, ...]:
         """Names of the extras that the method gets beside the pixels."""
-        no_samples = SampleRandom(0, 0, np.empty(0, np.int64), 0)
-        tiles = None if self.tiles is None else self._drawn_tiles(no_samples)
-        return (*self._extras(no_samples, self.draw(no_samples), tiles), *(["box"] if self.box else []))
+        tiles = None if self.tiles is None else self._drawn_tiles(_NO_SAMPLES)
+        return (*self._extras(_NO_SAMPLES, self.draw(_NO_SAMPLES), tiles), *(["box"] if self.box else []))
 
     def finish(
         self, random: SampleRandom, drawn: list[dict[str, Tensor]], crops: Tensor, box: Tensor | None = None
@@ -153,11 +152,11 @@ def augment(
         The result of `View.finish` for each view.
     """
     drawn = [view.draw(random) for view, random in zip(views, randoms, strict=True)]
-    left = list(range(len(views)))
-    while left:
-        transforms = views[left[0]].transforms
-        alike = [number for number in left if views[number].transforms == transforms]
-        left = [number for number in left if number not in alike]
+    waiting = list(range(len(views)))
+    while waiting:
+        transforms = views[waiting[0]].transforms
+        alike = [number for number in waiting if views[number].transforms == transforms]
+        waiting = [number for number in waiting if number not in alike]
         _apply(transforms, [drawn[number] for number in alike], crops, alike)
     return [
         view.finish(randoms[number], drawn[number], crops[:, number], None if boxes is None else boxes[:, number])
@@ -179,13 +178,11 @@ def _apply(
 
 
 def _draw(transforms: Sequence[Transform], random: SampleRandom, side: int) -> list[dict[str, Tensor]]:
-    """Draw the parameters of each transform."""
-    streams = _streams(transforms, random)
-    return [transform.draw(stream, (side, side)) for transform, stream in zip(transforms, streams, strict=True)]
+    """Draw the parameters of each transform.
 
-
-def _streams(transforms: Sequence[Transform], random: SampleRandom) -> list[SampleRandom]:
-    """Return the random numbers of each transform, keyed by its class and its position among transforms of that class,
-    so that adding a transform of another class does not change them."""
+    Random numbers are keyed by the transform's class and its position among transforms of that class, so that adding a
+    transform of another class does not change them.
+    """
     names = [type(transform).__name__ for transform in transforms]
-    return [random.at(crc32(name.encode())).at(names[:number].count(name)) for number, name in enumerate(names)]
+    streams = [random.at(crc32(name.encode())).at(names[:number].count(name)) for number, name in enumerate(names)]
+    return [transform.draw(stream, (side, side)) for transform, stream in zip(transforms, streams, strict=True)]

@@ -1,6 +1,6 @@
 """Recipes: all views that the data pipeline makes of an image, for a method and for evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -129,14 +129,12 @@ class ViewRecipe:
         num_channels = images[0].shape[0] if images else 3
         small = stack_small(images)
         out = {}
-        first = 0
-        for name, views in self.groups.items():
+        for name, views, randoms in self._with_randoms(seed, epoch, index):
             side = views[0].crop.size
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
             boxes = torch.empty(len(images), len(views), 6)
-            for number, view in enumerate(views):
-                random = self._random(seed, epoch, index, _key(view, first + number)).at(_CROP)
-                params = view.crop.draw(random, heights, widths)
+            for number, (view, random) in enumerate(zip(views, randoms, strict=True)):
+                params = view.crop.draw(random.at(_CROP), heights, widths)
                 if small is None or not view.crop.cut_small(small, params, group[:, number]):
                     crop_each(view.crop, images, params, sizes, group[:, number])
                 if view.box:
@@ -144,7 +142,6 @@ class ViewRecipe:
             out[name] = group
             if views[0].box:
                 out[f"{name}.box"] = boxes
-            first += len(views)
         return out
 
     def room(self, sizes: Ints, index: Ints, seed: int, epoch: int) -> Floats:
@@ -157,12 +154,11 @@ class ViewRecipe:
             epoch: pass over the dataset.
         """
         heights, widths = sizes.T
-        rooms = []
-        views = [view for group in self.groups.values() for view in group]
-        for number, view in enumerate(views):
-            random = self._random(seed, epoch, index, _key(view, number)).at(_CROP)
-            params = view.crop.draw(random, heights, widths)
-            rooms.append(view.crop.room(params, heights, widths))
+        rooms = [
+            view.crop.room(view.crop.draw(random.at(_CROP), heights, widths), heights, widths)
+            for _, views, randoms in self._with_randoms(seed, epoch, index)
+            for view, random in zip(views, randoms, strict=True)
+        ]
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
     def blank(self, num: int, num_channels: int = 3) -> dict[str, Tensor]:
@@ -186,22 +182,25 @@ class ViewRecipe:
             epoch: pass over the dataset.
         """
         out, extras = {}, {}
-        first = 0
-        for name, views in self.groups.items():
+        for name, views, randoms in self._with_randoms(seed, epoch, index):
             group = crops[name].contiguous()
-            keys = [_key(view, first + number) for number, view in enumerate(views)]
-            randoms = [self._random(seed, epoch, index, key) for key in keys]
             results = augment(views, randoms, group, crops[f"{name}.box"] if views[0].box else None)
             cut = [tiles for tiles, _ in results if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
             for extra in results[0][1]:
                 extras[f"{name}.{extra}"] = torch.stack([values[extra] for _, values in results], dim=1)
-            first += len(views)
         return Augmented(out, extras)
 
-    def _random(self, seed: int, epoch: int, index: Ints, key: int) -> SampleRandom:
-        """Return the random numbers of a view of each image in an epoch."""
-        return SampleRandom(seed, epoch if self.cycle is None else epoch % self.cycle, index, key)
+    def _with_randoms(
+        self, seed: int, epoch: int, index: Ints
+    ) -> Iterator[tuple[str, tuple[View, ...], list[SampleRandom]]]:
+        """Yield the name and the views of each group, with the random numbers of each view in an epoch."""
+        epoch = epoch if self.cycle is None else epoch % self.cycle
+        first = 0
+        for name, views in self.groups.items():
+            keys = [n if view.repeats is None else view.repeats for n, view in enumerate(views, first)]
+            yield name, views, [SampleRandom(seed, epoch, index, key) for key in keys]
+            first += len(views)
 
 
 @dataclass(frozen=True)
@@ -235,11 +234,6 @@ def evaluation_recipe(
     if eval_resize is None:
         eval_resize = round(image_size * 256 / 224) if image_size >= 64 else image_size
     return ViewRecipe({"image": (View(CenterCrop(size=image_size, resize=eval_resize, interpolation=interpolation)),)})
-
-
-def _key(view: View, number: int) -> int:
-    """Return the number that keys the randomness of a view, the `number`-th of its image."""
-    return number if view.repeats is None else view.repeats
 
 
 def _check_images(images: Sequence[Tensor], index: Ints) -> None:
