@@ -34,7 +34,7 @@ from raysl.data.ingest.folder import (
     to_json,
 )
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
-from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits, warn_of_notes
+from raysl.data.ingest.split_parts import Spread, cut_parts, in_process, open_splits, warn_of_notes
 from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import fingerprint_line
 from raysl.data.sources.parquet_labels import join_digests
@@ -93,7 +93,12 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
         return summarize(folder, manifest, was_done=True)
     parts = cut_parts(splits, layout.rows_per_file)
     folder.child(RECORDS).make()
-    shards = _write_parts(ShardWriter(folder.uri, layout), splits, parts, spread)
+    sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
+    shards: dict[str, Shard] = {}
+    with progress("images", sum(sizes.values())) as advance:
+        for shard in spread(ShardWriter(folder.uri, layout), splits, parts):
+            shards[shard.name] = shard
+            advance(sizes[shard.name])
     in_order = {name: [shards[f"{part.name}.parquet"] for part in parts if part.split == name] for name in splits}
     entries = {
         name: split_entry(name, in_order[name], split.num_samples, split.classes, split.is_multilabel)
@@ -203,19 +208,6 @@ def sweep(folder: Folder) -> None:
             is_part = entry.type == fs.FileType.File and entry.base_name.endswith(PART)
             if is_part and entry.mtime is not None and time.time() - entry.mtime.timestamp() > LEFT_BEHIND_S:
                 inner.remove(entry.base_name)
-
-
-def _write_parts(
-    writer: ShardWriter, splits: Mapping[str, Split], parts: list[SplitPart], spread: Spread
-) -> dict[str, Shard]:
-    """Write the files of all parts, and return their records by name."""
-    sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
-    shards: dict[str, Shard] = {}
-    with progress("images", sum(sizes.values())) as advance:
-        for shard in spread(writer, splits, parts):
-            shards[shard.name] = shard
-            advance(sizes[shard.name])
-    return shards
 
 
 def split_entry(

@@ -16,7 +16,7 @@ from raysl.data.decode.bands import TIFFS, is_array
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
-from raysl.data.source import Split
+from raysl.data.source import Int64s, Split
 from raysl.storage.folder import Folder
 
 PART_ROWS = 2048
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass
 class Moments:
-    """Sums over the pixels of images, for the mean and the deviation of each channel.
+    """Levels of the pixels of images, for the mean and the deviation of each channel.
 
     >>> import torch
     >>> moments = Moments()
@@ -57,43 +57,30 @@ class Moments:
     'data.mean=[0.5] data.std=[0.5]'
 
     Args:
-        sums, squares: sums of their values in [0, 255], of each channel.
+        counts: int64 [C, 256], pixels of each level, by channel; [0, 256] before the first image.
     """
 
-    num: int = 0
-    sums: tuple[int, ...] = ()
-    squares: tuple[int, ...] = ()
+    counts: Int64s = field(default_factory=lambda: np.zeros((0, 256), np.int64))
 
     def add(self, pixels: Tensor) -> None:
         """Add those of an image uint8 [C, H, W]."""
-        values = pixels.flatten(1).numpy()
-        counts = [np.bincount(row, minlength=256) for row in values]  # whole numbers, so that no order rounds
-        levels = np.arange(256)
-        self.merge(
-            Moments(
-                values.shape[1],
-                tuple(int(count @ levels) for count in counts),
-                tuple(int(count @ levels**2) for count in counts),
-            )
-        )
+        self.merge(Moments(np.stack([np.bincount(row, minlength=256) for row in pixels.flatten(1).numpy()])))
 
     def merge(self, other: "Moments") -> None:
-        """Add the sums of others."""
-        if not other.num:
-            return
-        first = [0] * len(other.sums)
-        self.num += other.num
-        self.sums = tuple(map(sum, zip(self.sums or first, other.sums, strict=True)))
-        self.squares = tuple(map(sum, zip(self.squares or first, other.squares, strict=True)))
+        """Add the counts of others."""
+        if len(other.counts):
+            self.counts = other.counts + self.counts if len(self.counts) else other.counts
 
     def settings(self) -> str:
         """Return the settings of the normalisation that fit these pixels; empty without any."""
-        if not self.num:
+        if not self.counts.any():
             return ""
-        means = [total / self.num / 255 for total in self.sums]
-        stds = [
-            max(total / self.num / 255**2 - mean**2, 0) ** 0.5 for total, mean in zip(self.squares, means, strict=True)
-        ]
+        means, stds = [], []
+        for levels in self.counts.tolist():  # Python's integers, which are exact for any number of pixels
+            num = sum(levels)
+            means.append(sum(level * count for level, count in enumerate(levels)) / num / 255)
+            square = sum(level**2 * count for level, count in enumerate(levels)) / num / 255**2
+            stds.append(max(square - means[-1] ** 2, 0) ** 0.5)
         mean, std = (",".join(f"{value:.4g}" for value in values) for values in (means, stds))
         return f"data.mean=[{mean}] data.std=[{std}]"
 

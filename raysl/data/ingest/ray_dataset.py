@@ -219,7 +219,7 @@ class _Write:
     def __call__(self, block: pa.Table) -> dict[str, list[str]]:
         if not len(block):
             return {"shard": []}
-        rows = _BlockRows.of(block, self.writer.layout.seed)
+        rows = _BlockRows(block, self.writer.layout.seed)
         part = _FilePart(SPLIT, 0, 1, 0, len(block), rows.fingerprint)
         if self.stored is not None and f"{part.name}.parquet" not in self.stored:
             raise _other_rows(self.writer.out)
@@ -238,41 +238,32 @@ class _FilePart(SplitPart):
         return f"{self.split}-{self.digest}"
 
 
-@dataclass
 class _BlockRows(Split):
-    """The rows of a block as a split.
+    """The rows of a block as a split; its fingerprint is a hash of the rows and the seed.
 
     Args:
-        labels: int64 [N], or names [N], empty where unlabelled.
-        fingerprint: hash of the rows and the seed.
+        block: table that `_Encode` returned.
     """
 
-    images: list[bytes]
-    labels: np.ndarray
-    names: list[str]
-    fingerprint: str
+    classes = ()
+    is_random_access = True
 
-    def __post_init__(self) -> None:
-        self.unit_sizes = runs(len(self.images))
-        self.classes = ()
-        self.is_random_access = True
-
-    @classmethod
-    def of(cls, block: pa.Table, seed: int | None) -> "_BlockRows":
-        """Make the split of a block that `_Encode` returned."""
+    def __init__(self, block: pa.Table, seed: int | None) -> None:
         digest = hashlib.blake2b(f"{seed}".encode(), digest_size=12)
         for image, label, name in zip(*block.to_pydict().values(), strict=True):
             digest.update(f"{len(image)} {label} {name!r} ".encode())
             digest.update(image)
-        fingerprint = digest.hexdigest()
-        names = [name or f"row {row} of {SPLIT}-{fingerprint}" for row, name in enumerate(block["name"].to_pylist())]
-        labels = parse_labels(
+        self.fingerprint = digest.hexdigest()
+        self.unit_sizes = runs(len(block))
+        self.images = block[IMAGES].to_pylist()
+        names = enumerate(block["name"].to_pylist())
+        self.names = [name or f"row {row} of {SPLIT}-{self.fingerprint}" for row, name in names]
+        self.labels = parse_labels(
             [json.loads(label) for label in block[LABELS].to_pylist()],
             f"the column {LABELS!r}",
-            names,
+            self.names,
             remedy="turn the numbers into names such as 'class 7'",
         )
-        return cls(block[IMAGES].to_pylist(), labels, names, fingerprint)
 
     @override
     def read(self, index: Int64s) -> Rows:

@@ -5,7 +5,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ class ShardWriter:
             if folder.exists(name) and folder.sha256(name) == shard.sha256:
                 return shard
         order = RowOrder(split, part, self.layout.seed if part.split == "train" else None)
-        shard = _read_back(folder, self._write(folder, name, order), order)
+        shard = _read_back(folder, name, order, *self._write(folder, name, order))
         folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
         return shard
 
@@ -127,32 +127,17 @@ class ShardWriter:
         """Return the schema of a split's files."""
         return stored_schema(split.classes, split.is_multilabel)
 
-    def _write(self, folder: Folder, name: str, order: RowOrder) -> Shard:
+    def _write(self, folder: Folder, name: str, order: RowOrder) -> tuple[int, str, list[tuple[int, str, str]]]:
+        """Write a file; return its size, its SHA-256, and index, name and reason of the rows that were left out."""
         corrupt: list[tuple[int, str, str]] = []
-        rows = 0
         unfinished = f"{name}.{uuid.uuid4().hex[:8]}{PART}"
         schema = self.schema(order.split)
         with _Sink(folder, unfinished, schema) as sink:
             for group in self._groups(order, corrupt):
-                rows += len(group)
                 sink.add(_to_table(group, schema))
         with storage_errors("write", folder.uri_of(name)):
             folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
-        footer_bytes, footer_sha256 = footer_of(folder.system, f"{folder.path}/{name}", sink.num_bytes)
-        return Shard(
-            name=name,
-            rows=rows,
-            num_bytes=sink.num_bytes,
-            sha256=sink.digest.hexdigest(),
-            corrupt=sorted(corrupt),
-            footer_bytes=footer_bytes,
-            footer_sha256=footer_sha256,
-            # these are read back from the file
-            groups=[],
-            labels=(-1, -1),
-            label_names=[],
-            labels_digest="",
-        )
+        return sink.num_bytes, sink.digest.hexdigest(), sorted(corrupt)
 
     def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[_Row]]:
         """Yield the rows of each row group; broken images are left out and added to `corrupt`."""
@@ -258,27 +243,35 @@ class _Tee(io.RawIOBase):
         return len(memoryview(content))
 
 
-def _read_back(folder: Folder, shard: Shard, order: RowOrder) -> Shard:
+def _read_back(
+    folder: Folder, name: str, order: RowOrder, num_bytes: int, sha256: str, corrupt: list[tuple[int, str, str]]
+) -> Shard:
     """Check that a file has the bytes that were written, and the rows of its part without the corrupt ones.
 
     Returns:
-        The record, with what the file says about its row groups and labels.
+        The record of the file.
     """
-    uri = folder.uri_of(shard.name)
-    if folder.sha256(shard.name) != shard.sha256:
+    uri, path = folder.uri_of(name), f"{folder.path}/{name}"
+    if folder.sha256(name) != sha256:
         raise RunFailed(f"{uri} reads back with other bytes than were written; check the storage, then start again")
-    with storage_errors("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
+    with storage_errors("read", uri), folder.system.open_input_file(path) as file:
         parquet = pq.ParquetFile(file)
         table = parquet.read(columns=["index", LABELS])
-    left_out = [index for index, _, _ in shard.corrupt]
-    expected = np.setdiff1d(np.concatenate(list(order.chunks())), left_out)
-    if len(table) != shard.rows or not np.array_equal(np.sort(table["index"].to_numpy()), expected):
+    expected = np.setdiff1d(np.concatenate(list(order.chunks())), [index for index, _, _ in corrupt])
+    if not np.array_equal(np.sort(table["index"].to_numpy()), expected):
         raise RunFailed(f"{uri} holds {len(table):,} rows, not the {len(expected):,} of its part; start again")
     labels = raw_labels(table[LABELS], uri)
     has_names = labels.dtype.kind == "U"
     groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-    return replace(
-        shard,
+    footer_bytes, footer_sha256 = footer_of(folder.system, path, num_bytes)
+    return Shard(
+        name=name,
+        rows=len(table),
+        num_bytes=num_bytes,
+        sha256=sha256,
+        corrupt=corrupt,
+        footer_bytes=footer_bytes,
+        footer_sha256=footer_sha256,
         groups=[(group.num_rows, group.total_byte_size) for group in groups],
         labels=find_range(labels) if labels.ndim == 1 and not has_names else (-1, -1),
         label_names=list(class_names(labels)) if has_names else [],
