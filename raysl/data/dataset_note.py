@@ -46,7 +46,7 @@ class DatasetNote:
         """Return a line for each difference from an earlier note."""
         names = {"num_samples": "training images", "num_classes": "classes", "epoch_len": "steps in an epoch"}
         old, new = asdict(before), asdict(self)
-        lines = [f"{words}: {old[name]:,} -> {new[name]:,}" for name, words in names.items() if old[name] != new[name]]
+        lines = [f"{label}: {old[name]:,} -> {new[name]:,}" for name, label in names.items() if old[name] != new[name]]
         if self.fingerprint != before.fingerprint and not lines:
             lines.append("as many training images as before, but others (names, sizes or order)")
         others = [what for what in self.content if self.content[what] != before.content.get(what, self.content[what])]

@@ -81,28 +81,24 @@ def _read(image: GivenImage) -> Encoded:
 def list_images(images: Any) -> list[Any]:
     """Return a list of images from a list, from a batch as one tensor or array, or from a single image."""
     is_batch = isinstance(images, Tensor | np.ndarray) and images.ndim == 4
-    if is_batch or isinstance(images, list | tuple):
-        given = list(images)
-    elif isinstance(images, Sequence) and not isinstance(images, str | bytes):
-        given = [*images]
-    else:
-        given = [images]
-    if not given:
+    is_list = isinstance(images, Sequence) and not isinstance(images, str | bytes)
+    listed = list(images) if is_batch or is_list else [images]
+    if not listed:
         raise ConfigError("images: the list is empty; give at least one")
-    return given
+    return listed
 
 
-def split_images(given: Sequence[Any], first: int = 0, bands: Bands | None = None) -> GivenImages:
+def split_images(images: Sequence[Any], first: int = 0, bands: Bands | None = None) -> GivenImages:
     """Make a split of images without labels.
 
     Args:
-        given: images as `to_stored` takes them, encoded bytes, paths or URIs.
+        images: images as `to_stored` takes them, encoded bytes, paths or URIs.
         first: number of the first image, for messages.
         bands: how channels are read that are taken as they are stored.
     """
     stored: list[GivenImage] = []
     names, wrong = [], []
-    for number, image in enumerate(given, first):
+    for number, image in enumerate(images, first):
         name = f"images[{number}]"
         try:
             if isinstance(image, str | os.PathLike):

@@ -1,7 +1,7 @@
 """The base class of datasets: settings, and the splits that they describe; with the names that a source needs."""
 
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -108,14 +108,11 @@ def check_inner(config: DataConfig, where: str) -> None:
     """
     declared = {field.name: field for field in fields(type(config))}
     for common in fields(DataConfig):
-        own = declared[common.name]
-        default = own.default_factory() if own.default_factory is not MISSING else own.default
-        if not _is_of_the_images(own) and getattr(config, own.name) != default:
-            raise ConfigError(f"{where}: {own.name} has no effect there; set data.{own.name} instead")
-
-
-def _is_of_the_images(setting: Field[Any]) -> bool:
-    return setting.name in _OF_THE_IMAGES or bool(setting.metadata.get("of_the_images", False))
+        setting = declared[common.name]
+        default = setting.default_factory() if setting.default_factory is not MISSING else setting.default
+        is_of_the_images = setting.name in _OF_THE_IMAGES or setting.metadata.get("of_the_images", False)
+        if not is_of_the_images and getattr(config, setting.name) != default:
+            raise ConfigError(f"{where}: {setting.name} has no effect there; set data.{setting.name} instead")
 
 
 def make_source(config: DataConfig) -> Source:

@@ -195,17 +195,31 @@ def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:
 
 
 class Over(Split):
-    """A split whose images are some or all of those of another one."""
+    """A split whose images are some or all of those of another one; by default all, in the same order."""
 
     split: Split
 
     def take_over(self, split: Split) -> None:
-        """Take everything but the fingerprint and the units from the other split."""
+        """Take everything but the fingerprint from the other split."""
         self.split = split
         self.inner = (split,)
+        self.unit_sizes = split.unit_sizes
         for name in ("classes", "is_random_access", "is_multilabel", "num_sources", "num_validation", "notes"):
             setattr(self, name, getattr(split, name))
         self.background, self.bands, self.limits = split.background, split.bands, split.limits
+
+    @property
+    @override
+    def read_units(self) -> Int64s:
+        return self.split.read_units
+
+    @override
+    def labels_of(self, index: Int64s) -> Int64s:
+        return self.split.labels_of(index)
+
+    @override
+    def names_of(self, index: Int64s) -> list[str]:
+        return self.split.names_of(index)
 
 
 class _Relabelled(Over):
@@ -214,7 +228,6 @@ class _Relabelled(Over):
     def __init__(self, split: Split, is_index: bool) -> None:
         self.take_over(split)
         self.is_index = is_index
-        self.unit_sizes = split.unit_sizes
         self.fingerprint = split.fingerprint
         self.classes = ()
         self.is_multilabel = False
@@ -228,11 +241,3 @@ class _Relabelled(Over):
 
     def labels_of(self, index: Int64s) -> Int64s:
         return index.astype(np.int64) if self.is_index else np.zeros(len(index), np.int64)
-
-    def names_of(self, index: Int64s) -> list[str]:
-        return self.split.names_of(index)
-
-    @property
-    @override
-    def read_units(self) -> Int64s:
-        return self.split.read_units

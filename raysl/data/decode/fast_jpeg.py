@@ -37,8 +37,8 @@ def fast_decoder(reference: Callable[[Tensor], Tensor]) -> Decoder:
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
     for data in _samples():
-        found = decode(data)
-        if found is None or not torch.equal(found, reference(torch.frombuffer(bytearray(data), dtype=torch.uint8))):
+        pixels = decode(data)
+        if pixels is None or not torch.equal(pixels, reference(torch.frombuffer(bytearray(data), dtype=torch.uint8))):
             return lambda data: None
     return decode
 

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysl.data.sources.listing import composed
+from raysl.data.sources.listing import composed, join_some
 from raysl.data.split import Int64s, Split
 from raysl.errors import ConfigError
 
 LABELS = "label"
 """Default column or field of labels; it may be missing, one that the user names may not."""
 LARGEST = 10_000_000  # larger numbers are ids, not classes
-_SHOWN = 5
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:
@@ -110,8 +109,7 @@ def check_seen(held_out: Split, train: Split, origin: str) -> None:
 
 def _refuse_unseen(labels: Sequence[str], origin: str, remedy: str) -> None:
     if labels:
-        some = ", ".join(labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
-        raise ConfigError(f"{origin} has labels that no training image has: {some}; {remedy}")
+        raise ConfigError(f"{origin} has labels that no training image has: {join_some(labels, 5)}; {remedy}")
 
 
 def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.files import FilesSplit, Paths, check_present, file_sizes
+from raysl.data.sources.files import FilesSplit, check_present, listed_split
 from raysl.data.sources.listing import composed
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged, fits, read_record
@@ -135,7 +135,4 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
                     f"{note['category_id']}, of which the file lists at most one"
                 )
             labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
-    names, mtimes = tuple(name for _, name in categories), (file.mtime_ns for file in present)
-    return FilesSplit(
-        uri, (file.path for file in present), labels, names, file_sizes(present), Paths(files), mtimes=mtimes
-    )
+    return listed_split(uri, files, present, labels, tuple(name for _, name in categories))

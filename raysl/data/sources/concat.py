@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 from raysl.data.sources.listing import composed
-from raysl.data.split import Encoded
+from raysl.data.split import Encoded, by_unit
 
 
 class Concat(Combined):
@@ -67,18 +67,19 @@ class _ConcatSplit(Split):
         self.numbers = [_numbers(key, split, classes) for key, split in parts.items()]
 
     def read(self, index: Int64s) -> Rows:
-        parts = [(positions, self.splits[number].read(rows)) for number, positions, rows in self._by_split(index)]
-        rows = _arrange(parts, len(index))
-        rows.labels = self._join_labels([(positions, part.labels) for positions, part in parts], index)
+        parts = [(number, positions, self.splits[number].read(rows)) for number, positions, rows in self._parts(index)]
+        rows = _arrange([(positions, part) for _, positions, part in parts], len(index))
+        rows.labels = self._join_labels([(number, positions, part.labels) for number, positions, part in parts], index)
         return rows
 
     def labels_of(self, index: Int64s) -> Int64s:
-        parts = [(positions, self.splits[number].labels_of(rows)) for number, positions, rows in self._by_split(index)]
-        return self._join_labels(parts, index)
+        parts = self._parts(index)
+        labels = [(number, positions, self.splits[number].labels_of(rows)) for number, positions, rows in parts]
+        return self._join_labels(labels, index)
 
     def names_of(self, index: Int64s) -> list[str]:
         names = [""] * len(index)
-        for number, positions, rows in self._by_split(index):
+        for number, positions, rows in self._parts(index):
             for position, name in zip(positions.tolist(), self.splits[number].names_of(rows), strict=True):
                 names[position] = name
         return names
@@ -88,20 +89,16 @@ class _ConcatSplit(Split):
     def read_units(self) -> Int64s:
         return np.concatenate([split.read_units for split in self.splits])
 
-    def _by_split(self, index: Int64s) -> list[tuple[int, Int64s, Int64s]]:
+    def _parts(self, index: Int64s) -> list[tuple[int, Int64s, Int64s]]:
         """Return, for each split that is needed: its number, positions in `index`, and the rows to read from it."""
-        number = np.searchsorted(self.starts, index, side="right") - 1
-        return [
-            (part, np.flatnonzero(number == part), index[number == part] - self.starts[part])
-            for part in np.unique(number).tolist()
-        ]
+        units = by_unit(self.starts, index)
+        return [(number, positions, index[positions] - self.starts[number]) for number, positions in units]
 
-    def _join_labels(self, parts: list[tuple[Int64s, Int64s]], index: Int64s) -> Int64s:
+    def _join_labels(self, parts: list[tuple[int, Int64s, Int64s]], index: Int64s) -> Int64s:
         """Renumber the labels of the splits by all classes and join them."""
-        numbers = np.searchsorted(self.starts, index, side="right") - 1
         labels = np.full((len(index), len(self.classes)) if self.is_multilabel else len(index), -1)
-        for positions, split_labels in parts:
-            new_numbers = self.numbers[int(numbers[positions[0]])]
+        for number, positions, split_labels in parts:
+            new_numbers = self.numbers[number]
             if self.is_multilabel:
                 labels[positions[:, None], new_numbers] = split_labels
             else:  # -1 indexes the appended -1, and so do labels without a class

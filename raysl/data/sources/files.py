@@ -139,9 +139,13 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
     return [present[composed(name)] for name in files]
 
 
-def file_sizes(files: Iterable[File]) -> Int64s:
-    """Return the bytes of each file, int64 [N]; -1 where unknown."""
-    return np.array([-1 if file.size is None else file.size for file in files], np.int64)
+def listed_split(
+    uri: str, names: Sequence[str], present: Sequence[File], labels: np.ndarray, classes: tuple[str, ...]
+) -> FilesSplit:
+    """Return the images of a list, each by its name there and by the file that `check_present` has found."""
+    sizes = np.array([-1 if file.size is None else file.size for file in present], np.int64)
+    paths, mtimes = (file.path for file in present), (file.mtime_ns for file in present)
+    return FilesSplit(uri, paths, labels, classes, sizes, Paths(names), mtimes=mtimes)
 
 
 class Paths:

@@ -84,14 +84,14 @@ class HuggingFace(Source):
 
     @property
     def _train_part(self) -> str:
-        given: str = self.config.train_split
-        is_there = given in _parts(self.config.dataset, self.config.subset_name)
-        return given if is_there or given != DEFAULT_TRAIN else self._called("train") or given
+        chosen: str = self.config.train_split
+        parts = _parts(self.config.dataset, self.config.subset_name)
+        return chosen if chosen in parts or chosen != DEFAULT_TRAIN else self._called("train") or chosen
 
     @property
     def _test_part(self) -> str | None:
-        given: str | None = self.config.test_split
-        return given or self._called(*HELD_OUT)
+        chosen: str | None = self.config.test_split
+        return chosen or self._called(*HELD_OUT)
 
     def _called(self, *wanted: str) -> str | None:
         """Return the first split whose name means one of these parts."""

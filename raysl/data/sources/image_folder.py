@@ -57,23 +57,23 @@ class ImageFolder(Source):
         if name == "train":
             return self._train
         folder = self.config.test or self._inside("val") or self._inside("test")
-        return None if folder is None else _FolderSplit(folder, self._images(folder), (), self._train.classes)
+        return None if folder is None else _FolderSplit(folder, *self._images(folder), self._train.classes)
 
     @cached_property
     def _train(self) -> "_FolderSplit":
         folder = self.config.train or self._inside("train")
         if folder is not None:
-            images = self._images(folder)
-            notes = _training_notes(folder, images.files, "data.train=") + self._unused_notes()
-            return _FolderSplit(folder, images, notes)
+            files, problems = self._images(folder)
+            notes = _training_notes(folder, files, "data.train=") + self._unused_notes()
+            return _FolderSplit(folder, files, notes + problems)
         if self.config.path is None:
             raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
         held_out = [name for part in HELD_OUT for name in self._names[part]]
-        images = self._images(self.config.path, without=held_out)
-        notes = _training_notes(self.config.path, images.files, "data.path=", held_out)
-        return _FolderSplit(self.config.path, images, notes)
+        files, problems = self._images(self.config.path, without=held_out)
+        notes = _training_notes(self.config.path, files, "data.path=", held_out)
+        return _FolderSplit(self.config.path, files, notes + problems)
 
-    def _images(self, uri: str, without: Sequence[str] = ()) -> "_Images":
+    def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
         return _images(uri, isinstance(self.config.channels, int), without)
 
     def _unused_notes(self) -> tuple[str, ...]:
@@ -111,16 +111,13 @@ def _check_folder(uri: str) -> None:
         raise ConfigError(f"no folder {uri!r}; give data.path= a folder of images")
 
 
-@dataclass(frozen=True)
-class _Images:
-    """Images below a folder, sorted, and notes on their problems, a line each."""
+def _images(uri: str, has_arrays: bool, without: Sequence[str]) -> tuple[list[File], tuple[str, ...]]:
+    """List all images below a folder, sorted, and notes on their problems, a line each.
 
-    files: list[File]
-    notes: tuple[str, ...]
-
-
-def _images(uri: str, has_arrays: bool = False, without: Sequence[str] = ()) -> _Images:
-    """List all images below a folder, and all arrays if these are images, except those in its folders `without`."""
+    Args:
+        has_arrays: whether arrays are images too.
+        without: names of folders whose files are left out.
+    """
     _check_folder(uri)
     listing = list_files(uri)
     outside = tuple(f"{name}/" for name in without)
@@ -141,7 +138,7 @@ def _images(uri: str, has_arrays: bool = False, without: Sequence[str] = ()) -> 
             f"{len(unreadable):,} files in {uri!r} are left out because raysl does not read their format: "
             f"{join_some(unreadable)}; convert them to JPEG or PNG",
         )
-    return _Images(images, notes)
+    return images, notes
 
 
 def _training_notes(uri: str, files: Sequence[File], setting: str, held_out: Sequence[str] = ()) -> tuple[str, ...]:
@@ -169,24 +166,22 @@ def _torchvision_order(file: File) -> tuple[str, str, str]:
 
 class _FolderSplit(FilesSplit):
     def __init__(
-        self, uri: str, images: _Images, notes: tuple[str, ...], classes: tuple[str, ...] | None = None
+        self, uri: str, files: Sequence[File], notes: tuple[str, ...], classes: tuple[str, ...] | None = None
     ) -> None:
-        folders = [
-            composed(printable(file.path.split("/", 1)[0])) if "/" in file.path else None for file in images.files
-        ]
+        folders = [composed(printable(file.path.split("/", 1)[0])) if "/" in file.path else None for file in files]
         names = sorted({folder for folder in folders if folder is not None})
         known = tuple(names) if classes is None else classes
         unknown = sorted(set(names) - set(known))
         if known and unknown:
-            some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            some = join_some(unknown, 5)
             raise ConfigError(
                 f"{uri!r} has classes without training images: {some}; give folders the same names in both"
             )
         label_of = {name: label for label, name in enumerate(known)}
         labels = np.array([label_of.get(folder, -1) if folder else -1 for folder in folders], np.int64)
-        paths, mtimes = (file.path for file in images.files), (file.mtime_ns for file in images.files)
-        super().__init__(uri, paths, labels, known, notes=(*notes, *images.notes), mtimes=mtimes)
-        content = "\n".join(f"{file.path} {file.size}" for file in images.files)
+        paths, mtimes = (file.path for file in files), (file.mtime_ns for file in files)
+        super().__init__(uri, paths, labels, known, notes=notes, mtimes=mtimes)
+        content = "\n".join(f"{file.path} {file.size}" for file in files)
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @override

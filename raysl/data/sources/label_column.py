@@ -1,7 +1,8 @@
 """The one rule for a column of labels, of every table: it holds numbers or names, and some cells are unlabelled."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def parse_labels(
         line = f"row {row + 1}" if lines is None else lines[row]
         return line if isinstance(line, str) else f"line {line}"
 
-    wrong = next((row for row, value in enumerate(values) if not _is_cell(value)), None)
+    wrong = next((row for row, value in enumerate(values) if type(value) not in (NoneType, int, float, str)), None)
     if wrong is not None:
         raise ConfigError(f"{origin}, {where(wrong)}: the label {values[wrong]!r}; write whole numbers or names")
     parsed = {value: _parse(value, as_names) for value in dict.fromkeys(values)}
@@ -61,20 +62,12 @@ def parse_labels(
             f"{origin}, {where(wrong)}: the label {values[wrong]!r} is no whole number{others}; leave the labels of "
             f"unlabelled images empty, or {remedy} if all labels are names, numbers too"
         )
-    return _array(values, parsed, origin)
-
-
-def _array(values: Sequence[Any], parsed: Mapping[Any, int | str | None], origin: str) -> np.ndarray:
     labels = [parsed[value] for value in values]
     if any(isinstance(label, str) for label in parsed.values()):
         return np.array(["" if label is None else label for label in labels], str)
     numbers: list[Any] = [-1 if label is None else label for label in labels]
     check_range(min(numbers, default=-1), max(numbers, default=-1), origin)
     return np.array(numbers, np.int64)
-
-
-def _is_cell(value: Any) -> bool:
-    return value is None or type(value) in (int, float, str)
 
 
 def _parse(value: float | str | None, as_names: bool) -> int | str | None:

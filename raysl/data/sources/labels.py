@@ -9,7 +9,7 @@ import numpy as np
 
 from raysl.data.sources.class_names import LABELS, check_numbers, class_names
 from raysl.data.sources.label_column import parse_labels
-from raysl.data.sources.listing import composed
+from raysl.data.sources.listing import composed, join_some
 from raysl.data.sources.tables import Table
 from raysl.errors import ConfigError
 
@@ -45,7 +45,8 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
         as_names: whether each text is one name, also with `|` in it or if it looks like a number.
     """
     has_lists = any(isinstance(value, list) for value in values)
-    if has_lists and not any(isinstance(item, str) for item in chain.from_iterable(filter(_is_list, values))):
+    items = chain.from_iterable(value for value in values if isinstance(value, list))
+    if has_lists and not any(isinstance(item, str) for item in items):
         return Labels(_entries(values, origin))
     if not has_lists and (as_names or not any(isinstance(value, str) and SEPARATOR in value for value in values)):
         return Labels(parse_labels(values, origin, lines, as_names))
@@ -97,7 +98,7 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
 
     Args:
         table: table with the columns of `label_columns`.
-        label_column: column that the user names, which must exist; the default may be missing; None: none are read.
+        label_column: column of the labels, which must exist unless it is the default; None: no labels are read.
         as_names: whether labels that look like numbers are names.
     """
     if label_column is None or not table.names:
@@ -112,7 +113,7 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
     others = [name for name in table.names if name != path_column]
     if not others:
         return None
-    listed = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+    listed = join_some(others, 5)
     matrix = _one_hot(table, others)
     if matrix is None:
         note = f"{table.uri} has no column {LABELS!r}, and nothing is labelled; its columns {listed}: set {setting}"
@@ -131,10 +132,6 @@ def label_columns(names: Sequence[str], path_column: str, label_column: str | No
     if label_column == LABELS and LABELS not in names and SEVERAL not in names:
         return list(dict.fromkeys((path_column, LABELS, SEVERAL, *names)))
     return list(dict.fromkeys((path_column, label_column, SEVERAL)))
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def _split(value: Any, as_names: bool) -> list[Any]:

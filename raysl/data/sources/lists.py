@@ -148,7 +148,7 @@ def _path_and_label(line: str) -> tuple[str, str | None]:
     path, tab, label = line.rpartition("\t")
     if tab:
         return path.strip(), label.strip()
-    words = line.strip().rsplit(maxsplit=1)
-    if len(words) == 2 and is_image_or_array(words[0]) and not is_image_or_array(words[1]):
-        return words[0], words[1]
+    ends = line.strip().rsplit(maxsplit=1)
+    if len(ends) == 2 and is_image_or_array(ends[0]) and not is_image_or_array(ends[1]):
+        return ends[0], ends[1]
     return line.strip(), None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing_extensions import override
 
 from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
+from raysl.data.split import Over
 
 
 class Paired(Combined):
@@ -36,16 +37,16 @@ class Paired(Combined):
         return _PairedSplit(parts) if len(parts) == len(self._sources) else None
 
 
-class _PairedSplit(Split):
+class _PairedSplit(Over):
     def __init__(self, parts: dict[str, Split]) -> None:
         sizes = {key: split.num_samples for key, split in parts.items()}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
             raise ConfigError(f"paired sources must have the same number of images, not {counts}")
-        self.first, *self.others = self.inner = tuple(parts.values())
-        self.unit_sizes = self.first.unit_sizes
-        self.classes = self.first.classes
-        self.is_multilabel = self.first.is_multilabel
+        first, *self.others = parts.values()
+        self.take_over(first)
+        self.inner = tuple(parts.values())
+        self.num_validation = 0
         self.is_random_access = all(split.is_random_access for split in parts.values())
         self.notes = tuple(note for split in parts.values() for note in split.notes)
         self.num_sources = sum(split.num_sources for split in parts.values())
@@ -53,17 +54,6 @@ class _PairedSplit(Split):
         self.fingerprint = hashlib.sha256(fingerprints.encode()).hexdigest()[:16]
 
     def read(self, index: Int64s) -> Rows:
-        rows, *others = (split.read(index) for split in (self.first, *self.others))
+        rows, *others = (split.read(index) for split in (self.split, *self.others))
         partners = [partner for other in others for partner in (replace(other, partners=()), *other.partners)]
         return Rows(rows.images, rows.labels, rows.names, (*rows.partners, *partners))
-
-    def labels_of(self, index: Int64s) -> Int64s:
-        return self.first.labels_of(index)
-
-    def names_of(self, index: Int64s) -> list[str]:
-        return self.first.names_of(index)
-
-    @property
-    @override
-    def read_units(self) -> Int64s:
-        return self.first.read_units

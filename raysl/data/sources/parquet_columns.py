@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pyarrow import fs
 from pyarrow.dataset import get_partition_keys, partitioning
 
 from raysl.data.sources.class_names import LABELS
-from raysl.data.sources.listing import composed
+from raysl.data.sources.listing import composed, join_some
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.reads import in_parallel, read_ranges, retrying, small_reads
@@ -60,17 +59,6 @@ class Footers:
     has_names: bool = False
 
 
-class _Footer(NamedTuple):
-    """What one footer says: rows of each row group, and lines of the two digests of `Footers`."""
-
-    schema: pa.Schema
-    label_range: Range | None
-    group_rows: list[int]
-    num_bytes: int
-    fingerprint_line: bytes
-    sizes_line: bytes
-
-
 def folder_label(path: str, column: str) -> str | None:
     """Return the value in a folder such as `label=cat` above a file, empty where Hive writes null; None without one.
 
@@ -85,8 +73,12 @@ def folder_label(path: str, column: str) -> str | None:
 def is_label_type(kind: pa.DataType) -> bool:
     """Whether a column of this type may hold one label of each row: numbers or texts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def read_footers(
@@ -102,37 +94,25 @@ def read_footers(
         image_column, label_column: see `check_columns`.
         num_bytes: sizes of files by path; a footer of known size is read by one request for the end of its file.
     """
-
-    def read(path: str) -> _Footer:
-        metadata = _read_metadata(system, path, num_bytes.get(path))
-        schema = _without_other_metadata(metadata.schema.to_arrow_schema(), label_column)
-        check_columns(path, schema, image_column, label_column)
-        has_range = label_column is not None and label_kind(schema, label_column) == "integers"
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        shapes = [(group.num_rows, group.total_byte_size) for group in groups]
-        return _Footer(
-            schema,
-            _label_range(metadata, label_column) if has_range and label_column is not None else None,
-            [rows for rows, _ in shapes],
-            sum(size for _, size in shapes),
-            fingerprint_line(path, shapes),
-            f"{[_column_sizes(group) for group in groups]}\n".encode(),
-        )
-
     schemas: dict[str, pa.Schema] = {}
     ranges: dict[str, Range | None] = {}
     sizes: list[NDArray[np.int64]] = []
     fingerprint, sizes_digest = hashlib.sha256(), hashlib.sha256()
     total = 0
-    for path, footer in zip(files, in_parallel(read, files, small_reads(system)), strict=True):
-        if not any(footer.schema.equals(known, check_metadata=True) for known in reversed(schemas.values())):
-            schemas[path] = footer.schema
-        if label_column is not None and label_kind(footer.schema, label_column) == "integers":
-            ranges[path] = footer.label_range
-        sizes.append(np.array(footer.group_rows, np.int64))
-        total += footer.num_bytes
-        fingerprint.update(footer.fingerprint_line)
-        sizes_digest.update(footer.sizes_line)
+    footers = in_parallel(lambda path: _read_metadata(system, path, num_bytes.get(path)), files, small_reads(system))
+    for path, metadata in zip(files, footers, strict=True):
+        schema = _without_other_metadata(metadata.schema.to_arrow_schema(), label_column)
+        check_columns(path, schema, image_column, label_column)
+        if not any(schema.equals(known, check_metadata=True) for known in reversed(schemas.values())):
+            schemas[path] = schema
+        if label_column is not None and label_kind(schema, label_column) == "integers":
+            ranges[path] = _label_range(metadata, label_column)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        shapes = [(group.num_rows, group.total_byte_size) for group in groups]
+        sizes.append(np.array([rows for rows, _ in shapes], np.int64))
+        total += sum(size for _, size in shapes)
+        fingerprint.update(fingerprint_line(path, shapes))
+        sizes_digest.update(f"{[_column_sizes(group) for group in groups]}\n".encode())
     units = units_of(sizes)
     return Footers(schemas, ranges, *units, total, fingerprint.hexdigest()[:16], sizes_digest.hexdigest()[:16])
 
@@ -242,17 +222,24 @@ def unread_columns(schema: pa.Schema, uri: str, image_column: str) -> tuple[str,
     ]
     if not others:
         return ()
-    some = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
     return (
-        f"the images in {uri!r} have no labels, as there is no column {LABELS!r}; the columns {some} are not read: "
-        "give data.label_column= the one of labels, or store labels of several classes as a list of 1 and 0 a row",
+        f"the images in {uri!r} have no labels, as there is no column {LABELS!r}; the columns {join_some(others, 5)} "
+        "are not read: give data.label_column= the one of labels, or store labels of several classes as a list of 1 "
+        "and 0 a row",
     )
 
 
 def name_column(schemas: Iterable[pa.Schema]) -> str | None:
     """Return the column of texts that names the images in all files; None without one."""
     listed = list(schemas)
-    return next((name for name in NAME_COLUMNS if all(_has_text(schema, name) for schema in listed)), None)
+    return next(
+        (
+            name
+            for name in NAME_COLUMNS
+            if all(name in schema.names and _is_text(schema.field(name).type) for schema in listed)
+        ),
+        None,
+    )
 
 
 def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
@@ -352,11 +339,3 @@ def _label_range(metadata: pq.FileMetaData, column: str) -> Range | None:
             return None
         least, most = min(least, values.min), max(most, values.max)
     return least, most
-
-
-def _has_text(schema: pa.Schema, column: str) -> bool:
-    if column not in schema.names:
-        return False
-    kind = schema.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

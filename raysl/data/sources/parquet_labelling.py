@@ -68,36 +68,41 @@ def find_labelling(
     files: Sequence[str],
     footers: Footers,
     column: str | None,
-    given: tuple[str, ...],
+    named: tuple[str, ...],
     training: Labelling | None,
 ) -> Labelling:
     """Return the labelling of files, with classes from the settings, the training images, the files, or all labels.
 
     Args:
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
-        given: names of the classes in the settings; may be empty.
+        named: names of the classes in the settings; may be empty.
         training: labelling of the training images; None for these themselves.
     """
     schema = next(iter(footers.schemas.values()))
     kind = label_kind(schema, column)
-    known = given or (() if training is None else training.classes)
+    known = named or (() if training is None else training.classes)
     if column is None or kind is None:
-        by_folder = None if column is None else _label_by_folder(files, column, given, training)
-        if by_folder is None and given:
+        by_folder = None if column is None else _label_by_folder(files, column, named, training)
+        if by_folder is None and named:
             raise ConfigError(
-                f"data.classes= names {len(given):,} classes, and {files[0]} has no column of labels; "
+                f"data.classes= names {len(named):,} classes, and {files[0]} has no column of labels; "
                 "set data.label_column="
             )
         return by_folder or Labelling(known or agreed_classes(footers.schemas))
-    stored = () if given else agreed_classes(footers.schemas)
+    stored = () if named else agreed_classes(footers.schemas)
     if kind == "lists":
         if stored and known and known[: len(stored)] != stored:
             raise ConfigError(
                 f"{files[0]} has the classes {describe_classes(stored)}, and the training images "
                 f"{describe_classes(known)}; {WAY_OUT}"
             )
-        return Labelling(_classes_of_lists(system, files, footers, column, known or stored), column, is_multilabel=True)
-    is_plain = not (given or stored)
+        classes = known or stored
+        if classes and footers.label_width is not None:
+            check_width(files[0], footers.label_width, classes)
+        else:
+            classes = count_lists(system, files, column, classes)
+        return Labelling(classes, column, is_multilabel=True)
+    is_plain = not (named or stored)
     if kind == "integers":
         _check_kind(files[0], training)
         counted = count_classes(system, footers.label_ranges, column, stored or known)
@@ -105,7 +110,7 @@ def find_labelling(
     if footers.has_names and (not known or set(stored) <= set(known)):
         return Labelling(known or stored, column, has_names=True)
     is_text = not pa.types.is_floating(schema.field(column).type)
-    as_names = is_text and _are_names(given, training)
+    as_names = is_text and _are_names(named, training)
     classes, has_names = find_classes(system, files, column, known or stored, as_names)
     if not has_names:
         _check_kind(files[0], training)
@@ -113,18 +118,8 @@ def find_labelling(
     return Labelling(classes, column, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names)
 
 
-def _classes_of_lists(
-    system: fs.FileSystem, files: Sequence[str], footers: Footers, column: str, named: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the names of the classes of labels that are lists, by default their numbers."""
-    if named and footers.label_width is not None:
-        check_width(files[0], footers.label_width, named)
-        return named
-    return count_lists(system, files, column, named)
-
-
 def _label_by_folder(
-    files: Sequence[str], column: str, given: tuple[str, ...], training: Labelling | None
+    files: Sequence[str], column: str, named: tuple[str, ...], training: Labelling | None
 ) -> Labelling | None:
     """Return the labelling by the names of folders such as `label=cat` (Hive partitions); None without them."""
     keys = [folder_label(path, column) for path in files]
@@ -133,22 +128,22 @@ def _label_by_folder(
         return None
     if without:
         raise ConfigError(f"{without[0]} is in no folder {column}=..., but other files are; move it, or leave it out")
-    as_names = _are_names(given, training)
+    as_names = _are_names(named, training)
     labels = parse_labels(keys, f"the folders {column}=... of {files[0]}", as_names=as_names, remedy=REMEDY)
-    classes = given or (() if training is None else training.classes) or class_names(labels)
+    classes = named or (() if training is None else training.classes) or class_names(labels)
     has_names = labels.dtype.kind == "U"
     if has_names:
         labels = number_labels(labels, classes, f"a folder {column}=...")
     else:
         check_range(int(labels.min()), int(labels.max()), f"a folder {column}=...", len(classes))
         _check_kind(files[0], training)
-    is_plain = not given and not has_names
+    is_plain = not named and not has_names
     return Labelling(classes, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names, by_file=labels)
 
 
-def _are_names(given: tuple[str, ...], training: Labelling | None) -> bool:
+def _are_names(named: tuple[str, ...], training: Labelling | None) -> bool:
     """Whether texts that look like numbers are names, since classes of the settings or the training images are so."""
-    return any(name.isdecimal() for name in given) or (training is not None and training.has_names)
+    return any(name.isdecimal() for name in named) or (training is not None and training.has_names)
 
 
 def _check_kind(path: str, training: Labelling | None) -> None:

@@ -166,7 +166,7 @@ class ParquetSplit(Split):
     def read(self, index: Int64s) -> Rows:
         images: list[Encoded] = [None] * len(index)
         labels, names = self._no_labels(len(index)), [""] * len(index)
-        for number, positions in self._by_unit(index):
+        for number, positions in by_unit(self.starts, index):
             rows = index[positions] - self.starts[number]
             unit = self._unit(number, with_images=True, is_whole=len(rows) == self.unit_sizes[number])
             if unit.labels is not None:
@@ -183,7 +183,7 @@ class ParquetSplit(Split):
         labels = self._no_labels(len(index))
         if self.labelling.by_file is not None:
             return self.labelling.by_file[self.unit_files[np.searchsorted(self.starts, index, side="right") - 1]]
-        for number, positions in self._by_unit(index) if self.label_column is not None else ():
+        for number, positions in by_unit(self.starts, index) if self.label_column is not None else ():
             unit_labels = self._unit(number, with_images=False).labels
             assert unit_labels is not None
             labels[positions] = unit_labels[index[positions] - self.starts[number]]
@@ -192,7 +192,7 @@ class ParquetSplit(Split):
     @override
     def names_of(self, index: Int64s) -> list[str]:
         names = [""] * len(index)
-        for number, positions in self._by_unit(index):
+        for number, positions in by_unit(self.starts, index):
             unit, rows = self._unit(number, with_images=False), index[positions] - self.starts[number]
             for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
                 names[position] = self._name(number, unit, row)
@@ -204,10 +204,6 @@ class ParquetSplit(Split):
     def _name(self, number: int, unit: _Unit, row: int) -> str:
         stored = None if unit.names is None else unit.names[row].as_py()
         return stored or f"{self.files[int(self.unit_files[number])]} row {row}"
-
-    def _by_unit(self, index: Int64s) -> Iterable[tuple[int, Int64s]]:
-        """Return the units to read, and the positions in `index` of their rows."""
-        return by_unit(self.starts, index)
 
     def _locate(self, number: int) -> tuple[str, int]:
         """Return the file of a unit, and the number of its row group."""

@@ -48,8 +48,8 @@ def find_part(path: str) -> str | None:
     ['train', 'val', 'test']
     """
     for name in reversed(path.split("/")):
-        words = [word for word in _split_words(name) if not _NEUTRAL.fullmatch(word)]
-        for word in (words[0], words[-1]) if words else ():
+        telling = [word for word in _split_words(name) if not _NEUTRAL.fullmatch(word)]
+        for word in (telling[0], telling[-1]) if telling else ():
             if match := _PART.fullmatch(word):
                 return _PART_BY_WORD[match[1]]
     return None
@@ -114,8 +114,8 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
 
 
 def _is_held_out(name: str) -> bool:
-    words = _split_words(name)
-    return words == ["dev"] or any(_HELD_OUT.fullmatch(word) for word in words)  # but not libpng-dev
+    name_words = _split_words(name)
+    return name_words == ["dev"] or any(_HELD_OUT.fullmatch(word) for word in name_words)  # but not libpng-dev
 
 
 def _split_words(path: str) -> list[str]:

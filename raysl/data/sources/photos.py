@@ -59,10 +59,10 @@ class _PhotosSplit(Split):
         tops = self._positions(0, index, HEIGHT - sides)
         lefts = self.left + self._positions(1, index, self.right - self.left - sides)
         images: list[bytes | np.ndarray | None] = []
-        for label, side, top, left in zip(labels, sides, tops, lefts, strict=True):
-            images.append(_photographs()[label, top : top + side, left : left + side].copy())
-        crops = zip(labels, sides, tops, lefts, strict=True)
-        names = [f"{self.classes[label]} {side} px at row {top}, column {left}" for label, side, top, left in crops]
+        names = []
+        for label, side, y, x in zip(labels, sides, tops, lefts, strict=True):
+            images.append(_photographs()[label, y : y + side, x : x + side].copy())
+            names.append(f"{self.classes[label]} {side} px at row {y}, column {x}")
         return Rows(images, labels, names)
 
     @override
@@ -71,8 +71,8 @@ class _PhotosSplit(Split):
 
     def _positions(self, axis: int, index: Int64s, most: Int64s) -> Int64s:
         """Return a position in [0, most] for each crop."""
-        words = hash_rows(hash_words(axis, self.left), index)
-        return (words % (most + 1).astype(np.uint64)).astype(np.int64)
+        hashes = hash_rows(hash_words(axis, self.left), index)
+        return (hashes % (most + 1).astype(np.uint64)).astype(np.int64)
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,8 @@
-"""Which images of a split make up a sample, so that a few images cost the reading of a few units.
+"""Samples of a split that read few units of its storage.
 
 Storage reads whole units: row groups, runs of files in a tar. Images at even distances touch nearly every unit of a
-large dataset. So a sample of such a dataset is all rows of a few units, which a fixed permutation chooses. Units of a
-dataset that is sorted by class would have few classes; its sample stays at even distances.
+large dataset, so a sample of it is all rows of a few units, which a fixed permutation chooses. Units of a dataset that
+is sorted by class would have few classes; its sample stays at even distances.
 """
 
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ class ShardIndex:
     Args:
         offsets: int64 [N], first byte of each image in the shard.
         sizes: int64 [N], bytes of each image.
-        labels: int64 [N], places of the labels in `values`, -1 without a label.
+        labels: int64 [N], positions of the labels in `values`, -1 without a label.
         keys: bytes [N], the common part of the names of each sample's files.
         num_left_out: samples without an image except one with several dots in its name.
         left_out: the name of the first such image.
@@ -93,12 +93,12 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
     if known is not None:
         return known
     is_stored = _are_stored(shards, folder)
-    num_missing = sum(not there for there in is_stored)
+    num_missing = is_stored.count(False)
     if num_missing > LOCAL_SCANS:
         log.info("indexing %d of %d shards; this is done once", num_missing, len(shards))
 
-    def summarize(given: tuple[Shard, bool]) -> tuple[Summary, bool]:
-        index, is_written = _load_or_make(*given, label_key, folder)
+    def summarize(pair: tuple[Shard, bool]) -> tuple[Summary, bool]:
+        index, is_written = _load_or_make(*pair, label_key, folder)
         left_out = index.num_left_out, index.left_out, index.num_unread, index.unread
         units, values = index.read_units.tolist(), list(index.values)
         return Summary(index.digest, len(index.sizes), *left_out, units, values), is_written
@@ -165,20 +165,15 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
     content = read_file(system, f"{root}/{name}")
     try:
         stored = np.load(io.BytesIO(content), allow_pickle=False)
-        if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
-            return None
-        if str(stored["image_key"]) != (shard.image_key or ""):
+        settings = (str(stored["label_key"]), str(stored["image_key"]), int(stored["num_bytes"]))
+        if settings != (label_key or "", shard.image_key or "", shard.num_bytes or -1):
             return None
         if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:
             return None
-        offsets, sizes, labels, keys = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
-        left_out = (
-            int(stored["num_left_out"]),
-            str(stored["left_out"]),
-            int(stored["num_unread"]),
-            str(stored["unread"]),
-        )
-        index = ShardIndex(offsets, sizes, labels, keys, *left_out, tuple(json.loads(stored["values"].tobytes())))
+        columns = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
+        kinds = {"num_left_out": int, "left_out": str, "num_unread": int, "unread": str}
+        left_out = (kind(stored[name]) for name, kind in kinds.items())
+        index = ShardIndex(*columns, *left_out, tuple(json.loads(stored["values"].tobytes())))
         _check(index, shard.num_bytes)
         return index
     except (*_BROKEN, zipfile.BadZipFile, zlib.error) as error:
@@ -270,7 +265,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
     best = dict(sorted(best.items(), key=lambda item: item[1].offset))
     unread = [(member, best[key]) for key, members in images.items() for member in members if member is not best[key]]
     values = sorted({labels[key] for key in best if key in labels})
-    number = {value: place for place, value in enumerate(values)}
+    number = {value: position for position, value in enumerate(values)}
     return ShardIndex(
         np.array([member.offset for member in best.values()], np.int64),
         np.array([member.size for member in best.values()], np.int64),

@@ -81,7 +81,10 @@ def check_names(paths: Iterable[str], uri: str) -> None:
 
 def _find_by_pattern(uri: str) -> list[Shard]:
     shards: list[Shard] = []
-    for folder, names in _group_by_folder(_expand(uri)).items():
+    folders: dict[str, list[str]] = {}
+    for folder, name in map(cut, _expand(uri)):
+        folders.setdefault(folder, []).append(name)
+    for folder, names in folders.items():
         infos = stat_names(folder, names)
         missing = [name for name, info in zip(names, infos, strict=True) if info.type != fs.FileType.File]
         if missing:
@@ -90,14 +93,6 @@ def _find_by_pattern(uri: str) -> list[Shard]:
             )
         shards += [Shard(folder, name, info.size, info.mtime_ns) for name, info in zip(names, infos, strict=True)]
     return shards
-
-
-def _group_by_folder(uris: Iterable[str]) -> dict[str, list[str]]:
-    folders: dict[str, list[str]] = {}
-    for uri in uris:
-        folder, name = cut(uri)
-        folders.setdefault(folder, []).append(name)
-    return folders
 
 
 def _expand(pattern: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.schema import DataConfig
-from raysl.data.sources.listing import composed
+from raysl.data.sources.listing import composed, join_some
 from raysl.data.sources.lists import read_list
 from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
 from raysl.data.split import Over, Rows, Split, runs
@@ -18,7 +18,6 @@ from raysl.hashing import Int64s, hash_text, permutation
 MOST_TIMES = 4.0
 """Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,
 `skip` or `subset` choose, a warning."""
-_SHOWN = 5
 
 
 def with_subset(split: Split, config: DataConfig, name: str) -> Split:
@@ -198,8 +197,7 @@ def _find_named(split: Split, wanted: list[str], uri: str) -> Int64s:
         rows[number] = row
     unknown = [wanted[number] for number in np.flatnonzero(rows < 0).tolist()]
     if unknown:
-        some = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
-        raise ConfigError(f"{uri} lists {len(unknown):,} images that are not in the dataset: {some}")
+        raise ConfigError(f"{uri} lists {len(unknown):,} images that are not in the dataset: {join_some(unknown, 5)}")
     return np.unique(rows)
 
 

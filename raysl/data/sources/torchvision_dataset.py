@@ -107,13 +107,13 @@ class TorchvisionDataset(Source):
     @override
     def split(self, name: str) -> Split | None:
         layout = self._layout()
-        given = self.config.train_split if name == "train" else self.config.test_split
+        chosen = self.config.train_split if name == "train" else self.config.test_split
         part = layout.train if name == "train" else layout.test
-        if given is not None and isinstance(part, bool):
+        if chosen is not None and isinstance(part, bool):
             raise ConfigError(
-                f"data.{name}_split={given!r}: {self.config.dataset} has only train and test; leave it out"
+                f"data.{name}_split={chosen!r}: {self.config.dataset} has only train and test; leave it out"
             )
-        part = part if given is None else given
+        part = part if chosen is None else chosen
         if part is None and name == "test":
             return None
         validation = self.config.validation_split if name == "train" else None

@@ -61,7 +61,8 @@ def _sun397(dataset: Any, part: str) -> tuple[list[str], Int64s]:
         raise ConfigError(
             f"SUN397 has no list {str(file)!r} (there: {lists}); put the lists of its Partitions.zip into that folder"
         )
-    labels = {path.relative_to(folder).as_posix(): label for path, label in _pairs(dataset)}
+    pairs = zip(dataset._image_files, dataset._labels, strict=True)
+    labels = {path.relative_to(folder).as_posix(): label for path, label in pairs}
     names = [line.strip().lstrip("/") for line in file.read_text().splitlines() if line.strip()]
     if absent := [name for name in names if name not in labels]:
         raise ConfigError(
@@ -69,10 +70,6 @@ def _sun397(dataset: Any, part: str) -> tuple[list[str], Int64s]:
             "is the download complete?"
         )
     return [str(folder / name) for name in names], np.array([labels[name] for name in names], np.int64)
-
-
-def _pairs(dataset: Any) -> Any:
-    return zip(dataset._image_files, dataset._labels, strict=True)
 
 
 WHOLE: Mapping[str, Callable[[Any, Any], tuple[list[str], Int64s]]] = {

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.files import FilesSplit, Paths, check_present, file_sizes
+from raysl.data.sources.files import check_present, listed_split
 from raysl.storage.folder import Folder
 from raysl.storage.whole import read_whole
 
@@ -58,16 +58,7 @@ class VOC(Source):
             files, labels, num_validation = files + more, np.concatenate([labels, its_labels]), len(more)
         uri = self._folder.uri_of("JPEGImages")
         present = check_present(uri, files, f"the set {chosen!r}")
-        mtimes = (file.mtime_ns for file in present)
-        split = FilesSplit(
-            uri,
-            (file.path for file in present),
-            labels,
-            self._classes,
-            file_sizes(present),
-            Paths(files),
-            mtimes=mtimes,
-        )
+        split = listed_split(uri, files, present, labels, self._classes)
         split.num_validation = num_validation
         return split
 
@@ -131,13 +122,13 @@ class VOC(Source):
     def _column(self, path: str) -> dict[str, int]:
         labels: dict[str, int] = {}
         for number, line in enumerate(self._text(path).splitlines(), 1):
-            words = line.split()
-            if not words:
+            entries = line.split()
+            if not entries:
                 continue
-            if len(words) != 2 or words[1] not in MEANING:
+            if len(entries) != 2 or entries[1] not in MEANING:
                 where = f"{self._folder.uri_of(path)}, line {number}"
                 raise ConfigError(f"{where}: {line!r} is not an image name and -1, 0 or 1")
-            labels[words[0]] = MEANING[words[1]]
+            labels[entries[0]] = MEANING[entries[1]]
         if not labels:
             raise ConfigError(f"{self._folder.uri_of(path)} lists no images")
         return labels

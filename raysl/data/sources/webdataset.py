@@ -16,6 +16,7 @@ from raysl.config.ranges import Location
 from raysl.data.source import DataConfig, Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels
 from raysl.data.sources.label_column import parse_labels
+from raysl.data.sources.parquet_labels import REMEDY
 from raysl.data.sources.part_names import choose_files, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, read_index, summarize_shards
 from raysl.data.sources.shard_summaries import Summary
@@ -71,11 +72,10 @@ class WebDataset(Source):
     @override
     def split(self, name: str) -> Split | None:
         config, is_train = self.config, name == "train"
-        given = getattr(config, name)
-        if given is not None:
-            shards = self._find(given)
-            notes = held_out_notes([shard.name for shard in shards], given) if is_train else []
-            return self._make_split(name, given, shards, notes)
+        if (uri := getattr(config, name)) is not None:
+            shards = self._find(uri)
+            notes = held_out_notes([shard.name for shard in shards], uri) if is_train else []
+            return self._make_split(name, uri, shards, notes)
         if config.path is None:
             if is_train:
                 raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
@@ -191,20 +191,19 @@ class _ShardsSplit(Split):
 
 
 def _number(
-    known: Sequence[tuple[Shard, Summary]], given: tuple[str, ...], train: _ShardsSplit | None, uri: str
+    known: Sequence[tuple[Shard, Summary]], named: tuple[str, ...], train: _ShardsSplit | None, uri: str
 ) -> tuple[dict[str, int], tuple[str, ...], bool]:
     """Return the number of each label as it is written, the names of the classes, and whether labels are names.
 
     Args:
-        given: names of the classes in the settings; empty: those of the training images, or of the labels.
+        named: names of the classes in the settings; empty: those of the training images, or of the labels.
         train: the training images; None for these themselves.
     """
     shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
     values = sorted(shards)
-    as_names = any(name.isdecimal() for name in given) or (train is not None and train.has_names)
-    remedy = "give data.classes= the names"
-    labels = parse_labels(values, uri, [shards[value] for value in values], as_names, remedy)
-    classes = given or (() if train is None else train.classes) or class_names(labels)
+    as_names = any(name.isdecimal() for name in named) or (train is not None and train.has_names)
+    labels = parse_labels(values, uri, [shards[value] for value in values], as_names, REMEDY)
+    classes = named or (() if train is None else train.classes) or class_names(labels)
     has_names = labels.dtype.kind == "U"
     if has_names:
         labels = number_labels(labels, classes, uri)
