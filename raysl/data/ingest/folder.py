@@ -54,10 +54,15 @@ def claim(folder: Folder, plan: Json, data: DataConfig | None) -> None:
         folder.make()
         folder.write(PLAN_FILE, to_json(plan))
         return
-    old, new = _flatten(read_record(before, folder.uri_of(PLAN_FILE))), _flatten(plan)
-    changed = [key for key in old | new if old.get(key, _UNSET) != new.get(key, _UNSET)]
+    plans = (_flatten(read_record(before, folder.uri_of(PLAN_FILE))), _flatten(plan))
+    old, new = ({key: write_inline(value) for key, value in leaves.items()} for leaves in plans)
+    changed = [
+        f"{key}: {old.get(key, 'unset')} -> {new.get(key, 'unset')}"
+        for key in old | new
+        if old.get(key) != new.get(key)
+    ]
     if changed:
-        lines = "\n  ".join(f"{key}: {_describe(old, key)} -> {_describe(new, key)}" for key in changed)
+        lines = "\n  ".join(changed)
         raise ConfigError(
             f"{folder.uri} is of images or settings that differ:\n  {lines}\n"
             "give another --out, or go back to those settings to go on with it"
@@ -89,18 +94,11 @@ def _normalize(uri: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.realpath(path)
 
 
-_UNSET = object()
-
-
 def _flatten(tree: Json, prefix: str = "") -> Json:
     leaves: Json = {}
     for key, value in tree.items():
         leaves |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return leaves
-
-
-def _describe(leaves: Json, key: str) -> str:
-    return write_inline(leaves[key]) if key in leaves else "unset"
 
 
 def to_json(tree: Json) -> bytes:

@@ -1,6 +1,6 @@
 """Parquet files with a column of encoded images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,13 +8,13 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.data.ingest.folder import MANIFEST_FILE, Json, check_finished, files_of
+from raysl.data.ingest.folder import MANIFEST_FILE, check_finished, files_of
 from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen
 from raysl.data.sources.ingested import IMAGES, IngestedSplit, ingested_splits
 from raysl.data.sources.listing import File, join_some, list_files
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
-from raysl.data.sources.part_names import PartFiles, choose_files, held_out_notes
+from raysl.data.sources.part_names import choose_files, held_out_notes
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
 from raysl.storage.addresses import stat_uri
@@ -58,65 +58,49 @@ class Parquet(Source):
 
     @override
     def split(self, name: str) -> Split | None:
-        if name == "train":
-            return self._train
-        if (uri := self.config.test) is not None:
-            listing = list_parquet_files(uri)
-            return self._held_out(uri, listing, list(listing.paths.values()), listing.notes)
-        if self.config.path is None or not self._path_parts.test:
-            return None
-        # the training split shows the notes on `path`, unless it is from elsewhere
-        notes = () if self.config.train is None else self._path_listing.notes
-        return self._held_out(self.config.path, self._path_listing, self._path_parts.test, notes)
-
-    def _held_out(
-        self, uri: str, listing: "ParquetListing", paths: Sequence[str], notes: tuple[str, ...]
-    ) -> ParquetSplit:
-        """Return held-out images with the numbers of the training images, where there are any."""
-        has_training = self.config.train is not None or self.config.path is not None
-        train = self._train if has_training and not self.config.classes else None
-        split = self._make_split(uri, listing, paths, notes, train)
-        if train is not None and split.labelling.has_plain_numbers and train.labelling.has_plain_numbers:
-            check_seen(split, train, uri)
-        return split
+        return self._train if name == "train" else self._open(name)
 
     @cached_property
     def _train(self) -> ParquetSplit:
-        if (uri := self.config.train) is not None:
-            listing = list_parquet_files(uri)
-            notes = (*listing.notes, *held_out_notes(listing.paths, uri))
-            return self._make_split(uri, listing, list(listing.paths.values()), notes)
-        if self.config.path is None:
-            raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
-        parts, listing = self._path_parts, self._path_listing
-        if not parts.train:
-            raise ConfigError(f"{self.config.path!r} holds only val and test files; give data.train=")
-        return self._make_split(self.config.path, listing, parts.train, (*listing.notes, *parts.notes))
+        train = self._open("train")
+        assert train is not None
+        return train
 
     @cached_property
     def _path_listing(self) -> "ParquetListing":
         return list_parquet_files(self.config.path)
 
-    @cached_property
-    def _path_parts(self) -> PartFiles[str]:
-        """Training and held-out files in `path`."""
-        return choose_files(self._path_listing.paths.items(), self.config.path)
-
-    def _make_split(
-        self,
-        uri: str,
-        listing: "ParquetListing",
-        paths: Sequence[str],
-        notes: tuple[str, ...],
-        train: ParquetSplit | None = None,
-    ) -> ParquetSplit:
-        config = self.config
+    def _open(self, name: str) -> ParquetSplit | None:
+        """Return a split; the training images number held-out labels, where there are any."""
+        config, is_train = self.config, name == "train"
+        if (uri := getattr(config, name)) is not None:
+            listing = list_parquet_files(uri)
+            paths = list(listing.paths.values())
+            notes = (*listing.notes, *(held_out_notes(listing.paths, uri) if is_train else ()))
+        elif config.path is None:
+            if is_train:
+                raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
+            return None
+        else:
+            uri, listing = config.path, self._path_listing
+            parts = choose_files(listing.paths.items(), uri)
+            if is_train and not parts.train:
+                raise ConfigError(f"{uri!r} holds only val and test files; give data.train=")
+            if not is_train and not parts.test:
+                return None
+            paths, notes = (parts.train, (*listing.notes, *parts.notes)) if is_train else (parts.test, listing.notes)
+            if not is_train and config.train is None:
+                notes = ()  # the training split shows the notes on `path`
+        has_training = not is_train and (config.train is not None or config.path is not None)
+        train = self._train if has_training and not config.classes else None
         has_known_columns = config.image_column == IMAGES and config.label_column in (LABELS, None)
         described = listing.ingested if has_known_columns else ()
         manifest = next((split for split in described if split.paths == tuple(paths)), None)
         columns = config.image_column, config.label_column
         split = ParquetSplit(uri, paths, *columns, config.classes, train, listing.versions, manifest)
         split.notes = (*notes, *split.notes)
+        if train is not None and split.labelling.has_plain_numbers and train.labelling.has_plain_numbers:
+            check_seen(split, train, uri)
         return split
 
 
@@ -150,8 +134,16 @@ def list_parquet_files(uri: str) -> ParquetListing:
     manifests = check_finished(system, info.path, files)
     parquet_paths = sorted(path for path in files if path.lower().endswith(ENDINGS))
     check_names(parquet_paths, uri)
-    hashes = {folder: _hashes(folder, manifest) for folder, manifest in manifests.items()}
-    paths = {path: f"{info.path}/{path}" for path in parquet_paths if not _is_excluded(path, hashes)}
+    # hashes of the files in each manifest, by their paths below this folder
+    hashes = {
+        folder: {f"{folder}{file['name']}": file["sha256"] for file in files_of(manifest)}
+        for folder, manifest in manifests.items()
+    }
+    paths = {
+        path: f"{info.path}/{path}"
+        for path in parquet_paths
+        if not any(path.startswith(folder) and path not in listed for folder, listed in hashes.items())
+    }
     if not parquet_paths:
         raise ConfigError(f"no .parquet files in {uri!r}, sub-folders included")
     if not paths:
@@ -165,7 +157,13 @@ def list_parquet_files(uri: str) -> ParquetListing:
         f"list them: {join_some(excluded)}; move them away"
     )
     used = {full_path: files[path] for path, full_path in paths.items()}
-    versions = _file_versions(system, used, _manifest_hashes(info.path, files, hashes))
+    # check_finished has refused folders without a manifest
+    written = {
+        f"{info.path}/{path}": (sha256, files[f"{folder}{MANIFEST_FILE}"].mtime_ns)
+        for folder, listed in hashes.items()
+        for path, sha256 in listed.items()
+    }
+    versions = _file_versions(system, used, written)
     ingested = (split for folder in manifests for split in ingested_splits(f"{info.path}/{folder}", manifests[folder]))
     return ParquetListing(paths, (note,) if excluded else (), versions, tuple(ingested))
 
@@ -190,26 +188,3 @@ def _file_versions(
         written = tags.get(path) if mtime is None else str(mtime)
         versions[path] = FileVersion(sha256, "" if has_valid_hash else written or "", file.size)
     return versions
-
-
-def _manifest_hashes(
-    root: str, files: Mapping[str, File], hashes: Mapping[str, Mapping[str, str]]
-) -> dict[str, tuple[str, int | None]]:
-    """Map the full path of each file that a manifest hashes to its SHA-256 and the manifest's modification time."""
-    return {
-        # check_finished has refused folders without a manifest
-        f"{root}/{path}": (sha256, files[f"{folder}{MANIFEST_FILE}"].mtime_ns)
-        for folder, listed_files in hashes.items()
-        for path, sha256 in listed_files.items()
-        if sha256
-    }
-
-
-def _hashes(folder: str, manifest: Json) -> dict[str, str]:
-    """Map the path of each file in a manifest to its SHA-256, "" if it has none."""
-    return {f"{folder}{file['name']}": file.get("sha256", "") for file in files_of(manifest)}
-
-
-def _is_excluded(path: str, hashes: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether a folder above the file has a manifest that does not list it."""
-    return any(path.startswith(folder) and path not in listed for folder, listed in hashes.items())
