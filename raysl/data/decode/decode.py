@@ -84,7 +84,9 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE, ba
         )
     if isinstance(image, np.ndarray):
         if image.shape[2:] == (4,):
-            return _decode_rgba(image, background)
+            from PIL import Image
+
+            return _pixels(Image.fromarray(image), background)
         pixels = torch.from_numpy(np.require(image, requirements=("C", "W")))
         return pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return _decode_jpeg(image, reduce) if is_jpeg else _turn_upright(*_decode_by_pillow(image, background))
@@ -200,12 +202,6 @@ def _stored_samples(data: bytes, bands: Bands) -> tuple[np.ndarray, int]:
     if samples is None:
         raise WrongBands("a PNG file of 16-bit colours, of which Pillow reads 8 bits; store a TIFF or an .npy file")
     return samples, orientation
-
-
-def _decode_rgba(image: np.ndarray, background: Color | None) -> Tensor:
-    from PIL import Image
-
-    return _pixels(Image.fromarray(image), background)
 
 
 def _pixels(file: "Image", background: Color | None = None, data: bytes = b"") -> Tensor:

@@ -1,6 +1,6 @@
 """RGB pixels of an image that Pillow has opened: transparency, palettes and more than 8 bits, strip by strip."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,16 +37,11 @@ def rgb_pixels(file: "Image", background: Color | None, data: bytes = b"") -> np
     if file.width * file.height <= STRIP_PIXELS:
         return convert(file)
     pixels = np.empty((file.height, file.width, 3), np.uint8)
-    for rows, strip in _strips(file):
-        pixels[rows] = convert(strip)
-    return pixels
-
-
-def _strips(file: "Image") -> "Iterator[tuple[slice, Image]]":
     num_rows = max(1, STRIP_PIXELS // file.width)
     for top in range(0, file.height, num_rows):
         bottom = min(file.height, top + num_rows)
-        yield slice(top, bottom), file.crop((0, top, file.width, bottom))
+        pixels[top:bottom] = convert(file.crop((0, top, file.width, bottom)))
+    return pixels
 
 
 def _converter(file: "Image", background: Color | None, data: bytes) -> "Callable[[Image], np.ndarray]":
