@@ -130,7 +130,7 @@ def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
 
     block = numbered.block
     is_held_out = isinstance(block, PlainRows) and block.is_held_out
-    # `known` has rows of the training images, which held-out images have too
+    # corrupt images are known by their rows in the training split: rows of held-out images mean others
     rows = load_block(process.loader, block, {} if is_held_out else {**process.known, **numbered.known})
     if not is_held_out:
         process.known |= {image.row: image for image in rows.corrupt if isinstance(image, Replaced)}

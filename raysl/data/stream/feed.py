@@ -76,6 +76,7 @@ class StreamCosts:
         return "; ".join(texts).replace("%", " %")
 
 
+@dataclass
 class Feed:
     """The rows of the blocks of a stream, in order; Ray Data makes them ahead from the start on.
 
@@ -87,30 +88,24 @@ class Feed:
         task_cpus: CPUs of each data task.
         make: makes the rows of a block in this process.
         on_starved: called each time that a block is made in this process, because no CPU is free for data tasks.
-        parts: blocks of each execution, and of all later ones the last.
+        parts: numbers of blocks of the first executions; the last number counts for all later ones too.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        dataset: DataIterator,
-        blocks: Callable[[], Iterator[NumberedBlock]],
-        order: Order,
-        task_cpus: float,
-        make: Callable[[NumberedBlock], BlockRows],
-        on_starved: Callable[[], object],
-        parts: Sequence[int],
-    ) -> None:
-        self.order = order
-        self.blocks = blocks
-        self.task_cpus = task_cpus
-        self.make = make
-        self.on_starved = on_starved
+    stream: str
+    dataset: DataIterator
+    blocks: Callable[[], Iterator[NumberedBlock]]
+    order: Order
+    task_cpus: float
+    make: Callable[[NumberedBlock], BlockRows]
+    on_starved: Callable[[], object]
+    parts: Sequence[int]
+
+    def __post_init__(self) -> None:
         self.patience_s = STARVED_S
         self.arrived: Arrived | None = None
         self.costs = StreamCosts()
         self.start = time.perf_counter()
-        self.executions = _Executions(stream, dataset, blocks(), parts)
+        self.executions = _Executions(self.stream, self.dataset, self.blocks(), self.parts)
 
     def __iter__(self) -> Generator[tuple[Block, Callable[[], BlockRows]], None, None]:
         """Yield each block with what waits for its rows."""
