@@ -128,7 +128,7 @@ class RandomResizedCrop(Crop):
         return np.minimum(params["height"], params["width"]) / self.size
 
     def shrunk(self, params: dict[str, int], size: Sequence[int], reduced: Sequence[int]) -> dict[str, int]:
-        box = {}
+        box: dict[str, int] = {}
         for axis, start, side in ((0, "top", "height"), (1, "left", "width")):
             low, high = (round(e * reduced[axis] / size[axis]) for e in (params[start], params[start] + params[side]))
             box |= {start: low, side: max(1, high - low)}

@@ -16,19 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from raysl.transforms.programs import (
-    BLUR,
-    BRIGHTNESS,
-    CHANNEL_CONTRAST,
-    CONTRAST,
-    FLIP,
-    GRAYSCALE,
-    HSV_SATURATION,
-    HUE,
-    SATURATION,
-    SHIFT,
-    SOLARIZE,
-)
+from raysl.transforms import programs
 
 Pixels = NDArray[np.uint8]
 Planes = NDArray[np.float32]
@@ -68,7 +56,7 @@ def run(images: Pixels, rows: NDArray[np.int64], codes: NDArray[np.int64], value
     height, width = images.shape[2], images.shape[3]
     planes = np.empty((3, height * width), np.float32)
     for image in range(rows.size):
-        if codes.shape[1] > 0 and codes[image, 0] == FLIP:
+        if codes.shape[1] > 0 and codes[image, 0] == programs.FLIP:
             _load_mirrored(images[rows[image]], planes)
             _steps(planes, width, codes[image, 1:], values[image, 1:])
         else:
@@ -90,27 +78,27 @@ def _steps(planes: Planes, width: int, codes: NDArray[np.int64], values: Values)
     """Run one image's program on its planes [3, H * W]."""
     for step in range(codes.size):
         code, first, second = codes[step], values[step, 0], values[step, 1]
-        if code == FLIP:
+        if code == programs.FLIP:
             _flip(planes, width)
-        elif code == GRAYSCALE:
+        elif code == programs.GRAYSCALE:
             _grayscale(planes)
-        elif code == SOLARIZE:
+        elif code == programs.SOLARIZE:
             _solarize(planes, np.float32(first))
-        elif code == BRIGHTNESS:
+        elif code == programs.BRIGHTNESS:
             _blend(planes, _ZERO, first)
-        elif code == CONTRAST:
+        elif code == programs.CONTRAST:
             _blend(planes, _mean_luma(planes), first)
-        elif code == SATURATION:
+        elif code == programs.SATURATION:
             _saturate(planes, first)
-        elif code == SHIFT:
+        elif code == programs.SHIFT:
             _shift(planes, np.float32(first - 1.0))
-        elif code == CHANNEL_CONTRAST:
+        elif code == programs.CHANNEL_CONTRAST:
             _blend_channels(planes, first)
-        elif code == HSV_SATURATION:
+        elif code == programs.HSV_SATURATION:
             _saturate_hsv(planes, np.float32(first))
-        elif code == HUE:
+        elif code == programs.HUE:
             _turn_hue(planes, np.float32(first * 6.0))
-        elif code == BLUR:
+        elif code == programs.BLUR:
             _blur(planes, width, first, int(second))
 
 

@@ -170,10 +170,10 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
             return None
         if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:
             return None
-        columns = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
+        columns: dict[str, Any] = {name: stored[name] for name in ("offsets", "sizes", "labels", "keys")}
         kinds = {"num_left_out": int, "left_out": str, "num_unread": int, "unread": str}
-        left_out = (kind(stored[name]) for name, kind in kinds.items())
-        index = ShardIndex(*columns, *left_out, tuple(json.loads(stored["values"].tobytes())))
+        columns |= {name: kind(stored[name]) for name, kind in kinds.items()}
+        index = ShardIndex(**columns, values=tuple(json.loads(stored["values"].tobytes())))
         _check(index, shard.num_bytes)
         return index
     except (*_BROKEN, zipfile.BadZipFile, zlib.error) as error:
