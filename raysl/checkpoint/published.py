@@ -31,20 +31,20 @@ class PublishedWeights:
         mine = backbone.state_dict()
         modules = {name.partition(".")[0] for name in mine}
         named = backbone.renamed(self.published.tensors)
-        theirs = {
+        tensors = {
             **{name: value for name, value in mine.items() if is_counter(name)},
             **{name: value for name, value in named.items() if name.partition(".")[0] in modules},  # no classifier
         }
-        theirs, _ = adapt(backbone, theirs)
-        if problems := misfits(mine, theirs):
+        tensors, _ = adapt(backbone, tensors)
+        if problems := misfits(mine, tensors):
             more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
             raise ConfigError(
                 f"backbone.pretrained: {self.published.name} does not fit these settings of the backbone: "
                 f"{problems[0]}{more}; leave out settings that change its shape, such as backbone.image_size"
             )
-        backbone.load_state_dict(theirs)
+        backbone.load_state_dict(tensors)
 
-    def fill_method(self, method: nn.Module, given: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def fill_method(self, method: nn.Module, given_parts: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return, for `meta.json`, the origin of the weights, and the parts of the method that begin at random."""
         parts = parts_of(method.state_dict())
         backbone = method.get_submodule("backbone")
@@ -58,8 +58,8 @@ class PublishedWeights:
             **({} if file.revision is None else {"revision": file.revision}),
             "taken": [f"backbone ({len(parts['backbone'])} tensors)"],
             "left_out": [
-                f"{name} (method.{given[name]} says where it comes from)"
-                if given and name in given
+                f"{name} (method.{given_parts[name]} says where it comes from)"
+                if given_parts and name in given_parts
                 else f"{name} (begins at random)"
                 for name in parts
                 if name != "backbone"
@@ -95,11 +95,11 @@ def initial_weights(config: RunConfig, backbone: type[Backbone]) -> Weights | Pu
 
 def describe_origin(origin: Mapping[str, Any]) -> str:
     """Describe the result of `fill_method` in a sentence."""
-    left = f"; not taken: {', '.join(origin['left_out'])}" if origin["left_out"] else ""
+    left_out = f"; not taken: {', '.join(origin['left_out'])}" if origin["left_out"] else ""
     if "library" in origin:
         (digest,) = origin["sha256"].values()
         where = f"{origin['name']} of {origin['library']} ({origin['uri']}, SHA-256 {digest})"
     else:
         where = f"{origin['uri']} ({origin['method']}, step {origin['step']})"
     adapted = f"; adapted: {', '.join(origin['adapted'])}" if origin.get("adapted") else ""
-    return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}{adapted}"
+    return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left_out}{adapted}"

@@ -83,13 +83,13 @@ class Weights:
                 "or give other weights"
             )
 
-    def fill_method(self, method: nn.Module, given: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def fill_method(self, method: nn.Module, given_parts: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Load the other parts of a fresh method, whose backbone is loaded already, where all tensors of a part fit.
 
         A part is a direct child or buffer of the method, such as its projector or its queue.
 
         Args:
-            given: parts that stay as they are, with the setting that says where they come from,
+            given_parts: parts that stay as they are, with the setting that says where they come from,
                 `Method.given_parts`.
 
         Returns:
@@ -97,30 +97,30 @@ class Weights:
             left out.
         """
         mine = parts_of({name: value for name, value in method.state_dict().items() if not is_adapter(name)})
-        taken, left = {"backbone": len(self.backbone)}, {}
+        taken, left_out = {"backbone": len(self.backbone)}, {}
         notes = adapted_by(method, self.backbone)
         if self.method_state is None:
             why = f"the checkpoint is of the method {self.method!r}" if self.has_method else "it has the backbone alone"
-            left = {name: why for name in mine if name != "backbone"}
+            left_out = {name: why for name in mine if name != "backbone"}
         else:
-            theirs = parts_of(self.method_state)
-            for name in dict.fromkeys([*mine, *theirs]):
-                if name == "backbone" and misfits(mine[name], theirs.get(name, {})):
+            stored = parts_of(self.method_state)
+            for name in dict.fromkeys([*mine, *stored]):
+                if name == "backbone" and misfits(mine[name], stored.get(name, {})):
                     continue  # the exported one fits, which `fill_backbone` has taken
-                if given and name in given and name in mine:
-                    left[name] = f"method.{given[name]} says where it comes from"
-                elif problems := misfits(mine.get(name, {}), theirs.get(name, {})):
-                    left[name] = problems[0]
+                if given_parts and name in given_parts and name in mine:
+                    left_out[name] = f"method.{given_parts[name]} says where it comes from"
+                elif problems := misfits(mine.get(name, {}), stored.get(name, {})):
+                    left_out[name] = problems[0]
                 else:
-                    method.load_state_dict(dict(theirs[name]), strict=False)
-                    taken[name] = len(theirs[name])
+                    method.load_state_dict(dict(stored[name]), strict=False)
+                    taken[name] = len(stored[name])
         return {
             "uri": redact_uri(self.uri),
             "method": self.method,
             "step": self.step,
             "sha256": self.sha256,
             "taken": [f"{name} ({num} tensors)" for name, num in taken.items()],
-            "left_out": [f"{name} ({why})" for name, why in left.items()],
+            "left_out": [f"{name} ({why})" for name, why in left_out.items()],
             **({"adapted": notes} if notes else {}),
         }
 
@@ -175,14 +175,17 @@ def parts_of(state: Tensors) -> dict[str, dict[str, Tensor]]:
     return parts
 
 
-def misfits(mine: Tensors, theirs: Tensors) -> list[str]:
+def misfits(mine: Tensors, stored: Tensors) -> list[str]:
     """Describe each tensor that has not the same shape on both sides."""
     problems = []
-    for name in dict.fromkeys([*mine, *theirs]):
-        here, there = (list(side[name].shape) if name in side else None for side in (mine, theirs))
-        if here != there:
-            words = ("not there" if there is None else f"{there} there", "not here" if here is None else f"{here} here")
-            problems.append(f"{name} is {' and '.join(words)}")
+    for name in dict.fromkeys([*mine, *stored]):
+        wanted_shape, stored_shape = (list(side[name].shape) if name in side else None for side in (mine, stored))
+        if wanted_shape != stored_shape:
+            sides = (
+                "not there" if stored_shape is None else f"{stored_shape} there",
+                "not here" if wanted_shape is None else f"{wanted_shape} here",
+            )
+            problems.append(f"{name} is {' and '.join(sides)}")
     return problems
 
 
@@ -199,10 +202,10 @@ def _hint(settings: Path, config: RunConfig) -> str:
         tree = read(text, str(settings))
     except (ConfigError, OSError, UnicodeDecodeError):
         return ""
-    theirs = tree.get("backbone") if isinstance(tree, dict) else None
+    stored = tree.get("backbone") if isinstance(tree, dict) else None
     mine = plain(config.backbone)
-    if not isinstance(theirs, dict):
+    if not isinstance(stored, dict):
         return ""
     return " ".join(
-        f"backbone.{key}={value}" for key, value in theirs.items() if key not in _NO_SHAPE and mine.get(key) != value
+        f"backbone.{key}={value}" for key, value in stored.items() if key not in _NO_SHAPE and mine.get(key) != value
     )

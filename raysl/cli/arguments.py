@@ -85,18 +85,18 @@ def sort_arguments(arguments: list[str]) -> tuple[str | None, list[str], list[st
     overrides = [word for word in arguments if is_setting(word)]
     others = [word for word in arguments if word not in overrides]
     name = others.pop(0) if others and others[0] == arguments[0] else None
-    places = [word for word in others if is_place(word)]
-    if name is not None and len(places) == 1:
-        others.remove(places[0])
-        overrides = [data_setting(places[0]), *overrides]
+    paths = [word for word in others if is_place(word)]
+    if name is not None and len(paths) == 1:
+        others.remove(paths[0])
+        overrides = [data_setting(paths[0]), *overrides]
     return name, overrides, others
 
 
-def refuse_stray(words: list[str]) -> None:
+def refuse_stray(stray: list[str]) -> None:
     """Refuse words that are neither CONFIG nor a setting."""
     rule = "write settings as key=value, and before them CONFIG and, if you like, one path of images"
     lines = []
-    for word in words:
+    for word in stray:
         missing = "" if os.path.lexists(word) else f"there is no folder or file {word!r}; "
         lines.append(f"{word!r} is neither CONFIG nor a setting; {missing}{rule}")
     if lines:

@@ -66,9 +66,9 @@ def run_convert(
     from raysl.weights.layouts import Rules
 
     rules = Rules(layout, part, key, prefix, tuple(skip or ()), strict, trust_code, grid)
-    done = convert(source, out, arguments or [], rules, to)
-    typer.echo(f"read        {redact(done.told)}")
-    if done.table is not None:
-        typer.echo(done.table.text())
-    typer.echo(f"weights     {redact(done.path)}")
-    typer.echo(f"use         {redact(done.usage)}")
+    converted = convert(source, out, arguments or [], rules, to)
+    typer.echo(f"read        {redact(converted.summary)}")
+    if converted.table is not None:
+        typer.echo(converted.table.text())
+    typer.echo(f"weights     {redact(converted.path)}")
+    typer.echo(f"use         {redact(converted.usage)}")

@@ -11,7 +11,7 @@ from raysl.redact import redact
 
 
 def run_convert_config(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE [FILE ...] [config.KEY=value ...] [key=value ...]",
@@ -29,15 +29,15 @@ def run_convert_config(
 
     The lists are comments at its head. Nothing of the file is run. `raysl plan FILE` then shows what it would do.
     """
-    paths = [word for word in words if not re.match(r"[^\s=/\\]+=", word)]
+    paths = [word for word in arguments if not re.match(r"[^\s=/\\]+=", word)]
     if not paths:
         raise ConfigError("no file is given; write raysl convert-config FILE.yaml, and key=value behind it")
     if out is not None and Path(out).exists():
         raise ConfigError(f"{out!r} is there already; give another name, or delete it")
     from raysl.translation.convert import convert_config
 
-    done = convert_config(paths, [word for word in words if word not in paths])
-    text = redact(done.text())
+    translation = convert_config(paths, [word for word in arguments if word not in paths])
+    text = redact(translation.text())
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -20,9 +20,9 @@ _VARIABLES = {
 """Environment variables that the file system of a scheme reads."""
 
 
-def refuse_credentials(words: list[str]) -> None:
+def refuse_credentials(arguments: list[str]) -> None:
     """Refuse URIs with a key, password or token among the words of a command."""
-    lines = [_describe(word, scheme) for word in words if (scheme := credential_scheme(word)) is not None]
+    lines = [_describe(word, scheme) for word in arguments if (scheme := credential_scheme(word)) is not None]
     if lines:
         raise ConfigError("\n".join(lines))
 

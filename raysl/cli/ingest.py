@@ -48,10 +48,10 @@ def run_ingest(
     """
     set_up(verbose)
     options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given |= ({} if seed is None else {"seed": seed}) | ({"seed": None} if keep_order else {})
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    chosen |= ({} if seed is None else {"seed": seed}) | ({"seed": None} if keep_order else {})
     problems = Problems()
-    problems.errors += map(ConfigError, _option_problems(given, keep_order and seed is not None, check, verify))
+    problems.errors += map(ConfigError, _option_problems(chosen, keep_order and seed is not None, check, verify))
     if verify:
         return _verify(out, check, arguments, problems)
     if out is None and not check:
@@ -72,22 +72,24 @@ def run_ingest(
             raise typer.Exit(1)
         return
     assert out is not None
-    done = raysl.ingest(data, out, **given)
-    for name, rows in done.rows.items():
+    ingested = raysl.ingest(data, out, **chosen)
+    for name, rows in ingested.rows.items():
         typer.echo(f"{name:<12}{rows:,} images")
-    typer.echo(f"corrupt     {done.num_corrupt:,}" + (" (see corrupt.jsonl)" if done.num_corrupt else ""))
-    typer.echo(f"dataset     {redact_uri(done.uri)}" + (" (was complete; nothing changed)" if done.was_done else ""))
+    typer.echo(f"corrupt     {ingested.num_corrupt:,}" + (" (see corrupt.jsonl)" if ingested.num_corrupt else ""))
+    typer.echo(
+        f"dataset     {redact_uri(ingested.uri)}" + (" (was complete; nothing changed)" if ingested.was_done else "")
+    )
 
 
-def _option_problems(given: dict[str, Any], has_two_orders: bool, check: bool, verify: bool) -> Iterator[str]:
+def _option_problems(chosen: dict[str, Any], has_two_orders: bool, check: bool, verify: bool) -> Iterator[str]:
     """Yield a line for each two options that do not go together."""
     if has_two_orders:
         yield "--seed draws an order, and --keep-order draws none; leave out one of them"
-    for name, value in given.items() if check or verify else ():
+    for name, value in chosen.items() if check or verify else ():
         only = "--check" if check else "--verify"
         option = "keep-order" if name == "seed" and value is None else name.replace("_", "-")
         yield f"--{option} has no effect beside {only}, which stores nothing; leave it out"
-    if "quality" in given and "resize" not in given:
+    if "quality" in chosen and "resize" not in chosen:
         yield "--quality has no effect without --resize, which makes the JPEG files; leave it out"
 
 

@@ -35,7 +35,7 @@ def show_config(arguments: Arguments = None) -> None:
         typer.echo(f"# beside them, of its runs: {' '.join(rest)}")
     space = Space.of(sweep.space)
     configs = {"config": {"grid": sweep.configs}} if sweep.configs else {}
-    varied = {key: {own.kind: own.values} for key, own in space.distributions.items()}
+    varied = {key: {distribution.kind: distribution.values} for key, distribution in space.distributions.items()}
     arguments_of_tune = {
         "param_space": show(configs | varied),
         "num_samples": sweep.trials if space.is_random else 1,

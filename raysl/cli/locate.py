@@ -91,21 +91,21 @@ def _is_imported(folder: Path) -> bool:
     return bool(meta["method"] == "imported")
 
 
-def _of_run(place: str, overrides: list[str]) -> tuple[str, list[str]]:
+def _of_run(path: str, overrides: list[str]) -> tuple[str, list[str]]:
     """Return the stored settings of a run, with the name and the storage that its folder has now."""
     from raysl.config.files import expand
     from raysl.config.load import load_dumped, stored_tree
     from raysl.storage.addresses import absolute, join
 
-    folder = Path(absolute(expand(place)))
+    folder = Path(absolute(expand(path)))
     file = folder / "run.yaml"
     if not file.is_file():
-        raise ConfigError(f"{place!r} has checkpoints and no run.yaml; give the configuration that it was trained with")
+        raise ConfigError(f"{path!r} has checkpoints and no run.yaml; give the configuration that it was trained with")
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
         load_dumped(text, str(file))
     except ConfigError as error:
-        way = f"if its settings are your own, type `raysl pretrain {shlex.quote(str(Path(place) / 'run.yaml'))}`"
+        way = f"if its settings are your own, type `raysl pretrain {shlex.quote(str(Path(path) / 'run.yaml'))}`"
         raise ConfigError("\n".join([*str(error).splitlines(), way])) from error
     tree = stored_tree(text, str(file))
     if absolute(join(str(tree.get("storage")), str(tree.get("name")))) == str(folder):

@@ -65,7 +65,7 @@ def _load(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
         starts = measured_starts(space, rest)
         rest = [word for word in rest if word.startswith("seed=")]
     else:
-        starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
+        starts = load_starts(space, rest, lambda arguments: load_run(arguments, low_resource))
     base = load_run([space.first_config, *space.settings, *rest], low_resource)
     return SweepRun.of(base, space, starts)
 

@@ -38,8 +38,8 @@ def follow_channels(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
     num = find(changes, CHANNELS)
     if type(num) is not int or num == find(tree, CHANNELS):
         return changes
-    given = {name: changes[name] for name in ("data", "backbone") if isinstance(changes.get(name), dict)}
-    linked = link_channels(given)
+    nodes = {name: changes[name] for name in ("data", "backbone") if isinstance(changes.get(name), dict)}
+    linked = link_channels(nodes)
     return {**changes, "data": linked["data"], "backbone": linked["backbone"]}
 
 

@@ -22,7 +22,7 @@ def location_fields(config: Any) -> tuple[str, ...]:
 
 
 def list_locations(value: Any) -> Iterator[str]:
-    """Yield the locations in the value of such a field, in lists and dicts too."""
+    """Yield the locations in a value of `location_fields`, in lists and dicts too."""
     if isinstance(value, str | os.PathLike):
         yield os.fspath(value)
     elif isinstance(value, dict | list | tuple):
@@ -31,7 +31,7 @@ def list_locations(value: Any) -> Iterator[str]:
 
 
 def map_locations(value: Any, change: Callable[[str], str]) -> Any:
-    """Return the value of such a field with `change` applied to each location in it."""
+    """Return a value of `location_fields` with `change` applied to each location in it."""
     if isinstance(value, str | os.PathLike):
         return change(os.fspath(value))
     if isinstance(value, dict):

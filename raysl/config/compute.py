@@ -44,7 +44,7 @@ class ParallelConfig:
     sync_bn: bool = True
     """Batch normalisation over the whole global batch instead of each worker's rows."""
     sync_bn_ranks: Literal["node"] | Count | None = None
-    """With sync_bn, batch normalisation over the rows of so many neighbouring workers, or of the workers of a node.
+    """With sync_bn, batch normalisation over the rows of that number of neighbouring workers, or of a node's workers.
     Default: all workers; only this gives the gradient of one process with the whole batch."""
     bucket_mb: Annotated[float, Within(0.001, 1e5)] | None = None
     """Size in MiB of the parts in which ddp and zero1 exchange gradients. Default: torch's, 25."""

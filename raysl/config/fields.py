@@ -92,14 +92,14 @@ def settings_in(kind: type[Any], tree: Any, keys: Keys = (), default: Any = None
     kind = _chosen(kind, tree, keys)
     is_default = isinstance(default, kind)
     for setting in list_settings(type(default) if is_default else kind, default if is_default else None).values():
-        inner, given, group = (*keys, setting.name), tree.get(setting.name), find_group(setting.kind)
-        if group is not None and (isinstance(given, dict) or setting.default is not None):
-            yield from settings_in(group, given, inner, setting.default if isinstance(setting.default, group) else None)
+        inner, value, group = (*keys, setting.name), tree.get(setting.name), find_group(setting.kind)
+        if group is not None and (isinstance(value, dict) or setting.default is not None):
+            yield from settings_in(group, value, inner, setting.default if isinstance(setting.default, group) else None)
             continue
         yield inner, setting
         entry = find_group(get_args(bare(setting.kind))[1]) if get_origin(bare(setting.kind)) is dict else None
-        if entry is not None and isinstance(given, dict):
-            for name, node in given.items():
+        if entry is not None and isinstance(value, dict):
+            for name, node in value.items():
                 yield from settings_in(entry, node, (*inner, str(name)))
 
 

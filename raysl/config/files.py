@@ -98,9 +98,9 @@ def read_summary(path: Path) -> str:
 
 def load_files(name_or_path: str) -> list[ConfigFile]:
     """Load a configuration's file and those that it is based on, each once, the lowest base first."""
-    done: dict[Path, ConfigFile] = {}
-    _collect(find(name_or_path, Path.cwd()), [], done)
-    return list(done.values())
+    loaded: dict[Path, ConfigFile] = {}
+    _collect(find(name_or_path, Path.cwd()), [], loaded)
+    return list(loaded.values())
 
 
 def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
@@ -234,11 +234,11 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path} line {line}: not UTF-8 (byte {byte:#04x}); save it as UTF-8") from error
 
 
-def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> None:
+def _collect(path: Path, above: list[Path], loaded: dict[Path, ConfigFile]) -> None:
     if path in above:
         circle = " -> ".join(str(p) for p in [*above[above.index(path) :], path])
         raise ConfigError(f"base: {circle} is a circle; remove one base")
-    if path in done:
+    if path in loaded:
         return
     values = read_file(path)
     if values is None:
@@ -247,8 +247,8 @@ def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> Non
         raise ConfigError(f"{path}: has no settings; write lines such as `method: simclr`")
     bases = values.pop("base", None)
     for base in base_names(bases, str(path)):
-        _collect(find(base, path.parent, path), [*above, path], done)
-    done[path] = ConfigFile(path, values)
+        _collect(find(base, path.parent, path), [*above, path], loaded)
+    loaded[path] = ConfigFile(path, values)
 
 
 def matching_configs(patterns: list[str]) -> list[str]:

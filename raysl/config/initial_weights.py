@@ -36,19 +36,19 @@ def with_their_backbone(tree: dict[str, Any], typed: Mapping[str, Any]) -> dict[
     if not isinstance(weights, str) or "${" in weights:
         return tree
     own_run = f"{tree.get('storage', './runs')}/{tree.get('name')}"
-    theirs = next(filter(None, map(_backbone_at, (weights, own_run))), None)
+    stored = next(filter(None, map(_backbone_at, (weights, own_run))), None)
     before: dict[str, Any] = tree.get("backbone") or {}
-    name = None if theirs is None else theirs.get("name")
-    if theirs is None or name not in ALIASES["backbone"] or typed.get("name", name) != name:
+    name = None if stored is None else stored.get("name")
+    if stored is None or name not in ALIASES["backbone"] or typed.get("name", name) != name:
         return tree
     kept = before if before.get("name") == name else {"name": name}
-    left = {*typed, *_LEFT, *(_OF_RECIPE & kept.keys())}
-    taken = {key: value for key, value in theirs.items() if key not in left}
+    excluded = {*typed, *_LEFT, *(_OF_RECIPE & kept.keys())}
+    taken = {key: value for key, value in stored.items() if key not in excluded}
     defaults = plain(resolve("backbone", name).Config())
     new = {key: value for key, value in taken.items() if kept.get(key, defaults.get(key)) != value}
     if kept != before or new:
-        words = " ".join(f"backbone.{key}={write_inline(redact_tree(value))}" for key, value in new.items())
-        log.info("method.weights=%s: the backbone is theirs, backbone=%s %s", redact_uri(weights), name, words)
+        text = " ".join(f"backbone.{key}={write_inline(redact_tree(value))}" for key, value in new.items())
+        log.info("method.weights=%s: the backbone is theirs, backbone=%s %s", redact_uri(weights), name, text)
     return {**tree, "backbone": {**kept, **taken, **typed}}
 
 

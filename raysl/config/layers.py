@@ -132,11 +132,11 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     >>> merge({"optim": {"lr": 0.3, "name": "sgd"}}, {"optim": {"lr": 0.1}})
     {'optim': {'lr': 0.1, 'name': 'sgd'}}
     """
-    done = dict(below)
+    merged = dict(below)
     for key, value in above.items():
-        lower = done.get(key)
-        done[key] = merge(lower if isinstance(lower, dict) else {}, value) if isinstance(value, dict) else value
-    return done
+        lower = merged.get(key)
+        merged[key] = merge(lower if isinstance(lower, dict) else {}, value) if isinstance(value, dict) else value
+    return merged
 
 
 def _parse(override: str) -> dict[str, Any]:
@@ -162,12 +162,14 @@ def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{group}: {names!r} is not a list; write [{listed}]")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             layer[group] = _list_to_group(group, names)
-    done: dict[str, Any] = each_text(_write_out_components(layer), partial(relative_name, folder=folder, expand=expand))
-    if isinstance(benchmarks := done.get("benchmarks"), dict):  # benchmarks in a layer are required by default
-        done["benchmarks"] = {
+    written: dict[str, Any] = each_text(
+        _write_out_components(layer), partial(relative_name, folder=folder, expand=expand)
+    )
+    if isinstance(benchmarks := written.get("benchmarks"), dict):  # benchmarks in a layer are required by default
+        written["benchmarks"] = {
             key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
         }
-    return done
+    return written
 
 
 def _write_out_components(layer: dict[str, Any]) -> dict[str, Any]:
@@ -181,11 +183,11 @@ def _write_out_components(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _find_images(layer: dict[str, Any]) -> dict[str, Any]:
     """Turn `data: PATH` into the source that reads the images there."""
-    place = layer.get("data")
-    if not isinstance(place, str) or place in ALIASES["source"] or "${" in place or not is_place(place):
+    path = layer.get("data")
+    if not isinstance(path, str) or path in ALIASES["source"] or "${" in path or not is_place(path):
         return layer
     try:
-        return {**layer, "data": source_at(place)}
+        return {**layer, "data": source_at(path)}
     except ConfigError as error:
         raise ConfigError(f"data: {error}") from error
 

@@ -170,7 +170,7 @@ def load_dumped(
     Args:
         trust_code: whether components that are not part of raysl may be imported, and settings followed that do more
             than read (`raysl.config.stored`).
-        trusted: names of such components that may be imported in any case.
+        trusted: names of components that may be imported in any case.
 
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
@@ -243,19 +243,19 @@ def _names(value: Any) -> Iterator[str]:
 
 def _expand_locations(kind: type[Any], tree: dict[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
     """Expand `~` and environment variables in the paths of a tree."""
-    done, errors = tree, []
+    expanded, errors = tree, []
     for keys, setting in settings_in(kind, tree, above):
         inner = keys[len(above) :]
-        given = find(tree, inner)
-        if given is None or not is_location(setting.kind):
+        value = find(tree, inner)
+        if value is None or not is_location(setting.kind):
             continue
         try:
-            done = put(done, inner, map_locations(given, expand))
+            expanded = put(expanded, inner, map_locations(value, expand))
         except ConfigError as error:
             errors.append(f"{'.'.join(keys)}: {error}")
     if errors:
         raise ConfigError("\n".join(errors))
-    return done
+    return expanded
 
 
 def _interpolate(tree: dict[str, Any]) -> dict[str, Any]:

@@ -177,9 +177,9 @@ def course_problems(optim: OptimConfig) -> Iterator[str]:
 def _find_phase_problems(optim: OptimConfig, defaults: dict[str, Any]) -> Iterator[str]:
     mixed = [name for name in _IN_PHASES if getattr(optim, name) != defaults[name]]
     if mixed:
-        given = ", ".join(f"optim.{name}={getattr(optim, name)}" for name in mixed)
+        changed = ", ".join(f"optim.{name}={getattr(optim, name)}" for name in mixed)
         back = " ".join(f"optim.{name}={defaults[name]}" for name in mixed)
-        yield f"optim.phases: they replace {given}; set {back}, which is the default, or no phases"
+        yield f"optim.phases: they replace {changed}; set {back}, which is the default, or no phases"
     if optim.phases[0].shape == "inverse_sqrt":
         yield (
             "optim.phases[0].shape: inverse_sqrt is infinite at the beginning of the run; put a linear phase before it"

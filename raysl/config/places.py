@@ -72,15 +72,15 @@ def is_place(word: str) -> bool:
     return re.search(r"[/\\]|^[~$]", word) is not None or os.path.lexists(word)
 
 
-def kind_of(place: str) -> Kind:
+def kind_of(address: str) -> Kind:
     """Return what is at a local path; a URI is asked for nothing, and is `images` unless its name says otherwise."""
-    if is_trained(place):
+    if is_trained(address):
         return "trained"
-    if place.lower().endswith(WEIGHTS) and not os.path.isdir(expand(place)):
+    if address.lower().endswith(WEIGHTS) and not os.path.isdir(expand(address)):
         return "weights"
-    if "://" in place:
+    if "://" in address:
         return "images"
-    path = Path(expand(place))
+    path = Path(expand(address))
     if not path.is_dir():
         return "images" if path.exists() else "nothing"
     for name, kind in _MARKS.items():
@@ -94,16 +94,16 @@ SWEEP_FILE = "sweep.yaml"
 _MARKS: dict[str, Kind] = {"meta.json": "checkpoint", SWEEP_FILE: "sweep", "run.yaml": "run"}
 
 
-def data_setting(place: str) -> str:
+def data_setting(address: str) -> str:
     """Return the setting that names images at a path or URI, in YAML's quotes.
 
     >>> data_setting("my images")
     'data="my images"'
     """
-    return f"data={json.dumps(place)}"
+    return f"data={json.dumps(address)}"
 
 
-def source_at(place: str) -> dict[str, Any]:
+def source_at(address: str) -> dict[str, Any]:
     """Return the settings of the source that reads the images at a path or URI: `{"name": "parquet", "path": ...}`.
 
     Parquet files and tars are known by their names, a list of images by its ending; all else is a folder of images.
@@ -111,21 +111,23 @@ def source_at(place: str) -> dict[str, Any]:
     from raysl.storage.addresses import split_query
     from raysl.storage.whole import plain_name
 
-    kind = kind_of(place)
+    kind = kind_of(address)
     if kind == "nothing":
-        raise ConfigError(f"{place!r}: nothing is there; give a folder of images, a Parquet file, a tar or a list")
+        raise ConfigError(f"{address!r}: nothing is there; give a folder of images, a Parquet file, a tar or a list")
     if kind != "images":
-        raise ConfigError(f"{place!r} is {_NOUNS[kind]}, not images; give a folder of images, a Parquet file or a tar")
-    if plain_name(place).endswith(LISTS):
-        return {"name": "file_list", "train": place}
-    suffix = os.path.splitext(split_query(place)[0])[1].lower()
-    name = SOURCES.get(suffix) or next((_source_of(name) for name in _names(place) if _source_of(name)), None)
-    return {"name": name or "image_folder", "path": place}
+        raise ConfigError(
+            f"{address!r} is {_NOUNS[kind]}, not images; give a folder of images, a Parquet file or a tar"
+        )
+    if plain_name(address).endswith(LISTS):
+        return {"name": "file_list", "train": address}
+    suffix = os.path.splitext(split_query(address)[0])[1].lower()
+    name = SOURCES.get(suffix) or next((_source_of(name) for name in _names(address) if _source_of(name)), None)
+    return {"name": name or "image_folder", "path": address}
 
 
-def has_images(place: str) -> bool:
+def has_images(address: str) -> bool:
     """Whether files of images, Parquet files or tars are at a path, by their names."""
-    return any(_source_of(name) for name in (place, *_names(place)))
+    return any(_source_of(name) for name in (address, *_names(address)))
 
 
 _NOUNS = {
@@ -142,9 +144,9 @@ def _source_of(name: str) -> str | None:
     return "image_folder" if suffix in EXTENSIONS else SOURCES.get(suffix)
 
 
-def _names(place: str) -> Iterator[str]:
+def _names(address: str) -> Iterator[str]:
     """Yield names of files below a folder, those near its top first, of a bounded number of entries."""
-    return islice(_remote_names(place) if "://" in place else _local_names(expand(place)), MOST_NAMES)
+    return islice(_remote_names(address) if "://" in address else _local_names(expand(address)), MOST_NAMES)
 
 
 def _local_names(path: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Annotations of settings besides their type: ranges of values, and marks of locations and sizes.
+"""Annotations of settings beside their type: ranges of values, and marks of locations and sizes.
 
     draws: Annotated[int, Within(1, 100_000)] = 200
 
@@ -61,10 +61,10 @@ class Within:
     def _advice(self, number: float, is_high: bool) -> str:
         if is_high and VAST <= self.high < math.inf and number < math.inf:
             return f"at most {_text(self.high)}"
-        words = self.describe()
-        if words.startswith("at "):
-            return f"a finite number of {words}"
-        return f"a {'number' if words.startswith('in ') else 'finite number'} {words}".rstrip()
+        limits = self.describe()
+        if limits.startswith("at "):
+            return f"a finite number of {limits}"
+        return f"a {'number' if limits.startswith('in ') else 'finite number'} {limits}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class NotEmpty:
         return None if len(value) else "is empty; give at least one value"
 
     def describe(self) -> str:
-        """Return an empty text: the rule goes without saying."""
+        """Return an empty text: help does not show this rule."""
         return ""
 
 
@@ -130,7 +130,7 @@ class Adapts:
     """Marks a setting that a run may make smaller to fit its images, unless a user has set it (`plan.adapt`).
 
     Args:
-        role: what the setting counts.
+        role: kind of number that the setting is.
     """
 
     role: Literal["batch", "warmup", "queue", "clusters"]

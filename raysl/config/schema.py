@@ -124,18 +124,19 @@ class DataConfig(ComponentConfig):
     channels: Literal["rgb", "bgr", "gray", "lab_l"] | NumChannels = "rgb"
     """Input channels of the network, in training and measurement: red, green and blue; the reverse, each channel with
     its mean and std; or three times the same normalised channel: grey, or the lightness L / 100 of CIE Lab. A number
-    from 1 to 12 takes images of so many channels as they are stored, such as those of a satellite."""
+    from 1 to 12 takes images with that number of channels as they are stored, such as those of a satellite."""
     value_range: Annotated[tuple[Value, Value], Rising(strictly=True)] | None = None
     """Stored values that become 0 and 255 where `channels` is a number; those outside are cut off: [0, 10000]. Default:
     images of 8 bits as they are, and none of other types."""
     limit: Count | None = None
-    """Use only so many images of each split, at even distances in the order of files; default: all. Where that would
-    read more than four times their bytes, they are those of a few read units, unless images are sorted by class."""
+    """Use only this number of images of each split, at even distances in the order of files; default: all. Where that
+    would read more than four times their bytes, they are those of a few read units, unless images are sorted by
+    class."""
     balanced: bool = False
     """Take the same number of training images from each class, `limit` in total; the first classes give one more if
     it does not divide evenly."""
     skip: Place | None = None
-    """Take the `limit` training images from a fixed random order, after the first so many: limit=n skip=0 and limit=n
+    """Take the `limit` training images from a fixed random order, after this number of them: limit=n skip=0 and limit=n
     skip=n have none in common. Default: images at even distances."""
     subset: Location | None = None
     """File or URI (.txt, .npy) that lists the training images to use: per line a file name (with or without its folders

@@ -106,12 +106,12 @@ def _change(value: Any, path: str, reset: list[str]) -> Any:
         return value
     changes = {}
     for field in dataclasses.fields(value):
-        given, key = getattr(value, field.name), f"{path}.{field.name}".removeprefix(".")
+        setting, key = getattr(value, field.name), f"{path}.{field.name}".removeprefix(".")
         if not field.init:
             continue
-        if ASKS_TRUST.items() <= field.metadata.items() and given != field.default:
-            reset.append(f"{key}={given}")
+        if ASKS_TRUST.items() <= field.metadata.items() and setting != field.default:
+            reset.append(f"{key}={setting}")
             changes[field.name] = field.default
-        elif (other := _change(given, key, reset)) is not given and other != given:
+        elif (other := _change(setting, key, reset)) is not setting and other != setting:
             changes[field.name] = other
     return dataclasses.replace(value, **changes) if changes else value

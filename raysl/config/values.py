@@ -36,12 +36,16 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
         OutOfRange: if the value has the right type but is not in the range of its field.
         TypeError: if the annotation is not allowed for settings.
     """
-    done = _convert_type(bare(kind), value, key, default, node)
+    converted = _convert_type(bare(kind), value, key, default, node)
     for rule in rules_of(kind):
-        if problem := rule.problem(done):
-            shown = done if isinstance(done, Duration) else show(list(done) if isinstance(done, tuple) else done)
+        if problem := rule.problem(converted):
+            shown = (
+                converted
+                if isinstance(converted, Duration)
+                else show(list(converted) if isinstance(converted, tuple) else converted)
+            )
             raise OutOfRange(f"{key}: {shown} {problem}")
-    return done
+    return converted
 
 
 def _convert_type(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:

@@ -95,8 +95,8 @@ def remove_preset(tree: dict[str, Any]) -> dict[str, Any]:
     """
     values, fields = _values(tree), {name for preset in PRESETS.values() for name in preset}
     for keys, setting in _views(tree):
-        given = values.get(setting.name, plain(setting.default))
-        if setting.name in fields and plain(find(tree, keys, _UNSET)) == given:
+        usual = values.get(setting.name, plain(setting.default))
+        if setting.name in fields and plain(find(tree, keys, _UNSET)) == usual:
             views = find(tree, keys[:-1])
             tree = put(tree, keys[:-1], {name: value for name, value in views.items() if name != setting.name})
     return tree

@@ -78,8 +78,8 @@ class Answer:
 
 def nodes() -> list[Node]:
     """Return the nodes that are up, the head first."""
-    found = [_node(entry) for entry in ray.nodes() if entry["Alive"]]
-    return sorted(found, key=lambda node: (not node.is_head, node.address, node.id))
+    up = [_node(entry) for entry in ray.nodes() if entry["Alive"]]
+    return sorted(up, key=lambda node: (not node.is_head, node.address, node.id))
 
 
 def _node(entry: dict[str, Any]) -> Node:
@@ -94,7 +94,7 @@ def _node(entry: dict[str, Any]) -> Node:
     )
 
 
-def ask_growth(found: Sequence[Node]) -> dict[str, Any] | None:
+def ask_growth(members: Sequence[Node]) -> dict[str, Any] | None:
     """Return the `cpus` and `gpus` that the autoscaler may add up to, and the `origin` of that; None without one.
 
     The `problem` is why it could not add a node lately; empty if there is none.
@@ -107,21 +107,23 @@ def ask_growth(found: Sequence[Node]) -> dict[str, Any] | None:
         problem = read_activity().problem
     except (RayError, RpcError) as error:
         problem = short_reason(error)
-    cpus = max(growth.cpus, sum(node.cpus for node in found))
-    gpus = max(growth.gpus, sum(node.gpus for node in found))
+    cpus = max(growth.cpus, sum(node.cpus for node in members))
+    gpus = max(growth.gpus, sum(node.gpus for node in members))
     return {"cpus": cpus, "gpus": gpus, "origin": growth.origin, "problem": problem}
 
 
-def ask_facts(asked: Sequence[Node]) -> dict[str, Answer]:
+def ask_facts(members: Sequence[Node]) -> dict[str, Answer]:
     """Return `node_facts` of nodes, by id, with `clock_s`: how far a node's clock is ahead of ours, in seconds.
 
     That is within `clock_bound_s` of the truth: half of the time of the fastest of several questions to it.
     """
-    enter(f"asking {counted(len(asked), 'node')}")
+    enter(f"asking {counted(len(members), 'node')}")
     for module in (node_module, environment):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
-        actors = {node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in asked}
+        actors = {
+            node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in members
+        }
         tasks = {node: actor.facts.remote() for node, actor in actors.items()}
         answers = _collect(tasks, ANSWER_S, give_up=lambda task: None)
         answers = {node: _with_clock(answer, actors[node]) for node, answer in answers.items()}
@@ -139,13 +141,13 @@ def _with_clock(answer: Answer, actor: Any) -> Answer:
         return answer
     best: tuple[float, float] | None = None  # bound, offset
     for _ in range(CLOCK_ASKS):
-        asked, start = time.time(), time.perf_counter()
+        asked_at, start = time.time(), time.perf_counter()
         now = _answer(actor.now.remote())
         took = time.perf_counter() - start
         if now.error is not None:
             return now
         if best is None or took / 2 < best[0]:
-            best = took / 2, now.value - (asked + took / 2)
+            best = took / 2, now.value - (asked_at + took / 2)
     assert best is not None
     bound, offset = best
     clock = {"clock_s": round(offset, 3), "clock_bound_s": math.ceil(bound * 1000) / 1000}
@@ -162,35 +164,35 @@ def patience(facts: Sequence[Mapping[str, Any]]) -> float:
     return min(MOST_PATIENCE, max([1.0, *loads]))
 
 
-def ask_storage(asked: Sequence[Node], uri: str, note: str, patience: float = 1.0) -> dict[str, Answer]:
+def ask_storage(members: Sequence[Node], uri: str, note: str, patience: float = 1.0) -> dict[str, Answer]:
     """Return `storage_speed` of nodes, by id; all read and write at a time.
 
     Args:
         uri, note: arguments of a `StorageProbe`.
         patience: factor of the time in which they must answer.
     """
-    enter(f"reading and writing the storage on {counted(len(asked), 'node')}")
-    tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in asked}
+    enter(f"reading and writing the storage on {counted(len(members), 'node')}")
+    tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in members}
     return _collect(tasks, STORAGE_S * patience)
 
 
-def ask_sums(asked: Sequence[Node], patience: float = 1.0) -> Answer:
+def ask_sums(members: Sequence[Node], patience: float = 1.0) -> Answer:
     """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs.
 
     Args:
         patience: factor of the time in which they must meet and answer.
     """
-    enter(f"summing tensors over {len(asked)} nodes")
+    enter(f"summing tensors over {len(members)} nodes")
     free = ray.available_resources()
-    is_cuda = all(node.gpus >= 1 for node in asked) and free.get("GPU", 0.0) >= sum(node.gpus for node in asked)
-    (port,) = _collect({"port": _on(asked[0], _free_port).remote()}, ANSWER_S * patience).values()
+    is_cuda = all(node.gpus >= 1 for node in members) and free.get("GPU", 0.0) >= sum(node.gpus for node in members)
+    (port,) = _collect({"port": _on(members[0], _free_port).remote()}, ANSWER_S * patience).values()
     if port.error is not None:
         return port
-    address = f"{asked[0].address}:{port.value}"
+    address = f"{members[0].address}:{port.value}"
     gpus, join_s = 1.0 if is_cuda else 0.0, JOIN_S * patience
     tasks = {
-        node.id: _on(node, sum_speed, gpus).remote(address, rank, len(asked), is_cuda, join_s)
-        for rank, node in enumerate(asked)
+        node.id: _on(node, sum_speed, gpus).remote(address, rank, len(members), is_cuda, join_s)
+        for rank, node in enumerate(members)
     }
     answers = _collect(tasks, SUM_S * patience)
     late = [answer for answer in answers.values() if answer.is_late]
@@ -242,11 +244,11 @@ def _collect(tasks: Mapping[str, Any], timeout_s: float, give_up: Callable[[Any]
     """Wait for tasks, and call `give_up` with those that do not answer in time."""
     names = {task: name for name, task in tasks.items()}
     answers: dict[str, Answer] = {}
-    left, deadline = list(names), time.monotonic() + timeout_s
-    while left and (rest := deadline - time.monotonic()) > 0:
-        done, left = ray.wait(left, num_returns=1, timeout=rest)
-        answers |= {names[task]: _answer(task) for task in done}
-    for task in left:
+    pending, deadline = list(names), time.monotonic() + timeout_s
+    while pending and (rest := deadline - time.monotonic()) > 0:
+        ready, pending = ray.wait(pending, num_returns=1, timeout=rest)
+        answers |= {names[task]: _answer(task) for task in ready}
+    for task in pending:
         give_up(task)
         answers[names[task]] = Answer(error=f"no answer within {timeout_s:.0f} s", is_late=True)
     return answers

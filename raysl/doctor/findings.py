@@ -76,8 +76,8 @@ def _versions(node: dict[str, Any], driver: dict[str, Any]) -> list[str]:
         if number is None:
             lines.append(f"has no {package}; install {package} {wanted} on it" + _working_dir(package))
         elif number != wanted:
-            here = f"{package} {number}, this machine {wanted}"
-            lines.append(f"has {here}; install {package} {wanted} on it{_working_dir(package)}")
+            versions = f"{package} {number}, this machine {wanted}"
+            lines.append(f"has {versions}; install {package} {wanted} on it{_working_dir(package)}")
     raysl = node["packages"]["raysl"]
     if raysl is not None and raysl == driver["packages"]["raysl"] and node["code"] != driver["code"]:
         lines.append(f"has other code of raysl {raysl} than this machine; install the same{_working_dir('raysl')}")

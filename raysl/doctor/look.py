@@ -26,7 +26,7 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     """Look at the cluster of RAY_ADDRESS.
 
     Args:
-        storage: local path or URI that every node has to read and write; None: none.
+        storage: local path or URI that every node has to read and write, or None.
 
     Returns:
         `address`, `nodes` (a dict each), `growth` (what an autoscaler may add up to; None without one), `all_reduce`
@@ -38,21 +38,21 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     from raysl.doctor.node import node_facts
 
     connect()
-    found, here = cluster.nodes(), node_facts()
-    answers = cluster.ask_facts(found)
-    described = [findings.describe(node, answers[node.id]) for node in found]
-    problems = [line for each in described for line in findings.of_node(each, here)]
-    awake = [node for node in found if answers[node.id].error is None]
+    nodes, driver_facts = cluster.nodes(), node_facts()
+    answers = cluster.ask_facts(nodes)
+    described = [findings.describe(node, answers[node.id]) for node in nodes]
+    problems = [line for each in described for line in findings.of_node(each, driver_facts)]
+    awake = [node for node in nodes if answers[node.id].error is None]
     workers = [node for node in awake if node.is_worker]
     patience = cluster.patience([each for each in described if each["error"] is None])
     busy = findings.busy_nodes(described)
     facts: dict[str, Any] = {"address": address, "nodes": described, "growth": None}
     facts |= {"all_reduce": None, "images": None, "notes": []}
-    if used := cluster.used_cpus([node for node in found if node.is_worker]):
+    if used := cluster.used_cpus([node for node in nodes if node.is_worker]):
         used = findings.at_work(used)
         facts["notes"].append(used)
     if any(node.is_head for node in awake):
-        facts["growth"] = cluster.ask_growth(found)
+        facts["growth"] = cluster.ask_growth(nodes)
         problems += findings.of_growth(facts["growth"])
     if storage is not None:
         with _Probed(storage) as probed:
@@ -63,7 +63,7 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
         problems += probed.facts["problems"]
     else:
         facts["notes"].append("no storage was looked at; name it, such as storage=s3://bucket/runs")
-    if len(awake) < len(found):
+    if len(awake) < len(nodes):
         facts["notes"].append("sums and images were not measured, since a node does not answer")
         return facts | {"problems": problems}
     if len(workers) >= 2:

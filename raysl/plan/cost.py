@@ -42,7 +42,7 @@ class Counts:
         largest_unit: bytes of the weights of the largest part of the backbone that FSDP puts together.
         work: costs of each operation: FLOPs, bytes, and whether its products are of half precision.
         exchanged: bytes that the method sends or receives, without gradients.
-        collectives: in which it does.
+        collectives: calls in which the method exchanges them.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class Cost:
     Args:
         memory: bytes of a GPU by part.
         flops, moved, exchanged: amounts of a step of one GPU: FLOPs, bytes read and written, bytes exchanged.
-        collectives: of a step, without those of gradients.
+        collectives: exchanges of a step, without those of gradients.
         flops_s, moved_s, bound_s: seconds of a step, by products alone, by bytes alone, and by whichever is longer
             for each operation.
         images_per_s: bound for all GPUs.

@@ -114,10 +114,10 @@ def ingest_command(data: DataConfig) -> str:
     "raysl ingest data=parquet 'data.path=s3://bucket/a b' --out FOLDER"
     """
     common = {field.name for field in dataclasses.fields(DataConfig)} - {"limit", "skip", "subset", "subset_by"}
-    words = [f"data={data.name}"]
+    settings = [f"data={data.name}"]
     for field in dataclasses.fields(data):
         value = getattr(data, field.name)
         if field.init and field.name not in common and value != field.default and value is not None:
             text = value if isinstance(value, str) else write_inline(plain(value))
-            words.append(f"data.{field.name}={text}")
-    return redact(f"raysl ingest {' '.join(map(shlex.quote, words))} --out FOLDER")
+            settings.append(f"data.{field.name}={text}")
+    return redact(f"raysl ingest {' '.join(map(shlex.quote, settings))} --out FOLDER")

@@ -61,7 +61,7 @@ class Setup:
         backbone_class: type[Backbone] | None = None,
         fingerprint: str = "",
     ) -> "Setup":
-        """Return the setup of a run over so many images.
+        """Return the setup of a run over a number of images.
 
         >>> import raysl
         >>> Setup.of(raysl.load_config("quickstart"), num_samples=1442, num_classes=10).plan.epoch_len

@@ -83,24 +83,24 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._passes = True  # the mode below sees what FakeTensorMode does inside
         try:
             with self.fake:
-                made = torch.empty(tuple(values.shape), dtype=values.dtype)
+                shaped = torch.empty(tuple(values.shape), dtype=values.dtype)
         finally:
             self._passes = False
-        self._note(made)
-        return made
+        self._note(shaped)
+        return shaped
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._passes:
             return func(*args, **kwargs)
         name = str(func)
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        shapes = [x for x in given if is_shape(x)]
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        shapes = [x for x in tensors if is_shape(x)]
         if name.startswith("c10d"):
             self.collectives += 1
             self.exchanged += max((sum(map(_size, part)) for part in _lists(args)), default=0)
         if not shapes:
-            return self._without_shapes(func, args, kwargs, bool(given))
+            return self._without_shapes(func, args, kwargs, bool(tensors))
         if name.startswith(_READS):
             return self._read(args[0])
         if name.startswith(_INDEXED):
@@ -119,26 +119,26 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _without_shapes(self, func: Any, args: Any, kwargs: Any, has_tensors: bool) -> Any:
         if not has_tensors:
             with self.fake:
-                made = func(*args, **kwargs)
-            if isinstance(made, Tensor) and made.numel() > SMALL:
-                self._note(made)
-                return made
+                shaped = func(*args, **kwargs)
+            if isinstance(shaped, Tensor) and shaped.numel() > SMALL:
+                self._note(shaped)
+                return shaped
         with unset_fake_temporarily():
             return func(*args, **kwargs)
 
     def _count(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         results = [x for x in tree_leaves(result) if is_shape(x)]
-        for made in results:
-            self._note(made)
+        for shaped in results:
+            self._note(shaped)
         if _is_free(func, name):
             return
-        given = [x for x in tree_leaves((args, kwargs)) if is_shape(x)]
+        tensors = [x for x in tree_leaves((args, kwargs)) if is_shape(x)]
         flops = _flops(func, name, args, kwargs, result)
-        is_half = any(x.dtype in (torch.bfloat16, torch.float16) for x in given)
-        self.work.append((flops, sum(map(_size, (*given, *results))), is_half))
+        is_half = any(x.dtype in (torch.bfloat16, torch.float16) for x in tensors)
+        self.work.append((flops, sum(map(_size, (*tensors, *results))), is_half))
 
-    def _note(self, made: Tensor) -> None:
-        storage = made.untyped_storage()
+    def _note(self, shaped: Tensor) -> None:
+        storage = shaped.untyped_storage()
         key = storage._cdata
         if key in self._parts:
             return
@@ -162,16 +162,18 @@ def is_shape(x: object) -> bool:
 
 def to_shapes(module: nn.Module, shapes: Shapes) -> None:
     """Replace all parameters and buffers of a module by tensors without numbers; those that are shared stay so."""
-    made: dict[int, Tensor] = {}
+    shaped: dict[int, Tensor] = {}
     for part in module.modules():
         for values in (part._parameters, part._buffers):
             for name, value in values.items():
                 if value is None or is_shape(value):
                     continue
-                if id(value) not in made:
+                if id(value) not in shaped:
                     shape = shapes.shape_of(value.detach())
-                    made[id(value)] = nn.Parameter(shape, value.requires_grad) if values is part._parameters else shape
-                values[name] = made[id(value)]  # type: ignore[assignment]
+                    shaped[id(value)] = (
+                        nn.Parameter(shape, value.requires_grad) if values is part._parameters else shape
+                    )
+                values[name] = shaped[id(value)]  # type: ignore[assignment]
 
 
 @contextmanager

@@ -105,7 +105,9 @@ def _frames(error: BaseException) -> list[tuple[str, traceback.FrameSummary]]:
     """Return the module and the place of each call that led to an exception, the innermost last."""
     walked = list(traceback.walk_tb(error.__traceback__))
     summaries = traceback.StackSummary.extract(iter(walked), lookup_lines=False)
-    return [(str(frame.f_globals.get("__name__")), place) for (frame, _), place in zip(walked, summaries, strict=True)]
+    return [
+        (str(frame.f_globals.get("__name__")), summary) for (frame, _), summary in zip(walked, summaries, strict=True)
+    ]
 
 
 def _place(error: BaseException) -> str:
@@ -115,11 +117,11 @@ def _place(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}, line {error.lineno}"
-    places = [place for _, place in _frames(error)]
+    summaries = [summary for _, summary in _frames(error)]
     libraries = (*_LIBRARIES, "<frozen")
-    theirs = [place for place in places if not place.filename.startswith((*libraries, _RAYSL))]
-    ours = [place for place in places if place.filename.startswith(_RAYSL)]
-    if not places:
+    users = [summary for summary in summaries if not summary.filename.startswith((*libraries, _RAYSL))]
+    ours = [summary for summary in summaries if summary.filename.startswith(_RAYSL)]
+    if not summaries:
         return ""
-    last = (theirs or ours or places)[-1]
+    last = (users or ours or summaries)[-1]
     return f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"

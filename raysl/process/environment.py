@@ -223,9 +223,9 @@ def _git(folder: Path) -> dict[str, Any] | None:
     if not (folder / ".git").exists():
         return None
 
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         result = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
         )
         return result.stdout.strip()
 

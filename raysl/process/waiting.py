@@ -56,15 +56,17 @@ class Waiting:
         """Replace what is waited for by what is left of it, without a line of its own."""
         self._what = what
 
-    def count(self, done: int, total: int, before: int = 0) -> None:
+    def count(self, num_done: int, total: int, before: int = 0) -> None:
         """Say how much of the present wait is done, and how long the rest takes at that pace.
 
         Args:
-            done: number of `total` that is done, those of `before` included.
+            num_done: number of `total` that is done, those of `before` included.
             before: number of those that were done when the wait began.
         """
-        left = (time.time() - self._entered) * (total - done) / max(1, done - before)
-        self._detail = f", {done:,} of {total:,}" + (f", about {duration(left)} left" if before < done < total else "")
+        rest_s = (time.time() - self._entered) * (total - num_done) / max(1, num_done - before)
+        self._detail = f", {num_done:,} of {total:,}" + (
+            f", about {duration(rest_s)} left" if before < num_done < total else ""
+        )
 
     def end(self) -> None:
         """End the waits, and remove the live line."""
@@ -135,10 +137,10 @@ def narrow(what: str) -> None:
         _active.narrow(what)
 
 
-def count(done: int, total: int, before: int = 0) -> None:
+def count(num_done: int, total: int, before: int = 0) -> None:
     """Say how much of the present wait is done, inside a block of `waiting`; elsewhere do nothing."""
     if _active is not None:
-        _active.count(done, total, before)
+        _active.count(num_done, total, before)
 
 
 def process_start() -> float:

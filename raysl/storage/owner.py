@@ -75,7 +75,7 @@ class Owner:
         token: random, of this owner alone.
         who: process and machine, for messages.
         time: when it became the owner, in seconds since the epoch by its own clock.
-        place: identity of its process; None where the system has none.
+        process: identity of its process; None where the system has none.
         job: id by which `ray job stop` stops it; empty outside of a Ray job.
     """
 
@@ -83,7 +83,7 @@ class Owner:
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     who: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
     time: float = field(default_factory=time.time)
-    place: ProcessIdentity | None = field(default_factory=ProcessIdentity.current)
+    process: ProcessIdentity | None = field(default_factory=ProcessIdentity.current)
     job: str = field(default_factory=submission_id)
 
     def __str__(self) -> str:
@@ -96,10 +96,10 @@ class Owner:
     def parse(cls, content: bytes | str, generation: int) -> "Owner":
         """Read the content of an owner file; of a damaged one only the generation is known."""
         try:
-            fields = read_record(content, "an owner", optional={"place": dict | None})
-            place = from_record(ProcessIdentity, fields["place"], "an owner") if fields.get("place") else None
-            owner = from_record(cls, {"job": "", **fields, "generation": generation, "place": None}, "an owner")
-            return replace(owner, place=place)
+            fields = read_record(content, "an owner", optional={"process": dict | None})
+            process = from_record(ProcessIdentity, fields["process"], "an owner") if fields.get("process") else None
+            owner = from_record(cls, {"job": "", **fields, "generation": generation, "process": None}, "an owner")
+            return replace(owner, process=process)
         except Damaged:  # half written
             return cls(generation, "", "another process", math.inf, None, "")
 
@@ -269,7 +269,7 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
     Raises:
         RunInUse: if the owner is at work.
     """
-    if owner.place is not None and owner.place.has_ended():
+    if owner.process is not None and owner.process.has_ended():
         log.info("taking over from %s, which has ended", owner)
         return True
     signs, beat = files.signs(owner), files.beat(owner)
@@ -282,8 +282,8 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
     where = files.folder.uri
     log.warning("the run in %s may be in use by %s: waiting up to %.0f s for a sign of it", where, owner, times.stale_s)
     end = time.monotonic() + times.stale_s
-    while (left := end - time.monotonic()) > 0:
-        time.sleep(min(times.look_s, left))
+    while (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(times.look_s, remaining))
         signs_now = files.signs(owner)
         if signs_now is None:
             return False

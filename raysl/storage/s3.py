@@ -96,8 +96,8 @@ def client_of(system: fs.FileSystem) -> Any | None:
 def _is_signed(options: tuple[tuple[str, Any], ...]) -> bool:
     from botocore.session import get_session
 
-    given = dict(options)
-    return bool(given["access_key"] or given["anonymous"]) or get_session().get_credentials() is not None
+    values = dict(options)
+    return bool(values["access_key"] or values["anonymous"]) or get_session().get_credentials() is not None
 
 
 def _options(system: fs.FileSystem) -> tuple[tuple[str, Any], ...]:
@@ -112,15 +112,15 @@ def _client(options: tuple[tuple[str, Any], ...]) -> Any:
     from botocore.config import Config
     from botocore.session import get_session
 
-    given = dict(options)
+    values = dict(options)
     return get_session().create_client(
         "s3",
-        region_name=given["region"] or None,
-        endpoint_url=endpoint(given),
-        aws_access_key_id=given["access_key"],
-        aws_secret_access_key=given["secret_key"],
-        aws_session_token=given["session_token"] or None,
-        config=Config(signature_version=botocore.UNSIGNED) if given["anonymous"] else None,
+        region_name=values["region"] or None,
+        endpoint_url=endpoint(values),
+        aws_access_key_id=values["access_key"],
+        aws_secret_access_key=values["secret_key"],
+        aws_session_token=values["session_token"] or None,
+        config=Config(signature_version=botocore.UNSIGNED) if values["anonymous"] else None,
     )
 
 

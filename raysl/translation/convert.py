@@ -11,18 +11,18 @@ from raysl.config.files import read_dotlist
 from raysl.config.layers import merge, parse_overrides
 from raysl.errors import ConfigError
 from raysl.translation import vissl
-from raysl.translation.theirs import read_tree
 from raysl.translation.translated import Translation
+from raysl.translation.vissl_settings import read_tree
 
 
-def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translation:
+def convert_config(paths: Sequence[str], overrides: Sequence[str] = ()) -> Translation:
     """Translate a configuration of VISSL into settings of raysl.
 
     Nothing is run, imported or fetched: files are read as plain YAML.
 
     Args:
         paths: file of VISSL, and files that are laid over it, in their order.
-        words: overrides of it, `config.DATA.TRAIN.BATCHSIZE_PER_REPLICA=32`, and settings of raysl `key=value`, which
+        overrides: VISSL's keys, `config.DATA.TRAIN.BATCHSIZE_PER_REPLICA=32`, and settings of raysl `key=value`, which
             hold over what is translated.
 
     Raises:
@@ -31,16 +31,16 @@ def convert_config(paths: Sequence[str], words: Sequence[str] = ()) -> Translati
     tree: dict[str, Any] = {}
     for path in paths:
         tree = merge(tree, vissl.without_root(read_tree(path)))
-    theirs = [word for word in words if re.match(r"\+|config\.", word)]
-    for word in theirs:
+    vissl_overrides = [word for word in overrides if re.match(r"\+|config\.", word)]
+    for word in vissl_overrides:
         tree = merge(tree, vissl.without_root(read_dotlist(word.lstrip("+"))))
-    ours = parse_overrides([word for word in words if word not in theirs])
+    ours = parse_overrides([word for word in overrides if word not in vissl_overrides])
     chosen = {".".join(keys): value for keys, value in leaves(ours)}
     name = Path(paths[0]).stem
-    done = vissl.translate(tree, str(chosen.get("name", name)), chosen)
-    done.command = shlex.join(["raysl", "convert-config", *paths, *words])
+    translation = vissl.translate(tree, str(chosen.get("name", name)), chosen)
+    translation.command = shlex.join(["raysl", "convert-config", *paths, *overrides])
     try:
-        done.config()
+        translation.config()
     except ConfigError as error:
         raise ConfigError(f"raysl refuses what became of {paths[0]}; give these as key=value:\n{error}") from error
-    return done
+    return translation

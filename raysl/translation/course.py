@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysl.errors import ConfigError
-from raysl.translation.theirs import checked, numbers, steps
+from raysl.translation.vissl_settings import checked, numbers, steps
 
 LR = "OPTIMIZER.param_schedulers.lr"
 DIGITS = 10
@@ -21,7 +21,7 @@ class Batch:
     """Images of a batch, and how they are spread.
 
     Args:
-        per_worker: of one process.
+        per_worker: images of one process.
         nodes: number of machines.
         per_node: processes on each.
     """
@@ -93,15 +93,15 @@ def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | N
     """
     name = node.get("name")
     if name == "composite":
-        done = _composite(node, epochs, batch, scaling)
+        result = _composite(node, epochs, batch, scaling)
     else:
-        done = _single(node, None if scaling is None else scaling.peak(batch))
-    if node.get("update_interval", "epoch") == "step" and done.settings.get("optim.schedule") != "steps":
-        done.settings["optim.update_every"] = "step"
-    by_epoch = node.get("update_interval", "epoch") == "epoch" and done.settings.get("optim.schedule") != "constant"
-    if by_epoch and (done.settings.get("optim.schedule") != "steps" or done.settings.get("optim.warmup") != "0ep"):
-        done.settings["optim.update_every"] = "epoch"
-    return done
+        result = _single(node, None if scaling is None else scaling.peak(batch))
+    if node.get("update_interval", "epoch") == "step" and result.settings.get("optim.schedule") != "steps":
+        result.settings["optim.update_every"] = "step"
+    by_epoch = node.get("update_interval", "epoch") == "epoch" and result.settings.get("optim.schedule") != "constant"
+    if by_epoch and (result.settings.get("optim.schedule") != "steps" or result.settings.get("optim.warmup") != "0ep"):
+        result.settings["optim.update_every"] = "epoch"
+    return result
 
 
 def _single(node: dict[str, Any], scaled: float | None) -> Course:
@@ -182,8 +182,8 @@ def _composite(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling
     listed = checked(node.get("schedulers"), (list,), f"{LR}.schedulers", "a list")
     parts = [dict(checked(part, (dict,), f"{LR}.schedulers", "a list of groups")) for part in listed]
     lengths = numbers(node.get("lengths"), f"{LR}.lengths", len(parts))
-    given = checked(node.get("interval_scaling", []), (list,), f"{LR}.interval_scaling", "a list of words")
-    modes = [*(str(mode) for mode in given), *["rescaled"] * len(parts)][: len(parts)]
+    scalings = checked(node.get("interval_scaling", []), (list,), f"{LR}.interval_scaling", "a list of words")
+    modes = [*(str(mode) for mode in scalings), *["rescaled"] * len(parts)][: len(parts)]
     if scaling is not None:
         for part in parts:
             if part.get("name") == "linear":

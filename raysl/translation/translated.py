@@ -13,7 +13,7 @@ from raysl.config.dump import escape, write_inline
 from raysl.config.fields import put
 from raysl.config.layers import COMPONENTS
 from raysl.config.schema import RunConfig
-from raysl.translation.theirs import Theirs, leaves
+from raysl.translation.vissl_settings import VisslSettings, leaves
 
 Kind = Literal["same", "differs", "not needed", "missing"]
 HEADINGS: dict[Kind, str] = {
@@ -70,8 +70,8 @@ class Line:
 class Translation:
     """Collects the lines of a translation."""
 
-    def __init__(self, theirs: Theirs, name: str) -> None:
-        self.theirs = theirs
+    def __init__(self, vissl: VisslSettings, name: str) -> None:
+        self.vissl = vissl
         self.name = name
         self.settings: dict[str, Any] = {}
         self.lines: list[Line] = []
@@ -117,23 +117,23 @@ class Translation:
         self.lines = [_without(line, [*dropped, *replaced]) for line in self.lines]
 
     def _is_given(self, key: str) -> bool:
-        return any(_covers(key, leaf) for leaf, _ in leaves(self.theirs.tree))
+        return any(_covers(key, leaf) for leaf, _ in leaves(self.vissl.tree))
 
     def _add(self, key: str, kind: Kind, settings: Mapping[str, Any], note: str, value: Any = None) -> None:
-        found = self.theirs.any(key) if value is None else value
-        self.lines.append(Line(key, found, self._is_given(key), kind, dict(settings), note))
+        value = self.vissl.any(key) if value is None else value
+        self.lines.append(Line(key, value, self._is_given(key), kind, dict(settings), note))
 
     def finish(self) -> None:
         """Add a line for every key that nothing was said of, and put lines in the order of the files."""
         order: dict[str, int] = {}
         said = [line.key for line in self.lines]
-        for place, (leaf, value) in enumerate(leaves(self.theirs.tree)):
+        for position, (leaf, value) in enumerate(leaves(self.vissl.tree)):
             covering = [key for key in said if _covers(key, leaf)]
             for key in covering:
-                order.setdefault(key, place)
+                order.setdefault(key, position)
             if not covering:
                 self.lines.append(Line(leaf, value, True, "missing"))
-                order[leaf] = place
+                order[leaf] = position
         self.lines.sort(key=lambda line: order.get(line.key, len(order) + 10_000))
 
     def tree(self) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _knows(config: type[Any], parts: list[str]) -> bool:
     fields = {field.name: field for field in dataclasses.fields(config)}
     if parts[0] not in fields:
         return False
-    made = fields[parts[0]].default_factory
-    inner = fields[parts[0]].default if made is dataclasses.MISSING else made()
+    factory = fields[parts[0]].default_factory
+    inner = fields[parts[0]].default if factory is dataclasses.MISSING else factory()
     return len(parts) == 1 or not dataclasses.is_dataclass(inner) or _knows(type(inner), parts[1:])
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from raysl.config.layers import merge
 from raysl.errors import ConfigError
 from raysl.translation.course import Batch
-from raysl.translation.theirs import Theirs, location
 from raysl.translation.translated import Translation
 from raysl.translation.vissl_data import translate_data
 from raysl.translation.vissl_defaults import DEFAULTS
@@ -14,6 +13,7 @@ from raysl.translation.vissl_linear import command_of, translate_linear
 from raysl.translation.vissl_methods import translate_method
 from raysl.translation.vissl_model import translate_model
 from raysl.translation.vissl_optim import translate_optimizer
+from raysl.translation.vissl_settings import VisslSettings, location
 from raysl.translation.vissl_views import Views, fields_of_views
 
 UNUSED = (
@@ -34,13 +34,13 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
         chosen: raysl's settings that the user gives beside it, by dotted key.
     """
     settings = _in_one_layout(tree)
-    theirs = Theirs(settings, DEFAULTS)
-    out = Translation(theirs, name)
+    vissl = VisslSettings(settings, DEFAULTS)
+    out = Translation(vissl, name)
     out.settings |= chosen
     batch = Batch(
-        theirs.whole("DATA.TRAIN.BATCHSIZE_PER_REPLICA"),
-        theirs.whole("DISTRIBUTED.NUM_NODES"),
-        theirs.whole("DISTRIBUTED.NUM_PROC_PER_NODE"),
+        vissl.whole("DATA.TRAIN.BATCHSIZE_PER_REPLICA"),
+        vissl.whole("DISTRIBUTED.NUM_NODES"),
+        vissl.whole("DISTRIBUTED.NUM_PROC_PER_NODE"),
     )
     if batch.size < 1:
         raise ConfigError(f"DATA.TRAIN.BATCHSIZE_PER_REPLICA: {batch.per_worker} of {batch.workers} make no batch")
@@ -86,7 +86,7 @@ def _in_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluation(out: Translation) -> None:
     """The transforms of test images: a resize, a crop of the middle."""
     key = "DATA.TEST.TRANSFORMS"
-    for number, item in enumerate(out.theirs.items(key)):
+    for number, item in enumerate(out.vissl.items(key)):
         node = item if isinstance(item, Mapping) else {}
         name, size = node.get("name"), node.get("size")
         if name == "Resize" and isinstance(size, int):
@@ -99,29 +99,29 @@ def _evaluation(out: Translation) -> None:
 
 def _run(out: Translation) -> None:
     """Seed, device, checkpoints, logs."""
-    theirs = out.theirs
-    out.same("SEED_VALUE", seed=theirs.whole("SEED_VALUE"))
-    out.same("LOG_FREQUENCY", train__log_every=f"{max(1, theirs.whole('LOG_FREQUENCY'))}st")
-    device = {"gpu": "auto", "cpu": "cpu"}.get(theirs.text("MACHINE.DEVICE"), "auto")
+    vissl = out.vissl
+    out.same("SEED_VALUE", seed=vissl.whole("SEED_VALUE"))
+    out.same("LOG_FREQUENCY", train__log_every=f"{max(1, vissl.whole('LOG_FREQUENCY'))}st")
+    device = {"gpu": "auto", "cpu": "cpu"}.get(vissl.text("MACHINE.DEVICE"), "auto")
     out.same("MACHINE.DEVICE", train__device=device)
-    if theirs.any("REPRODUCIBILITY.CUDDN_DETERMINISTIC"):
+    if vissl.any("REPRODUCIBILITY.CUDDN_DETERMINISTIC"):
         out.same("REPRODUCIBILITY.CUDDN_DETERMINISTIC", train__deterministic=True)
     else:
         out.drops("REPRODUCIBILITY")
-    folder = location(theirs.text("CHECKPOINT.DIR"))
+    folder = location(vissl.text("CHECKPOINT.DIR"))
     if folder is not None and folder != ".":
         out.same("CHECKPOINT.DIR", "a run lies in a folder of its name below it", storage=folder)
     elif folder == ".":
         out.drops("CHECKPOINT.DIR")
-    if theirs.whole("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY") > 0:
-        every = f"{theirs.whole('CHECKPOINT.CHECKPOINT_ITER_FREQUENCY')}st"
+    if vissl.whole("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY") > 0:
+        every = f"{vissl.whole('CHECKPOINT.CHECKPOINT_ITER_FREQUENCY')}st"
         out.same("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY", train__checkpoint_every=every)
     else:
-        every = f"{max(1, theirs.whole('CHECKPOINT.CHECKPOINT_FREQUENCY'))}ep"
+        every = f"{max(1, vissl.whole('CHECKPOINT.CHECKPOINT_FREQUENCY'))}ep"
         out.same("CHECKPOINT.CHECKPOINT_FREQUENCY", train__checkpoint_every=every)
         out.drops("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY")
-    if out.settings["method.name"] in ("supervised", "rotnet") and theirs.any("TEST_MODEL"):
-        out.same("TEST_EVERY_NUM_EPOCH", train__eval_every=f"{max(1, theirs.whole('TEST_EVERY_NUM_EPOCH'))}ep")
+    if out.settings["method.name"] in ("supervised", "rotnet") and vissl.any("TEST_MODEL"):
+        out.same("TEST_EVERY_NUM_EPOCH", train__eval_every=f"{max(1, vissl.whole('TEST_EVERY_NUM_EPOCH'))}ep")
         out.drops("TEST_MODEL")
     else:
         out.drops("TEST_MODEL TEST_EVERY_NUM_EPOCH")

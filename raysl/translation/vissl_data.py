@@ -2,8 +2,8 @@
 
 from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
 from raysl.translation.course import Batch
-from raysl.translation.theirs import location
 from raysl.translation.translated import Translation
+from raysl.translation.vissl_settings import location
 
 TRAIN, TEST = "DATA.TRAIN", "DATA.TEST"
 RENAMED = {
@@ -22,9 +22,9 @@ PER_IMAGE = "an image is a label of its own in VISSL's loss; here benchmarks mea
 
 def translate_data(out: Translation, batch: Batch) -> None:
     """Translate the images, the batch and the workers."""
-    theirs = out.theirs
+    vissl = out.vissl
     _images(out)
-    if theirs.text(f"{TRAIN}.LABEL_TYPE") in ("sample_index", "zero"):
+    if vissl.text(f"{TRAIN}.LABEL_TYPE") in ("sample_index", "zero"):
         out.drops(f"{TRAIN}.LABEL_TYPE", PER_IMAGE)
     else:
         out.same(f"{TRAIN}.LABEL_TYPE", data__label_type="standard")
@@ -32,16 +32,16 @@ def translate_data(out: Translation, batch: Batch) -> None:
     out.same(f"{TRAIN}.BATCHSIZE_PER_REPLICA", note if batch.workers > 1 else "", train__batch_size=batch.size)
     out.same("DISTRIBUTED.NUM_NODES", train__workers=batch.workers)
     out.same("DISTRIBUTED.NUM_PROC_PER_NODE", train__workers=batch.workers)
-    out.same(f"{TRAIN}.DROP_LAST", data__drop_last=theirs.flag(f"{TRAIN}.DROP_LAST"))
-    if theirs.whole(f"{TRAIN}.DATA_LIMIT") > 0:
-        out.same(f"{TRAIN}.DATA_LIMIT", data__limit=theirs.whole(f"{TRAIN}.DATA_LIMIT"))
-        if theirs.any(f"{TRAIN}.DATA_LIMIT_SAMPLING.IS_BALANCED"):
+    out.same(f"{TRAIN}.DROP_LAST", data__drop_last=vissl.flag(f"{TRAIN}.DROP_LAST"))
+    if vissl.whole(f"{TRAIN}.DATA_LIMIT") > 0:
+        out.same(f"{TRAIN}.DATA_LIMIT", data__limit=vissl.whole(f"{TRAIN}.DATA_LIMIT"))
+        if vissl.any(f"{TRAIN}.DATA_LIMIT_SAMPLING.IS_BALANCED"):
             out.same(f"{TRAIN}.DATA_LIMIT_SAMPLING.IS_BALANCED", data__balanced=True)
     else:
         out.drops(f"{TRAIN}.DATA_LIMIT {TRAIN}.DATA_LIMIT_SAMPLING")
     for part in (TRAIN, TEST):
         out.drops(" ".join(f"{part}.{key}" for key in UNUSED.split()))
-        if not theirs.any(f"{part}.COPY_TO_LOCAL_DISK"):
+        if not vissl.any(f"{part}.COPY_TO_LOCAL_DISK"):
             out.drops(f"{part}.COPY_TO_LOCAL_DISK")
     out.drops("DATA.NUM_DATALOADER_WORKERS DATA.PIN_MEMORY DATA.ENABLE_ASYNC_GPU_COPY MACHINE.NUM_DATALOADER_WORKERS")
     out.drops(
@@ -50,10 +50,10 @@ def translate_data(out: Translation, batch: Batch) -> None:
 
 
 def _images(out: Translation) -> None:
-    theirs = out.theirs
-    sources = [str(source) for source in theirs.items(f"{TRAIN}.DATA_SOURCES")]
-    names = [str(name) for name in theirs.items(f"{TRAIN}.DATASET_NAMES")]
-    paths = [str(path) for path in theirs.items(f"{TRAIN}.DATA_PATHS")]
+    vissl = out.vissl
+    sources = [str(source) for source in vissl.items(f"{TRAIN}.DATA_SOURCES")]
+    names = [str(name) for name in vissl.items(f"{TRAIN}.DATASET_NAMES")]
+    paths = [str(path) for path in vissl.items(f"{TRAIN}.DATA_PATHS")]
     out.drops(f"{TRAIN}.LABEL_SOURCES")
     if len(sources) > 1:
         out.lacks(f"{TRAIN}.DATA_SOURCES", "one source of several is left to give: data=paired has several")
@@ -65,13 +65,13 @@ def _images(out: Translation) -> None:
     elif path is not None and source == "disk_filelist":
         out.maps(f"{TRAIN}.DATA_SOURCES", {"data.name": "file_list"})
         out.maps(f"{TRAIN}.DATA_PATHS", {"data.train": path})
-        labels = [location(str(label)) for label in theirs.items(f"{TRAIN}.LABEL_PATHS")]
+        labels = [location(str(label)) for label in vissl.items(f"{TRAIN}.LABEL_PATHS")]
         if labels and labels[0] is not None:
             out.maps(f"{TRAIN}.LABEL_PATHS", {"data.train_labels": labels[0]})
     elif path is not None and source == "disk_folder":
         out.maps(f"{TRAIN}.DATA_SOURCES", {"data.name": "image_folder"})
         out.maps(f"{TRAIN}.DATA_PATHS", {"data.train": path})
-        held_out = [location(str(item)) for item in theirs.items(f"{TEST}.DATA_PATHS")]
+        held_out = [location(str(item)) for item in vissl.items(f"{TEST}.DATA_PATHS")]
         if held_out and held_out[0] is not None:
             out.maps(f"{TEST}.DATA_PATHS", {"data.test": held_out[0]})
     elif name in read_file(packaged_folder() / CATALOG_FILE):

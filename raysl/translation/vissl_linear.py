@@ -4,9 +4,9 @@ from typing import Any
 
 from raysl.config.dump import write_inline
 from raysl.errors import ConfigError
-from raysl.translation.theirs import checked, pair
 from raysl.translation.translated import Translation
 from raysl.translation.vissl_methods import HEAD
+from raysl.translation.vissl_settings import checked, pair
 
 EVAL = "MODEL.FEATURE_EVAL_SETTINGS"
 POOLS = f"{EVAL}.LINEAR_EVAL_FEAT_POOL_OPS_MAP"
@@ -25,36 +25,36 @@ STAGES = {
 
 def translate_linear(out: Translation) -> None:
     """Translate the stages, their pools and classifiers, and freeze the trunk."""
-    if not out.theirs.any(f"{EVAL}.FREEZE_TRUNK_ONLY"):
+    if not out.vissl.any(f"{EVAL}.FREEZE_TRUNK_ONLY"):
         out.drops(EVAL)
         if out.settings["method.name"] == "supervised":
             out.drops(HEAD)
         return
     out.maps(f"{EVAL}.FREEZE_TRUNK_ONLY", {"backbone.freeze": ["all"]})
     out.drops(f"{EVAL}.EVAL_MODE_ON {EVAL}.SHOULD_FLATTEN_FEATS {EVAL}.EXTRACT_TRUNK_FEATURES_ONLY")
-    pools, heads = out.theirs.items(POOLS), out.theirs.items(HEAD)
+    pools, heads = out.vissl.items(POOLS), out.vissl.items(HEAD)
     if not pools:
         out.maps(HEAD, {"method.classifier": "linear"})
         return
     if len(pools) != len(heads):
         raise ConfigError(f"{POOLS}: {len(pools)} stages, but {len(heads)} heads in {HEAD}; give one for each")
-    names, made = [], []
+    names, classifiers = [], []
     for pool, head in zip(pools, heads, strict=True):
         stage, operation = str(pair(pool, POOLS)[0]), pair(pool, POOLS)[1]
         if stage not in STAGES:
             raise ConfigError(f"{POOLS}: no counterpart of the stage {stage!r}; known are {', '.join(STAGES)}")
         names.append(f"{stage} is {STAGES[stage]}")
-        made.append({"stage": STAGES[stage], **_pool(operation), "classifier": _kind(head)})
-    out.maps(POOLS, {"method.heads": made}, f"{', '.join(names)}; the features themselves have a classifier too")
+        classifiers.append({"stage": STAGES[stage], **_pool(operation), "classifier": _kind(head)})
+    out.maps(POOLS, {"method.heads": classifiers}, f"{', '.join(names)}; the features themselves have a classifier too")
     note = "batch normalisation of each pooled value by itself, of each channel in VISSL; widths follow from the pools"
-    out.maps(HEAD, {}, note if any(head["classifier"] == "norm_linear" for head in made) else "")
+    out.maps(HEAD, {}, note if any(head["classifier"] == "norm_linear" for head in classifiers) else "")
     out.settings["train.eval_every"] = "1ep"
 
 
 def command_of(out: Translation) -> str:
     """Return the benchmark of raysl that comes nearest."""
     settings = out.settings
-    words = {
+    options = {
         "epochs": settings["train.epochs"],
         "batch_size": settings["train.batch_size"],
         "lr": settings["optim.lr"],
@@ -66,9 +66,9 @@ def command_of(out: Translation) -> str:
         "interpolation": settings.get("method.views.interpolation", "bilinear"),
         "stages": [{key: head[key] for key in ("stage", "pool") if key in head} for head in settings["method.heads"]],
     }
-    told = [f"linear_augmented.{key}={write_inline(value)}" for key, value in words.items()]
+    overrides = [f"linear_augmented.{key}={write_inline(value)}" for key, value in options.items()]
     return "raysl benchmark --checkpoint RUN linear_augmented " + " ".join(
-        f"'{word}'" if any(mark in word for mark in "[{ ") else word for word in told
+        f"'{word}'" if any(mark in word for mark in "[{ ") else word for word in overrides
     )
 
 
@@ -82,8 +82,8 @@ def _kind(head: Any) -> str:
 
 def _pool(operation: Any) -> dict[str, Any]:
     """Translate ["AvgPool2d", [[kernel, kernel], stride, padding]] and ["Identity", []]."""
-    name, given = pair(operation, POOLS)
-    arguments = checked(given, (list,), POOLS, "a list of a pool's arguments")
+    name, listed = pair(operation, POOLS)
+    arguments = checked(listed, (list,), POOLS, "a list of a pool's arguments")
     if name == "Identity":
         return {"pool": {"kind": "none"}}
     flat = [item for argument in arguments for item in (argument[:1] if isinstance(argument, list) else [argument])]

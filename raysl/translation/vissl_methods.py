@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from raysl.errors import ConfigError
-from raysl.translation.theirs import checked, pair
 from raysl.translation.translated import Translation
+from raysl.translation.vissl_settings import checked, pair
 
 HEAD = "MODEL.HEAD.PARAMS"
 FROZEN = "MODEL.TEMP_FROZEN_PARAMS_ITER_MAP"
@@ -13,30 +13,30 @@ FROZEN = "MODEL.TEMP_FROZEN_PARAMS_ITER_MAP"
 
 def translate_method(out: Translation, batch_size: int) -> None:
     """Translate the loss with its settings, and the head."""
-    name = out.theirs.text("LOSS.name")
+    name = out.vissl.text("LOSS.name")
     if name not in METHODS:
         known = ", ".join(METHODS)
         raise ConfigError(f"LOSS.name: {name!r} is none of {known}; take raysl's own recipe: raysl list configs")
     METHODS[name](out, f"LOSS.{name}", batch_size)
-    for other in out.theirs.group("LOSS"):
+    for other in out.vissl.group("LOSS"):
         if other not in ("name", name):
             out.drops(f"LOSS.{other}")
     out.drops(f"LOSS.{name}.buffer_params LOSS.{name}.embedding_dim LOSS.{name}.num_crops LOSS.{name}.output_dim")
-    if not out.theirs.items(FROZEN):
+    if not out.vissl.items(FROZEN):
         out.drops(FROZEN)
 
 
 def _of(out: Translation, loss: str, **fields: str) -> None:
     """Translate numbers of a loss: `temperature="temperature"` is the key in VISSL and the field of the method."""
     for key, field in fields.items():
-        out.maps(f"{loss}.{key}", {f"method.{field}": out.theirs.any(f"{loss}.{key}")})
+        out.maps(f"{loss}.{key}", {f"method.{field}": out.vissl.any(f"{loss}.{key}")})
 
 
 def _layers(out: Translation) -> tuple[list[int], dict[str, Any]]:
     """Return the widths of the layers of an MLP head or of a chain of them, and the last settings of each kind."""
     widths: list[int] = []
     flags: dict[str, Any] = {}
-    for entry in out.theirs.items(HEAD):
+    for entry in out.vissl.items(HEAD):
         name, node = pair(entry, HEAD)
         checked(name, (str,), HEAD, "the name of a head")
         checked(node, (dict,), HEAD, "a group of settings")
@@ -49,7 +49,7 @@ def _layers(out: Translation) -> tuple[list[int], dict[str, Any]]:
 def _lost_activation(out: Translation) -> str:
     """Say where VISSL leaves out the ReLU that a file asks for: behind the last layer of an `mlp`."""
     _layers(out)  # checks the pairs
-    chain = [entry[1] for entry in out.theirs.items(HEAD)[:-1] if entry[0] == "mlp"]
+    chain = [entry[1] for entry in out.vissl.items(HEAD)[:-1] if entry[0] == "mlp"]
     lost = [node for node in chain if node.get("use_relu") and node.get("skip_last_layer_relu_bn", True)]
     reason = "without skip_last_layer_relu_bn: False, VISSL's mlp leaves out this ReLU, which raysl has"
     return reason if lost else ""
@@ -78,7 +78,7 @@ def _simclr(out: Translation, loss: str, batch_size: int) -> None:
 
 
 def _moco(out: Translation, loss: str, batch_size: int) -> None:
-    is_sync = out.theirs.flag("MODEL.SYNC_BN_CONFIG.CONVERT_BN_TO_SYNC_BN")
+    is_sync = out.vissl.flag("MODEL.SYNC_BN_CONFIG.CONVERT_BN_TO_SYNC_BN")
     out.maps("LOSS.name", {"method.name": "moco", "method.key_bn": "sync" if is_sync else "shuffle"})
     _of(out, loss, queue_size="queue_size", momentum="momentum", temperature="temperature")
     widths, _ = _layers(out)
@@ -87,21 +87,21 @@ def _moco(out: Translation, loss: str, batch_size: int) -> None:
 
 
 def _swav(out: Translation, loss: str, batch_size: int) -> None:
-    theirs = out.theirs
+    vissl = out.vissl
     name = loss.removeprefix("LOSS.").removesuffix("_loss")
     out.maps("LOSS.name", {"method.name": name, "method.queue_start": "random"})
     _of_one_swav(out, loss, name)
     _of(out, loss, temperature="temperature", num_iters="sinkhorn_iters", epsilon="epsilon")
-    length = theirs.whole(f"{loss}.queue.queue_length")
+    length = vissl.whole(f"{loss}.queue.queue_length")
     whole = length - length % batch_size
     note = f"cut to a multiple of the batch of {batch_size}, as VISSL does" if whole != length else ""
     out.maps(f"{loss}.queue.queue_length", {"method.queue_length": whole}, note)
-    out.maps(f"{loss}.queue.start_iter", {"method.queue_from": f"{theirs.whole(f'{loss}.queue.start_iter')}st"})
+    out.maps(f"{loss}.queue.start_iter", {"method.queue_from": f"{vissl.whole(f'{loss}.queue.start_iter')}st"})
     out.drops(f"{loss}.queue.local_queue_length {loss}.num_prototypes {loss}.output_dir")
     for key, usual in (("use_double_precision", False), ("normalize_last_layer", True)):
-        if theirs.any(f"{loss}.{key}") == usual:
+        if vissl.any(f"{loss}.{key}") == usual:
             out.drops(f"{loss}.{key}")
-    if theirs.any(f"{loss}.crops_for_assign") == [0, 1]:
+    if vissl.any(f"{loss}.crops_for_assign") == [0, 1]:
         out.drops(f"{loss}.crops_for_assign", "the large crops are assigned")
     _prototypes(out)
 
@@ -110,11 +110,11 @@ def _of_one_swav(out: Translation, loss: str, name: str) -> None:
     """Translate what one loss of SwAV reads, and say that the other's settings, which a file may have, set nothing."""
     hard, momentum, eval_from = "temp_hard_assignment_iters", "momentum", "momentum_eval_mode_iter_start"
     if name == "swav":
-        out.maps(f"{loss}.{hard}", {"method.hard_until": f"{out.theirs.whole(f'{loss}.{hard}')}st"})
+        out.maps(f"{loss}.{hard}", {"method.hard_until": f"{out.vissl.whole(f'{loss}.{hard}')}st"})
         out.drops(f"{loss}.{momentum} {loss}.{eval_from}")
     else:
-        out.maps(f"{loss}.{momentum}", {"method.momentum": out.theirs.number(f"{loss}.{momentum}")})
-        out.maps(f"{loss}.{eval_from}", {"method.eval_from": f"{out.theirs.whole(f'{loss}.{eval_from}')}st"})
+        out.maps(f"{loss}.{momentum}", {"method.momentum": out.vissl.number(f"{loss}.{momentum}")})
+        out.maps(f"{loss}.{eval_from}", {"method.eval_from": f"{out.vissl.whole(f'{loss}.{eval_from}')}st"})
         out.drops(f"{loss}.{hard}")
 
 
@@ -127,8 +127,8 @@ def _prototypes(out: Translation) -> None:
 
 def _frozen(out: Translation, setting: str) -> None:
     """Translate how long prototypes are frozen."""
-    frozen = [entry for entry in out.theirs.items(FROZEN) if isinstance(entry, list) and len(entry) == 2]
-    if len(frozen) == len(out.theirs.items(FROZEN)) and all("prototypes" in str(name) for name, _ in frozen):
+    frozen = [entry for entry in out.vissl.items(FROZEN) if isinstance(entry, list) and len(entry) == 2]
+    if len(frozen) == len(out.vissl.items(FROZEN)) and all("prototypes" in str(name) for name, _ in frozen):
         lengths = {checked(length, (int,), FROZEN, "a number of updates") for _, length in frozen} or {0}
         out.maps(FROZEN, {setting: f"{max(lengths)}st"})
     else:
@@ -148,9 +148,9 @@ def _dino(out: Translation, loss: str, batch_size: int) -> None:
     out.maps("LOSS.name", {"method.name": "dino"})
     _of(out, loss, momentum="momentum", student_temp="temperature", ema_center="centre_momentum")
     _of(out, loss, teacher_temp_min="teacher_temp_start", teacher_temp_max="teacher_temp")
-    warmup = out.theirs.whole(f"{loss}.teacher_temp_warmup_iters")
+    warmup = out.vissl.whole(f"{loss}.teacher_temp_warmup_iters")
     out.maps(f"{loss}.teacher_temp_warmup_iters", {"method.teacher_temp_warmup": f"{warmup}st"})
-    if out.theirs.any(f"{loss}.crops_for_teacher") == [0, 1]:
+    if out.vissl.any(f"{loss}.crops_for_teacher") == [0, 1]:
         out.drops(f"{loss}.crops_for_teacher", "the teacher sees the large crops")
     out.drops(f"{loss}.normalize_last_layer")
     flags = _layers(out)[1]
@@ -168,7 +168,7 @@ def _dino(out: Translation, loss: str, batch_size: int) -> None:
 def _deepcluster(out: Translation, loss: str, batch_size: int) -> None:
     out.maps("LOSS.name", {"method.name": "deepcluster_v2"})
     _of(out, loss, temperature="temperature", num_clusters="clusters", kmeans_iters="kmeans_iters")
-    crops = out.theirs.any(f"{loss}.memory_params.crops_for_mb") or [0]
+    crops = out.vissl.any(f"{loss}.memory_params.crops_for_mb") or [0]
     out.maps(f"{loss}.memory_params.crops_for_mb", {"method.bank_crops": crops})
     out.drops(f"{loss}.memory_params.embedding_dim {loss}.DROP_LAST {loss}.BATCHSIZE_PER_REPLICA")
     out.drops(f"{loss}.num_train_samples")
@@ -182,7 +182,7 @@ def _npid(out: Translation, loss: str, batch_size: int) -> None:
         ("negative_sampling_params.num_negatives", "num_negatives"),
         ("memory_params.momentum", "momentum"),
     ):
-        out.maps(f"{loss}.{key}", {f"method.{field}": out.theirs.any(f"{loss}.{key}")})
+        out.maps(f"{loss}.{key}", {f"method.{field}": out.vissl.any(f"{loss}.{key}")})
     widths, _ = _layers(out)
     out.maps(HEAD, {"method.output_dim": widths[-1] if widths else 128})
     unused = "norm_embedding norm_constant update_mem_with_emb_index num_train_samples loss_weights"
@@ -191,7 +191,7 @@ def _npid(out: Translation, loss: str, batch_size: int) -> None:
 
 
 def _cross_entropy(out: Translation, loss: str, batch_size: int) -> None:
-    listed = out.theirs.items("DATA.TRAIN.TRANSFORMS")
+    listed = out.vissl.items("DATA.TRAIN.TRANSFORMS")
     names = [str(item.get("name")) for item in listed if isinstance(item, dict)]
     if "ShuffleImgPatches" in names:
         raise ConfigError("LOSS.name: this is Jigsaw, whose views differ; take raysl's own: raysl pretrain jigsaw")

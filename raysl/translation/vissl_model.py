@@ -19,19 +19,19 @@ def translate_model(out: Translation, batch: Batch) -> None:
         out.drops(TRUNK, "another backbone is given")
     _sync_bn(out, batch)
     _computing(out)
-    channels = {"rgb": "rgb", "bgr": "bgr", "lab": "lab_l"}.get(out.theirs.text("MODEL.INPUT_TYPE"))
+    channels = {"rgb": "rgb", "bgr": "bgr", "lab": "lab_l"}.get(out.vissl.text("MODEL.INPUT_TYPE"))
     if channels is not None:
         out.same("MODEL.INPUT_TYPE", data__channels=channels)
 
 
 def _trunk(out: Translation) -> None:
-    theirs, name = out.theirs, out.theirs.text(f"{TRUNK}.NAME")
+    vissl, name = out.vissl, out.vissl.text(f"{TRUNK}.NAME")
     if name == "resnet":
         _resnet(out)
     elif name == "vision_transformer":
         _vit(out)
-    elif name == "regnet" and theirs.text(f"{TRUNK}.REGNET.name"):
-        model = theirs.text(f"{TRUNK}.REGNET.name")
+    elif name == "regnet" and vissl.text(f"{TRUNK}.REGNET.name"):
+        model = vissl.text(f"{TRUNK}.REGNET.name")
         out.maps(f"{TRUNK}.NAME", {"backbone.name": "torchvision"})
         out.maps(f"{TRUNK}.REGNET.name", {"backbone.model": model})
     else:
@@ -39,19 +39,19 @@ def _trunk(out: Translation) -> None:
             f"{TRUNK}.NAME: no counterpart of {name!r} by itself; add backbone=NAME and its settings, such as "
             "backbone=torchvision backbone.model=efficientnet_b0, to the command"
         )
-    for other in theirs.group(TRUNK):
+    for other in vissl.group(TRUNK):
         if other not in ("NAME", "RESNETS", "VISION_TRANSFORMERS", "REGNET"):
             out.drops(f"{TRUNK}.{other}")
 
 
 def _resnet(out: Translation) -> None:
-    theirs = out.theirs
+    vissl = out.vissl
     out.maps(f"{TRUNK}.NAME", {"backbone.name": "resnet"})
-    out.same(f"{RESNET}.DEPTH", backbone__depth=theirs.whole(f"{RESNET}.DEPTH"))
-    width = 64 * theirs.number(f"{RESNET}.WIDTH_MULTIPLIER")
+    out.same(f"{RESNET}.DEPTH", backbone__depth=vissl.whole(f"{RESNET}.DEPTH"))
+    width = 64 * vissl.number(f"{RESNET}.WIDTH_MULTIPLIER")
     out.same(f"{RESNET}.WIDTH_MULTIPLIER", backbone__width=int(width))
-    out.same(f"{RESNET}.ZERO_INIT_RESIDUAL", backbone__zero_init_residual=theirs.flag(f"{RESNET}.ZERO_INIT_RESIDUAL"))
-    norm = theirs.text(f"{RESNET}.NORM")
+    out.same(f"{RESNET}.ZERO_INIT_RESIDUAL", backbone__zero_init_residual=vissl.flag(f"{RESNET}.ZERO_INIT_RESIDUAL"))
+    norm = vissl.text(f"{RESNET}.NORM")
     if norm in NORMS:
         out.same(f"{RESNET}.NORM", backbone__norm=NORMS[norm])
     pairs = {"GROUPS": "groups", "WIDTH_PER_GROUP": "width_per_group", "LAYER4_STRIDE": "last_stride"}
@@ -60,37 +60,37 @@ def _resnet(out: Translation) -> None:
     else:
         out.drops(f"{RESNET}.GROUPNORM_GROUPS")
     for key, field in pairs.items():
-        if theirs.given(f"{RESNET}.{key}") or field == "norm_groups":
-            out.maps(f"{RESNET}.{key}", {f"backbone.{field}": theirs.whole(f"{RESNET}.{key}")})
-    if not theirs.any(f"{RESNET}.STANDARDIZE_CONVOLUTIONS"):
+        if vissl.has(f"{RESNET}.{key}") or field == "norm_groups":
+            out.maps(f"{RESNET}.{key}", {f"backbone.{field}": vissl.whole(f"{RESNET}.{key}")})
+    if not vissl.any(f"{RESNET}.STANDARDIZE_CONVOLUTIONS"):
         out.drops(f"{RESNET}.STANDARDIZE_CONVOLUTIONS")
 
 
 def _vit(out: Translation) -> None:
-    theirs = out.theirs
+    vissl = out.vissl
     out.maps(f"{TRUNK}.NAME", {"backbone.name": "vit"})
-    if theirs.text(f"{VIT}.name"):
+    if vissl.text(f"{VIT}.name"):
         raise ConfigError(f"{VIT}.name: give the shape itself, HIDDEN_DIM, NUM_LAYERS, NUM_HEADS, PATCH_SIZE")
     whole = {"HIDDEN_DIM": "width", "NUM_LAYERS": "depth", "NUM_HEADS": "heads", "PATCH_SIZE": "patch_size"}
     for key, field in {**whole, "IMAGE_SIZE": "image_size"}.items():
-        out.maps(f"{VIT}.{key}", {f"backbone.{field}": theirs.whole(f"{VIT}.{key}")})
-    if theirs.whole(f"{VIT}.MLP_DIM") == 4 * theirs.whole(f"{VIT}.HIDDEN_DIM"):
+        out.maps(f"{VIT}.{key}", {f"backbone.{field}": vissl.whole(f"{VIT}.{key}")})
+    if vissl.whole(f"{VIT}.MLP_DIM") == 4 * vissl.whole(f"{VIT}.HIDDEN_DIM"):
         out.drops(f"{VIT}.MLP_DIM")
-    out.same(f"{VIT}.DROP_PATH_RATE", backbone__drop_path=theirs.number(f"{VIT}.DROP_PATH_RATE"))
-    out.same(f"{VIT}.QKV_BIAS", backbone__qkv_bias=theirs.flag(f"{VIT}.QKV_BIAS"))
+    out.same(f"{VIT}.DROP_PATH_RATE", backbone__drop_path=vissl.number(f"{VIT}.DROP_PATH_RATE"))
+    out.same(f"{VIT}.QKV_BIAS", backbone__qkv_bias=vissl.flag(f"{VIT}.QKV_BIAS"))
     for key in ("DROPOUT_RATE", "ATTENTION_DROPOUT_RATE", "QK_SCALE"):
-        if not theirs.any(f"{VIT}.{key}"):
+        if not vissl.any(f"{VIT}.{key}"):
             out.drops(f"{VIT}.{key}")
-    if theirs.text(f"{VIT}.CLASSIFIER") == "token":
+    if vissl.text(f"{VIT}.CLASSIFIER") == "token":
         out.drops(f"{VIT}.CLASSIFIER")
 
 
 def _sync_bn(out: Translation, batch: Batch) -> None:
-    theirs = out.theirs
-    is_sync = theirs.flag(f"{SYNC}.CONVERT_BN_TO_SYNC_BN")
+    vissl = out.vissl
+    is_sync = vissl.flag(f"{SYNC}.CONVERT_BN_TO_SYNC_BN")
     out.same(f"{SYNC}.CONVERT_BN_TO_SYNC_BN", train__sync_bn=is_sync)
     out.drops(f"{SYNC}.SYNC_BN_TYPE")
-    size = theirs.whole(f"{SYNC}.GROUP_SIZE")
+    size = vissl.whole(f"{SYNC}.GROUP_SIZE")
     size = batch.per_node if size < 0 else size
     if not is_sync:
         out.drops(f"{SYNC}.GROUP_SIZE")
@@ -102,33 +102,33 @@ def _sync_bn(out: Translation, batch: Batch) -> None:
 
 
 def _computing(out: Translation) -> None:
-    theirs = out.theirs
-    is_amp = theirs.flag("MODEL.AMP_PARAMS.USE_AMP")
+    vissl = out.vissl
+    is_amp = vissl.flag("MODEL.AMP_PARAMS.USE_AMP")
     note = "train.precision=auto is bf16 on GPUs, which needs no scaling of the loss" if is_amp else ""
     out.same("MODEL.AMP_PARAMS.USE_AMP", note, train__precision="fp16" if is_amp else "fp32")
     out.drops("MODEL.AMP_PARAMS.AMP_ARGS MODEL.AMP_PARAMS.AMP_TYPE MODEL.CUDA_CACHE MODEL.MULTI_INPUT_HEAD_MAPPING")
     checkpointing = "MODEL.ACTIVATION_CHECKPOINTING"
-    if theirs.any(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING"):
+    if vissl.any(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING"):
         out.maps(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING", {"train.recompute": "all"})
     out.drops(f"{checkpointing}.NUM_ACTIVATION_CHECKPOINTING_SPLITS")
-    if not theirs.any(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING"):
+    if not vissl.any(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING"):
         out.drops(checkpointing)
-    if theirs.any("MODEL.FSDP_CONFIG.AUTO_SETUP_FSDP"):
+    if vissl.any("MODEL.FSDP_CONFIG.AUTO_SETUP_FSDP"):
         out.maps("MODEL.FSDP_CONFIG.AUTO_SETUP_FSDP", {"train.parallel": "fsdp"})
     else:
         out.drops("MODEL.FSDP_CONFIG")
-    if theirs.any("MODEL.GRAD_CLIP.USE_GRAD_CLIP"):
-        out.maps("MODEL.GRAD_CLIP.MAX_NORM", {"train.clip_grad": theirs.any("MODEL.GRAD_CLIP.MAX_NORM") or 1})
+    if vissl.any("MODEL.GRAD_CLIP.USE_GRAD_CLIP"):
+        out.maps("MODEL.GRAD_CLIP.MAX_NORM", {"train.clip_grad": vissl.any("MODEL.GRAD_CLIP.MAX_NORM") or 1})
         out.drops("MODEL.GRAD_CLIP.USE_GRAD_CLIP")
-        if theirs.any("MODEL.GRAD_CLIP.NORM_TYPE") in (None, 2):
+        if vissl.any("MODEL.GRAD_CLIP.NORM_TYPE") in (None, 2):
             out.drops("MODEL.GRAD_CLIP.NORM_TYPE")
     else:
         out.drops("MODEL.GRAD_CLIP")
-    if theirs.text("MODEL.WEIGHTS_INIT.PARAMS_FILE"):
+    if vissl.text("MODEL.WEIGHTS_INIT.PARAMS_FILE"):
         note = "raysl convert FILE --out FOLDER, then method.weights=FOLDER; without it weights are random"
-        out.lacks("MODEL.WEIGHTS_INIT", note, value=theirs.text("MODEL.WEIGHTS_INIT.PARAMS_FILE"))
+        out.lacks("MODEL.WEIGHTS_INIT", note, value=vissl.text("MODEL.WEIGHTS_INIT.PARAMS_FILE"))
     else:
         out.drops("MODEL.WEIGHTS_INIT")
     for key in ("SHARDED_DDP_SETUP", "SINGLE_PASS_EVERY_CROP", "NON_TRAINABLE_PARAMS"):
-        if not theirs.any(f"MODEL.{key}"):
+        if not vissl.any(f"MODEL.{key}"):
             out.drops(f"MODEL.{key}")

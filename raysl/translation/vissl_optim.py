@@ -4,8 +4,8 @@ from typing import Any
 
 from raysl.errors import ConfigError
 from raysl.translation.course import LR, Batch, Scaling, course
-from raysl.translation.theirs import Theirs
 from raysl.translation.translated import Translation
+from raysl.translation.vissl_settings import VisslSettings
 
 TOKENS = {"class_token": "cls_token", "cls_token": "cls_token", "pos_embedding": "pos_embed", "pos_embed": "pos_embed"}
 HEAD = "OPTIMIZER.param_schedulers.lr_head"
@@ -26,18 +26,18 @@ DECIDES = {
 
 def translate_optimizer(out: Translation, batch: Batch) -> None:
     """Translate the optimizer, what decays, and the courses of the learning rates."""
-    theirs = out.theirs
+    vissl = out.vissl
     _optimizer(out)
     _weight_decay(out)
-    out.same("OPTIMIZER.num_epochs", train__epochs=theirs.whole("OPTIMIZER.num_epochs"))
+    out.same("OPTIMIZER.num_epochs", train__epochs=vissl.whole("OPTIMIZER.num_epochs"))
     _decay(out)
     scaling = _scaling(out, LR)
-    node = {**_defaults(theirs, LR), **theirs.group(LR)}
-    done = course(node, theirs.whole("OPTIMIZER.num_epochs"), batch, scaling)
-    rate = {} if scaling is not None else {"optim.lr": done.peak, "optim.lr_scaling": "none"}
-    keys = [key for key in _keys_of_course(node) if theirs.given(f"{LR}.{key}")]
-    for key, settings in _by_key({**rate, **done.settings}, keys or ["name"]).items():
-        out.maps(f"{LR}.{key}", settings, _course_note(key, node, done.notes, batch, scaling))
+    node = {**_defaults(vissl, LR), **vissl.group(LR)}
+    result = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling)
+    rate = {} if scaling is not None else {"optim.lr": result.peak, "optim.lr_scaling": "none"}
+    keys = [key for key in _keys_of_course(node) if vissl.has(f"{LR}.{key}")]
+    for key, settings in _by_key({**rate, **result.settings}, keys or ["name"]).items():
+        out.maps(f"{LR}.{key}", settings, _course_note(key, node, result.notes, batch, scaling))
     unused = [key for key in ("values", "milestones", "start_value", "end_value", "value") if key not in keys]
     out.drops(" ".join(f"{LR}.{key}" for key in unused))
     _head(out, batch, 1.0 if scaling is None else scaling.factor(batch))
@@ -77,18 +77,18 @@ def _course_note(key: str, node: dict[str, Any], notes: tuple[str, ...], batch: 
     return ""
 
 
-def _defaults(theirs: Theirs, group: str) -> dict[str, Any]:
+def _defaults(vissl: VisslSettings, group: str) -> dict[str, Any]:
     return {
         key.removeprefix(f"{group}."): value
-        for key, value in theirs.defaults.items()
+        for key, value in vissl.defaults.items()
         if key.startswith(f"{group}.") and "auto_lr_scaling" not in key
     }
 
 
 def _optimizer(out: Translation) -> None:
-    theirs, name = out.theirs, out.theirs.text("OPTIMIZER.name")
-    use_larc = theirs.flag("OPTIMIZER.use_larc")
-    if name == "zero" or theirs.any("OPTIMIZER.use_zero"):
+    vissl, name = out.vissl, out.vissl.text("OPTIMIZER.name")
+    use_larc = vissl.flag("OPTIMIZER.use_larc")
+    if name == "zero" or vissl.any("OPTIMIZER.use_zero"):
         out.same("OPTIMIZER.use_zero", train__parallel="zero1")
         name = "sgd" if name == "zero" else name
     else:
@@ -104,41 +104,41 @@ def _optimizer(out: Translation) -> None:
         out.maps("OPTIMIZER.use_larc", {"optim.name": "larc"})
         for key, kind in (("clip", "flag"), ("trust_coefficient", "number"), ("eps", "number")):
             out.maps(
-                f"OPTIMIZER.larc_config.{key}", {f"optim.{key}": getattr(theirs, kind)(f"OPTIMIZER.larc_config.{key}")}
+                f"OPTIMIZER.larc_config.{key}", {f"optim.{key}": getattr(vissl, kind)(f"OPTIMIZER.larc_config.{key}")}
             )
     else:
         out.drops("OPTIMIZER.use_larc OPTIMIZER.larc_config")
     if name in ("sgd", "lars"):
-        out.same("OPTIMIZER.momentum", optim__momentum=theirs.number("OPTIMIZER.momentum"))
+        out.same("OPTIMIZER.momentum", optim__momentum=vissl.number("OPTIMIZER.momentum"))
     if name == "sgd":
-        out.same("OPTIMIZER.nesterov", optim__nesterov=theirs.flag("OPTIMIZER.nesterov"))
+        out.same("OPTIMIZER.nesterov", optim__nesterov=vissl.flag("OPTIMIZER.nesterov"))
         out.drops("OPTIMIZER.betas")
     elif name in ("adam", "adamw"):
-        out.maps("OPTIMIZER.betas", {"optim.betas": theirs.items("OPTIMIZER.betas")})
+        out.maps("OPTIMIZER.betas", {"optim.betas": vissl.items("OPTIMIZER.betas")})
         out.drops("OPTIMIZER.momentum OPTIMIZER.nesterov")
-    if name == "lars" and theirs.given("OPTIMIZER.eta"):
-        out.same("OPTIMIZER.eta", optim__trust_coefficient=theirs.number("OPTIMIZER.eta"))
+    if name == "lars" and vissl.has("OPTIMIZER.eta"):
+        out.same("OPTIMIZER.eta", optim__trust_coefficient=vissl.number("OPTIMIZER.eta"))
 
 
 def _weight_decay(out: Translation) -> None:
     """A number, or a course from one to another."""
-    theirs, group = out.theirs, "OPTIMIZER.param_schedulers.weight_decay"
-    if theirs.any(f"{group}.name") not in ("cosine", "linear"):
-        out.same("OPTIMIZER.weight_decay", optim__weight_decay=theirs.number("OPTIMIZER.weight_decay"))
+    vissl, group = out.vissl, "OPTIMIZER.param_schedulers.weight_decay"
+    if vissl.any(f"{group}.name") not in ("cosine", "linear"):
+        out.same("OPTIMIZER.weight_decay", optim__weight_decay=vissl.number("OPTIMIZER.weight_decay"))
         return
     out.drops("OPTIMIZER.weight_decay", "its course holds")
-    out.same(f"{group}.name", optim__weight_decay_schedule=theirs.text(f"{group}.name"))
-    out.same(f"{group}.start_value", optim__weight_decay=theirs.number(f"{group}.start_value"))
-    out.same(f"{group}.end_value", optim__weight_decay_end=theirs.number(f"{group}.end_value"))
+    out.same(f"{group}.name", optim__weight_decay_schedule=vissl.text(f"{group}.name"))
+    out.same(f"{group}.start_value", optim__weight_decay=vissl.number(f"{group}.start_value"))
+    out.same(f"{group}.end_value", optim__weight_decay_end=vissl.number(f"{group}.end_value"))
     out.drops(f"{group}.update_interval", "that of the learning rate holds")
 
 
 def _decay(out: Translation) -> None:
     """What weight decay and LARS leave alone: `regularize_bn`, `regularize_bias`, parameters by name."""
-    theirs, name = out.theirs, str(out.settings["optim.name"])
-    norm, bias = theirs.flag("OPTIMIZER.regularize_bn"), theirs.flag("OPTIMIZER.regularize_bias")
+    vissl, name = out.vissl, str(out.settings["optim.name"])
+    norm, bias = vissl.flag("OPTIMIZER.regularize_bn"), vissl.flag("OPTIMIZER.regularize_bias")
     scaled = f"{name.upper()} scales their updates all the same in VISSL; here what does not decay is not scaled either"
-    is_excluded = name == "lars" and bool(theirs.any("OPTIMIZER.exclude_bias_and_norm"))
+    is_excluded = name == "lars" and bool(vissl.any("OPTIMIZER.exclude_bias_and_norm"))
     is_scaled = name in ("larc", "lars") and not is_excluded
     both = {"optim.exclude_norm_and_bias": not norm} if norm == bias else {}
     pairs = (("regularize_bn", norm, "optim.exclude_norm"), ("regularize_bias", bias, "optim.exclude_bias"))
@@ -149,7 +149,7 @@ def _decay(out: Translation) -> None:
         out.maps("OPTIMIZER.exclude_bias_and_norm", {"optim.exclude_norm_and_bias": True}, note)
     else:
         out.drops("OPTIMIZER.exclude_bias_and_norm")
-    names = [str(name) for name in theirs.items("OPTIMIZER.non_regularized_parameters")]
+    names = [str(name) for name in vissl.items("OPTIMIZER.non_regularized_parameters")]
     if unknown := [name for name in names if name not in TOKENS]:
         out.lacks("OPTIMIZER.non_regularized_parameters", f"parameters by name: {', '.join(unknown)}")
     elif names:
@@ -161,45 +161,45 @@ def _decay(out: Translation) -> None:
             "tokens and position embeddings decay in VISSL unless it is told otherwise",
         )
     out.drops("OPTIMIZER.construct_single_param_group_only")
-    if theirs.any("OPTIMIZER.param_group_constructor") == "dino":
+    if vissl.any("OPTIMIZER.param_group_constructor") == "dino":
         out.maps("OPTIMIZER.param_group_constructor", {"optim.exclude_norm_and_bias": True})
 
 
 def _scaling(out: Translation, group: str) -> Scaling | None:
-    theirs, auto = out.theirs, f"{group}.auto_lr_scaling"
-    if not theirs.any(f"{auto}.auto_scale"):
+    vissl, auto = out.vissl, f"{group}.auto_lr_scaling"
+    if not vissl.any(f"{auto}.auto_scale"):
         out.drops(auto)
         return None
-    done = Scaling(
-        theirs.number(f"{auto}.base_value"),
-        theirs.whole(f"{auto}.base_lr_batch_size"),
-        theirs.text(f"{auto}.scaling_type"),
+    scaling = Scaling(
+        vissl.number(f"{auto}.base_value"),
+        vissl.whole(f"{auto}.base_lr_batch_size"),
+        vissl.text(f"{auto}.scaling_type"),
     )
-    if done.of < 1:
-        raise ConfigError(f"{auto}.base_lr_batch_size: {done.of} is no number of images")
-    if done.kind not in ("linear", "sqrt"):
-        raise ConfigError(f"{auto}.scaling_type: {done.kind!r} is neither linear nor sqrt, which VISSL knows")
+    if scaling.of < 1:
+        raise ConfigError(f"{auto}.base_lr_batch_size: {scaling.of} is no number of images")
+    if scaling.kind not in ("linear", "sqrt"):
+        raise ConfigError(f"{auto}.scaling_type: {scaling.kind!r} is neither linear nor sqrt, which VISSL knows")
     if group == LR:
         out.drops(f"{auto}.auto_scale", "raysl scales by optim.lr_scaling")
-        out.same(f"{auto}.base_value", optim__lr=done.base)
-        out.same(f"{auto}.base_lr_batch_size", optim__lr_batch_size=done.of)
-        out.same(f"{auto}.scaling_type", optim__lr_scaling=done.kind)
-    return done
+        out.same(f"{auto}.base_value", optim__lr=scaling.base)
+        out.same(f"{auto}.base_lr_batch_size", optim__lr_batch_size=scaling.of)
+        out.same(f"{auto}.scaling_type", optim__lr_scaling=scaling.kind)
+    return scaling
 
 
 def _head(out: Translation, batch: Batch, factor: float) -> None:
     """Learning rate and weight decay of what is not the trunk, whose own rate raysl multiplies by a factor."""
-    theirs, head = out.theirs, "OPTIMIZER.head_optimizer_params"
-    if theirs.any(f"{head}.use_different_lr"):
-        node = {**_defaults(theirs, LR), **theirs.group(HEAD)}
+    vissl, head = out.vissl, "OPTIMIZER.head_optimizer_params"
+    if vissl.any(f"{head}.use_different_lr"):
+        node = {**_defaults(vissl, LR), **vissl.group(HEAD)}
         scaling = _scaling(out, HEAD)
-        peak = course(node, theirs.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
+        peak = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
         note = "the head follows the course of the trunk; raysl has no course for it alone"
         out.maps(HEAD, {"optim.head_lr": round(peak / factor, 12)}, note)
     else:
         out.drops(f"{head}.use_different_lr {HEAD}")
-    if theirs.any(f"{head}.use_different_wd"):
-        out.same(f"{head}.weight_decay", optim__head_weight_decay=theirs.number(f"{head}.weight_decay"))
+    if vissl.any(f"{head}.use_different_wd"):
+        out.same(f"{head}.weight_decay", optim__head_weight_decay=vissl.number(f"{head}.weight_decay"))
         out.drops(f"{head}.use_different_wd")
     else:
         out.drops(f"{head}.use_different_wd {head}.weight_decay")

@@ -6,8 +6,8 @@ from typing import Any
 
 from raysl.components import resolve
 from raysl.errors import ConfigError
-from raysl.translation.theirs import checked, numbers
 from raysl.translation.translated import Translation
+from raysl.translation.vissl_settings import checked, numbers
 
 LISTED = "DATA.TRAIN.TRANSFORMS"
 SHARES = (
@@ -46,7 +46,7 @@ class Views:
 
     def translate(self) -> None:
         """Translate all transforms; what none of them does is turned off."""
-        for number, item in enumerate(self.out.theirs.items(LISTED)):
+        for number, item in enumerate(self.out.vissl.items(LISTED)):
             node = checked(item, (dict,), LISTED, "a list of groups")
             key, name = f"{LISTED}[{number}]", str(node.get("name"))
             translate = _TRANSFORMS.get(name)
@@ -54,8 +54,8 @@ class Views:
                 self.out.lacks(key, "raysl's views have no such transform", value=name)
             else:
                 translate(self, key, node)
-        own = {name: value for name, value in self.shares.items() if name in self.fields}
-        self.out.settings |= {f"method.views.{name}": value for name, value in own.items()}
+        shares = {name: value for name, value in self.shares.items() if name in self.fields}
+        self.out.settings |= {f"method.views.{name}": value for name, value in shares.items()}
         if "num" in self.fields:
             self.out.settings["method.views.num"] = self.num
         if "num_local" in self.fields:
@@ -63,9 +63,9 @@ class Views:
 
     def set(self, key: str, node: dict[str, Any], note: str = "", **values: Any) -> None:
         """Set fields of the views that a transform decides; those that the method's views lack are listed."""
-        there = {name: value for name, value in values.items() if name in self.fields}
-        self.shares |= {name: value for name, value in there.items() if name in self.shares}
-        settings = {f"method.views.{name}": value for name, value in there.items()}
+        known = {name: value for name, value in values.items() if name in self.fields}
+        self.shares |= {name: value for name, value in known.items() if name in self.shares}
+        settings = {f"method.views.{name}": value for name, value in known.items()}
         lost = [name for name in values if name not in self.fields and values[name]]
         if settings or not lost:
             self.out.maps(key, settings, note, value=node.get("name"))

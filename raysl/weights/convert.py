@@ -47,13 +47,13 @@ class Converted:
 
     Args:
         path: the file or folder that was written.
-        told: a sentence on what was read.
+        summary: a sentence on what was read.
         table: tensors of the file that were taken; None where a checkpoint of raysl was read.
         usage: a line of code that reads the result.
     """
 
     path: str
-    told: str
+    summary: str
     table: Table | None
     usage: str
 
@@ -134,11 +134,11 @@ def load_weights(
             )
     if is_checkpoint(source):
         return _load_checkpoint(source, overrides, rules)
-    where, given = redact_uri(absolute(source)), _backbone_settings(overrides)
-    if given.get("pretrained", False) is not False:
+    where, chosen = redact_uri(absolute(source)), _backbone_settings(overrides)
+    if chosen.get("pretrained", False) is not False:
         raise ConfigError(
-            f"backbone.pretrained={given['pretrained']}: the weights are those of {where}; leave it out, or give it to "
-            "raysl pretrain in place of method.weights"
+            f"backbone.pretrained={chosen['pretrained']}: the weights are those of {where}; leave it out, or give it "
+            "to raysl pretrain in place of method.weights"
         )
     with local_file(source) as path:
         folder, file = cut(str(path))
@@ -147,8 +147,8 @@ def load_weights(
         is_left_to_us = (rules.layout, rules.part, rules.key, rules.prefix) == (None,) * 4
         description = read_description(path) if is_left_to_us else None
     described = None if description is None else described_config(description, name, where, rules.trust_code)
-    if described is not None and given.get("name", described.backbone.name) == described.backbone.name:
-        side = [f"data.image_size={given['image_size']}"] if "image_size" in given else []
+    if described is not None and chosen.get("name", described.backbone.name) == described.backbone.name:
+        side = [f"data.image_size={chosen['image_size']}"] if "image_size" in chosen else []
         config = _override(described, [*side, *overrides])
         seen = {key: value for key, value in plain(described.backbone).items() if value is not None}
         backbone = _build(config)
@@ -159,7 +159,7 @@ def load_weights(
         raise ConfigError(f"grid={rules.grid!r} is for files of ViTs with position embeddings; leave it out")
     table = fill(backbone, stored, rules.skip)
     if rules.strict:
-        check_filled(table, where, given, _with_size_spelt_out(seen))
+        check_filled(table, where, chosen, _with_size_spelt_out(seen))
     facts = {
         "uri": where,
         "layout": stored.layout.name,
@@ -200,8 +200,8 @@ def _build(config: RunConfig) -> Backbone:
     return backbone
 
 
-def _describe_file(file: str, layout: str, place: str) -> str:
-    return f"Its weights are those of `{file}`, in the layout of {layout} ({place})."
+def _describe_file(file: str, layout: str, location: str) -> str:
+    return f"Its weights are those of `{file}`, in the layout of {layout} ({location})."
 
 
 def _load_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loaded:

@@ -55,8 +55,8 @@ def to_timm(loaded: Loaded) -> Written:
         return _back(net, "timm.create_model")
     if not isinstance(net, ViT):
         net = _usual_resnet(net, "timm")
-        made = f"timm.create_model('{_usual_name(net, 'timm')}', num_classes=0)"
-        return Written(_saved(_tensors(net)), f"{made}.load_state_dict(torch.load(PATH))")
+        call = f"timm.create_model('{_usual_name(net, 'timm')}', num_classes=0)"
+        return Written(_saved(_tensors(net)), f"{call}.load_state_dict(torch.load(PATH))")
     if net.config.output in ("class_mean", "classes"):
         raise ConfigError(
             f"timm's ViT has no backbone.output={net.config.output}; give backbone.output=class or "
@@ -66,19 +66,19 @@ def to_timm(loaded: Loaded) -> Written:
     tensors = _tensors(net)
     tensors.pop("mask_token", None)
     if "reg_token" in tensors:  # with registers, timm adds the class token's position to the token itself
-        places = tensors.pop("pos_embed")
-        tensors |= {"cls_token": tensors["cls_token"] + places[:, :1], "pos_embed": places[:, 1:].contiguous()}
+        positions = tensors.pop("pos_embed")
+        tensors |= {"cls_token": tensors["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:].contiguous()}
     return Written(_saved(tensors), f"{_timm_call(net)}.load_state_dict(torch.load(PATH))")
 
 
-def _check_attention(net: ViT, theirs: str) -> None:
+def _check_attention(net: ViT, library: str) -> None:
     """Refuse a ViT whose attention is another than that of ViTs with position embeddings."""
     config = net.config
     if net.pos_embed is None:
-        raise ConfigError(f"{theirs} has no backbone.position={config.position}; {_ELSE}")
+        raise ConfigError(f"{library} has no backbone.position={config.position}; {_ELSE}")
     for name, is_set in {"causal": config.causal, "qk_norm": config.qk_norm}.items():
         if is_set:
-            raise ConfigError(f"{theirs} has no backbone.{name}=true; {_ELSE}")
+            raise ConfigError(f"{library} has no backbone.{name}=true; {_ELSE}")
 
 
 def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Written:
@@ -114,9 +114,9 @@ def _timm_call(net: ViT) -> str:
         options["init_values"] = config.layer_scale
     if config.num_registers:
         options |= {"reg_tokens": config.num_registers, "no_embed_class": True}
-    words = ", ".join(f"{name}={value}" for name, value in options.items())
+    arguments = ", ".join(f"{name}={value}" for name, value in options.items())
     pool = ", global_pool='avg', fc_norm=False" if config.output == "mean" else ""
-    return f"timm.models.vision_transformer.VisionTransformer({words}{pool})"
+    return f"timm.models.vision_transformer.VisionTransformer({arguments}{pool})"
 
 
 def to_detectron2(loaded: Loaded) -> Written:

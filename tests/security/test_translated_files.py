@@ -14,7 +14,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.translation import vissl
 from raysl.translation.convert import convert_config
-from raysl.translation.theirs import read_tree
+from raysl.translation.vissl_settings import read_tree
 
 FILES = Path(__file__).parents[1] / "translation"
 MOCO = (FILES / "moco.yaml").read_text()

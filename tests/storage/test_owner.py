@@ -190,7 +190,7 @@ def files_of_a_former_version(folder: Folder, age_s: float) -> Callable[[int], N
     then = time.time() - age_s
     owner = {"generation": 3, "token": "0f", "who": "process 7 on there", "time": then}
     place = {"boot": "1-2", "space": "pid:[4026531836]", "pid": 7, "started": "99"}
-    folder.write(".lock-000003", json.dumps(owner | {"place": place}).encode())
+    folder.write(".lock-000003", json.dumps(owner | {"process": place}).encode())
 
     def beat(number: int) -> None:
         folder.write(".beat-0f", json.dumps({"time": then + number, "number": number}).encode())

@@ -13,8 +13,8 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import lr_at
 from raysl.schedule import Step
 from raysl.translation.convert import convert_config
-from raysl.translation.theirs import leaves, read_tree
 from raysl.translation.translated import Translation
+from raysl.translation.vissl_settings import leaves, read_tree
 
 FOLDER = Path(__file__).parent
 FIXTURES = ("simclr", "moco", "swav", "dino", "linear")

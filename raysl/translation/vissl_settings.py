@@ -54,7 +54,7 @@ def leaves(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield above, tree
 
 
-class Theirs:
+class VisslSettings:
     """The settings of VISSL, with its defaults below them.
 
     Args:
@@ -65,14 +65,14 @@ class Theirs:
         self.tree = tree
         self.defaults = defaults
 
-    def given(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Whether the files have the key."""
         return self._find(key) is not None
 
     def any(self, key: str) -> Any:
         """Return the value of a key, or its default; None if it has neither."""
-        found = self._find(key)
-        return self.defaults.get(key) if found is None else found
+        value = self._find(key)
+        return self.defaults.get(key) if value is None else value
 
     def flag(self, key: str) -> bool:
         """Return a value that is true or false."""
