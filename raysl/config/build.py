@@ -23,7 +23,7 @@ from raysl.config.fields import (
 )
 from raysl.config.layers import GROUPS
 from raysl.config.optim_schema import course_problems
-from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
+from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig
 from raysl.config.values import convert, describe_type
 from raysl.errors import ConfigError, Problems
 
@@ -32,18 +32,15 @@ NodeT = TypeVar("NodeT")
 
 def from_dict(tree: Mapping[str, Any]) -> RunConfig:
     """Build a configuration from a plain tree, such as `to_dict` makes."""
-    config = _Builder(dict(tree)).node(RunConfig, dict(tree), "", None)
-    assert isinstance(config, RunConfig)
-    if problems := list(_find_problems(config)):
-        raise ConfigError("\n".join(problems))
+    config = build_node(RunConfig, dict(tree), "")
+    _check_rules(config)
     return config
 
 
 def check(config: RunConfig) -> None:
     """Check a configuration that is in memory as `from_dict` checks a tree: `dataclasses.replace` takes any value."""
     _check_node(RunConfig, config, "", None)
-    if problems := list(_find_problems(config)):
-        raise ConfigError("\n".join(problems))
+    _check_rules(config)
 
 
 def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
@@ -70,8 +67,8 @@ def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
 
 
 def build_node(kind: type[NodeT], tree: Any, key: str) -> NodeT:
-    """Build one node of the tree, such as `DataConfig`; messages name it by `key`."""
-    node = _Builder({key: tree}).node(kind, tree, key, None)
+    """Build one node of the tree, such as `DataConfig`; messages name it by `key`, which is empty for a whole tree."""
+    node = _Builder({key: tree} if key else tree).node(kind, tree, key, None)
     assert isinstance(node, kind)
     return node
 
@@ -129,19 +126,16 @@ class _Builder:
                 problems.errors += map(ConfigError, self._unknown(name, tree[name], key, settings))
         for name, setting in settings.items():
             inner = f"{key}.{name}" if key else name
-            fallback = None if setting.default is dataclasses.MISSING else setting.default
-            if name in tree:
+            is_needed = setting.default is dataclasses.MISSING
+            if name in tree or (is_needed and setting.kind in SLOTS):  # a component without a name is refused by `node`
                 with problems.catching():
-                    values[name] = convert(setting.kind, tree[name], inner, fallback, self.node)
-            elif setting.default is dataclasses.MISSING:
-                problems.errors.append(ConfigError(self._missing(setting.kind, inner)))
+                    fallback = None if is_needed else setting.default
+                    values[name] = convert(setting.kind, tree.get(name, {}), inner, fallback, self.node)
+            elif is_needed:
+                way = f"it has no default, set it with {inner}=... ({describe_type(setting.kind)})"
+                problems.errors.append(ConfigError(f"{inner}: missing; {way}"))
         problems.check()
         return values
-
-    def _missing(self, kind: Any, key: str) -> str:
-        if kind in SLOTS:
-            return f"{key}: missing; choose one with {key}=NAME ({', '.join(sorted(ALIASES[SLOTS[kind]]))})"
-        return f"{key}: missing; it has no default, set it with {key}=... ({describe_type(kind)})"
 
     def _unknown(
         self, name: Any, value: Any, key: str, siblings: Mapping[str, Setting], group: str | None = None
@@ -178,13 +172,11 @@ class _Builder:
         first, _, rest = inner.partition(".")
         for group, slot in GROUPS.items():
             nodes = self.tree.get(group)
-            present = nodes if isinstance(nodes, dict) else {}
-            if not rest or (first not in present and first not in ALIASES[slot]):
-                continue
-            if first in present:
+            if rest and isinstance(nodes, dict) and first in nodes:
                 return f"{inner}: no such setting; did you mean {group}.{inner}?"
-            alone = f"this run has no {slot} {first}, which {group}.{first}={{}} adds"
-            return f"{inner}: no such setting; {alone}, and {group}.{inner} is its setting"
+            if rest and first in ALIASES[slot]:
+                alone = f"this run has no {slot} {first}, which {group}.{first}={{}} adds"
+                return f"{inner}: no such setting; {alone}, and {group}.{inner} is its setting"
         return None
 
 
@@ -208,6 +200,11 @@ def _with_setting(key: str, name: Any) -> list[str]:
     return [other for other, kind in kinds.items() if name in list_settings(kind, None)]
 
 
+def _check_rules(config: RunConfig) -> None:
+    if problems := list(_find_problems(config)):
+        raise ConfigError("\n".join(problems))
+
+
 def _find_problems(config: RunConfig) -> Iterator[str]:
     """Yield a line for each value that contradicts another."""
     data, optim, batch_size = config.data, config.optim, config.train.batch_size
@@ -220,22 +217,15 @@ def _find_problems(config: RunConfig) -> Iterator[str]:
         yield f"name: {config.name!r} is not the name of a folder; leave out slashes, and give folders in storage"
     if not config.storage.strip():
         yield "storage: '' is not a folder; give one, such as ./runs, or a URI"
-    for group, key in [
-        *(("benchmarks", key) for key in config.benchmarks),
-        *(("callbacks", key) for key in config.callbacks),
-    ]:
-        if "." in key:
-            yield f"{group}: {key!r} has a dot, which separates keys; name it {key.replace('.', '_')!r}"
-    if isinstance(data.channels, int) and config.backbone.in_channels != data.channels:
-        yield (
-            f"backbone.in_channels: {config.backbone.in_channels} does not fit data.channels={data.channels}; leave "
-            "backbone.in_channels out, and it follows"
-        )
-    if not isinstance(data.channels, int) and config.backbone.in_channels != 3:
-        yield (
-            f"backbone.in_channels: {config.backbone.in_channels} does not fit data.channels={data.channels}, of which "
-            f"a network gets 3; set data.channels={config.backbone.in_channels}"
-        )
+    for group in GROUPS:
+        for key in getattr(config, group):
+            if "." in key:
+                yield f"{group}: {key!r} has a dot, which separates keys; name it {key.replace('.', '_')!r}"
+    if (num := config.backbone.in_channels) != data.num_channels:
+        way = f", of which a network gets 3; set data.channels={num}"
+        if isinstance(data.channels, int):
+            way = "; leave backbone.in_channels out, and it follows"
+        yield f"backbone.in_channels: {num} does not fit data.channels={data.channels}{way}"
     if data.eval_resize is not None and data.eval_resize < data.image_size:
         yield f"data.eval_resize: {data.eval_resize} leaves no room to crop data.image_size {data.image_size}; raise it"
     if data.lanes is not None and data.lanes > batch_size:
@@ -243,13 +233,9 @@ def _find_problems(config: RunConfig) -> Iterator[str]:
     if optim.warmup.unit == "%" and optim.warmup.value > 100:
         yield f"optim.warmup: {optim.warmup} is longer than the run; give at most 100%"
     yield from course_problems(optim)
-    yield from _find_average_problems(config.train)
-
-
-def _find_average_problems(train: TrainConfig) -> Iterator[str]:
-    for field in dataclasses.fields(train):
-        value = getattr(train, field.name)
-        if train.ema is None and field.name.startswith("ema_") and value != field.default:
+    for field in dataclasses.fields(config.train):
+        value = getattr(config.train, field.name)
+        if config.train.ema is None and field.name.startswith("ema_") and value != field.default:
             shown = str(value).lower() if isinstance(value, bool) else value
             yield f"train.{field.name}: {shown} needs an average of the weights; set train.ema=0.999, or leave it out"
 

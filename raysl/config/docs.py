@@ -73,16 +73,10 @@ def field_docs(kind: type[object]) -> Mapping[str, str]:
     """Return the text below each field of a dataclass and its bases, on one line; empty if the source is missing."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        body = _class_body(base)
-        for statement, below in itertools.pairwise(body):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-                and isinstance(below.value.value, str)
-            ):
-                docs[statement.target.id] = " ".join(below.value.value.split())
+        for pair in itertools.pairwise(_class_body(base)):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
     return docs
 
 

@@ -44,22 +44,19 @@ class NoSuchConfig(ConfigError):
     """
 
     def __init__(self, name: str, asking: Path | None) -> None:
-        last = {known.rpartition("/")[2]: known for known in config_names()}
-        near = nearest(name, last)
-        self.near = nearest(name, config_names()) or (last[near] if near else None)
-        origin = f"{asking}: base: " if asking is not None else ""
-        paths = "give a path that ends in .yaml, or a folder that is there"
+        self.near = None
         if network := _backbone_setting(name):
-            self.near = None
             way = f"it is a network, which is chosen beside a method: `raysl pretrain simclr {network}`"
-            super().__init__(f"{origin}no configuration {name!r}; {way}; `raysl list configs` shows all")
-            return
-        if re.search(r"\.py:\w+$", name):
-            self.near = None
-            super().__init__(f"{origin}no configuration {name!r}; a method of one's own is given as method.name={name}")
-            return
-        hint = f"did you mean {self.near!r}? " if self.near else ""
-        super().__init__(f"{origin}no configuration {name!r}; {hint}`raysl list configs` shows all; or {paths}")
+            way += "; `raysl list configs` shows all"
+        elif re.search(r"\.py:\w+$", name):
+            way = f"a method of one's own is given as method.name={name}"
+        else:
+            last = {known.rpartition("/")[2]: known for known in config_names()}
+            self.near = nearest(name, config_names()) or last.get(nearest(name, last) or "")
+            way = f"did you mean {self.near!r}? " if self.near else ""
+            way += "`raysl list configs` shows all; or give a path that ends in .yaml, or a folder that is there"
+        origin = f"{asking}: base: " if asking is not None else ""
+        super().__init__(f"{origin}no configuration {name!r}; {way}")
 
 
 def _backbone_setting(name: str) -> str | None:
@@ -214,12 +211,11 @@ def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
 
 def read_file(path: Path) -> Any:
     """Read a YAML file."""
-    return copy.deepcopy(_parsed(_read_text(path), str(path)))
+    return copy.deepcopy(_read_cached(_read_text(path), str(path)))
 
 
-@lru_cache(maxsize=64)  # a sweep loads the same files for each trial, and parsing takes milliseconds
-def _parsed(text: str, origin: str) -> Any:
-    return read(text, origin)
+# a sweep loads the same files for each trial, and parsing takes milliseconds
+_read_cached = lru_cache(maxsize=64)(read)
 
 
 def _read_text(path: Path) -> str:

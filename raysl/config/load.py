@@ -73,16 +73,14 @@ def load_with(load: Callable[[Sequence[str]], ConfigT], overrides: Sequence[str]
     except StorageError:
         raise
     except ConfigError as error:
-        lines, blamed = str(error).splitlines(), set[str]()
         first = error
-    while rest := [word for word in overrides if not (word in blamed or _is_blamed(word, lines))]:
-        if len(rest) + len(blamed) == len(overrides):
-            break
-        blamed = {word for word in overrides if word not in rest}
-        keys = [key for word in blamed if (key := word.partition("=")[0])]
+    lines, kept = str(first).splitlines(), overrides
+    while 0 < len(rest := [word for word in kept if not _is_blamed(word, lines)]) < len(kept):
+        kept = rest
+        keys = {word.partition("=")[0] for word in overrides if word not in kept} - {""}
         try:
             with only_errors():
-                load(rest)
+                load(kept)
             break
         except ConfigError as error:
             more = [line for line in str(error).splitlines() if line not in lines]
@@ -93,16 +91,14 @@ def load_with(load: Callable[[Sequence[str]], ConfigT], overrides: Sequence[str]
 
 
 def _is_blamed(word: str, lines: Sequence[str]) -> bool:
-    """Whether one of the messages is about an override: it begins with its key, or quotes it."""
+    """Whether a message begins with an override's key or a key below it, or quotes the override."""
     key, _, value = word.partition("=")
-    begins = [line.partition(": ")[0] for line in lines]
+    begins = {line.partition(": ")[0] for line in lines}
     if key in COMPONENTS and "{" not in value:  # a name is right where a setting of that component is wrong
-        begins = [begin for begin in begins if begin in (word, key, f"{key}.name")]
-    elif f"{key.partition('.')[0]}.name" in begins:  # settings of a component that is not known
-        return True
-    return any(begin == word or f"{begin}.".startswith(f"{key}.") for begin in begins) or any(
-        repr(word) in line for line in lines
-    )
+        is_named = not begins.isdisjoint((key, f"{key}.name"))
+    else:  # settings of an unknown component are wrong with its name
+        is_named = f"{key.partition('.')[0]}.name" in begins or any(f"{b}.".startswith(f"{key}.") for b in begins)
+    return is_named or word in begins or any(repr(word) in line for line in lines)
 
 
 def _follows(line: str, key: str) -> bool:

@@ -181,14 +181,6 @@ class DataConfig(ComponentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_color(self.background)
-        self._check_channels()
-
-    @property
-    def num_channels(self) -> int:
-        """Channels of an image as it is decoded."""
-        return self.channels if isinstance(self.channels, int) else 3
-
-    def _check_channels(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.num_channels:
                 same = ",".join([f"{values[0] if values else 0.5:g}"] * self.num_channels)
@@ -202,6 +194,11 @@ class DataConfig(ComponentConfig):
                 f"value_range: it is for images that are taken as they are stored, and data.channels={self.channels}; "
                 "set data.channels to the number of channels, or leave value_range out"
             )
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of an image as it is decoded."""
+        return self.channels if isinstance(self.channels, int) else 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,22 +23,21 @@ def link_sizes(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
     If neither the side of the views nor that of the images is given, both become `size`; without `size`, the views take
     the size of a source with an unusual default, and other sources take the size of the views.
     """
-    for keys, default in _view_sides(tree):
-        views, images = find(tree, keys), find(tree, IMAGES)
-        if views is None and images is None:
-            source_size = _source_size(tree)
-            if _is_size(size):
-                tree = put(put(tree, keys, size), IMAGES, size)
-            elif source_size != _usual_size() or not _is_size(default):
-                tree = put(tree, keys, source_size)
-            else:
-                tree = put(tree, IMAGES, default)
-        elif views is None and _is_size(images):
-            tree = put(tree, keys, images)
-        elif images is None and _is_size(views):
-            tree = put(tree, IMAGES, views)
+    keys, usual = _views(tree)
+    views, images = find(tree, keys), find(tree, IMAGES)
+    if views is None and images is None and keys != IMAGES:
+        source_size = _source_size(tree)
+        if _is_size(size):
+            tree = put(put(tree, keys, size), IMAGES, size)
+        elif source_size != _usual_size() or not _is_size(usual):
+            tree = put(tree, keys, source_size)
+        else:
+            tree = put(tree, IMAGES, usual)
+    elif views is None and _is_size(images):
+        tree = put(tree, keys, images)
+    elif images is None and _is_size(views):
+        tree = put(tree, IMAGES, views)
     side = view_side(tree)
-    usual = next((default for _, default in _view_sides(tree)), _usual_size())
     for keys, setting, mark in _followers(tree) if _is_size(side) and side != usual else ():
         if find(tree, keys) is None:
             tree = put(tree, keys, _scaled(tree, setting.default, (usual, side), mark))
@@ -47,12 +46,14 @@ def link_sizes(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
 
 def follow_sizes(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Extend changes to a run's complete settings: of two equal sizes, changing one changes the other."""
-    method = find(changes, ("method", "name"))
-    for keys, _ in _view_sides(tree) if method in (None, tree["method"]["name"]) else ():
-        given = [key for key in (keys, IMAGES) if _is_size(find(changes, key))]
-        if len(given) == 1 and find(tree, keys) == find(tree, IMAGES):
-            changes = put(changes, IMAGES if given == [keys] else keys, find(changes, given[0]))
-    return changes
+    keys, _ = _views(tree)
+    views, images = find(changes, keys), find(changes, IMAGES)
+    is_linked = find(tree, keys) == find(tree, IMAGES)
+    if not is_linked or find(changes, ("method", "name"), tree["method"]["name"]) != tree["method"]["name"]:
+        return changes
+    if _is_size(views) and not _is_size(images):
+        return put(changes, IMAGES, views)
+    return put(changes, keys, images) if _is_size(images) and not _is_size(views) else changes
 
 
 def scale_sizes(tree: dict[str, Any], lower: dict[str, Any], layer: dict[str, Any], before: Any) -> dict[str, Any]:
@@ -63,8 +64,8 @@ def scale_sizes(tree: dict[str, Any], lower: dict[str, Any], layer: dict[str, An
         layer: settings of the layer; sizes in them stay.
         before: side of the views in lower layers, see `view_side`.
     """
-    given = [find(layer, keys) for keys in (*(keys for keys, _ in _view_sides(tree)), IMAGES)]
-    side = next((size for size in given if _is_size(size)), before)
+    sizes = (find(layer, keys) for keys in (_views(tree)[0], IMAGES))
+    side = next(filter(_is_size, sizes), before)
     for keys, _, mark in _followers(tree) if _is_size(before) and side != before else ():
         old = find(lower, keys)
         if _is_size(old) and find(layer, keys) is None and (isinstance(mark, WithViews) or old == before):
@@ -74,8 +75,8 @@ def scale_sizes(tree: dict[str, Any], lower: dict[str, Any], layer: dict[str, An
 
 def view_side(tree: dict[str, Any]) -> Any:
     """Return the side of the views in plain settings, else of the images, else the default."""
-    paths = [*(keys for keys, _ in _view_sides(tree)), IMAGES]
-    return next((size for keys in paths if (size := find(tree, keys)) is not None), _source_size(tree))
+    sizes = (find(tree, keys) for keys in (_views(tree)[0], IMAGES))
+    return next((size for size in sizes if size is not None), _source_size(tree))
 
 
 def backbone_size_overrides(config: RunConfig) -> list[str]:
@@ -96,11 +97,11 @@ def find_size_setting(config: RunConfig, side: int) -> str:
     return "method.views"
 
 
-def _view_sides(tree: dict[str, Any]) -> Iterator[tuple[Keys, Any]]:
-    """Yield the keys and defaults of the sides of views in the settings of the tree's method."""
-    for keys, setting in settings_in(MethodConfig, tree.get("method"), ("method",)):
-        if OfViews() in marks_of(setting.kind):
-            yield keys, setting.default
+def _views(tree: dict[str, Any]) -> tuple[Keys, Any]:
+    """Return the keys and the default of the side of views of the tree's method; those of the images if it has none."""
+    settings = settings_in(MethodConfig, tree.get("method"), ("method",))
+    sides = ((keys, setting.default) for keys, setting in settings if OfViews() in marks_of(setting.kind))
+    return next(sides, (IMAGES, _usual_size()))
 
 
 def _followers(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting, WithViews | OfViews]]:
@@ -138,8 +139,8 @@ def _scaled(tree: dict[str, Any], size: int, sides: tuple[int, int], mark: WithV
 def _patch_size(tree: dict[str, Any]) -> int:
     """Return the side of the backbone's patches; 1 if its settings have none."""
     default = next((setting.default for keys, setting in _backbone(tree) if keys == PATCHES), 1)
-    given = find(tree, PATCHES, default)
-    return given if type(given) is int and given > 0 else 1
+    patch = find(tree, PATCHES, default)
+    return patch if type(patch) is int and patch > 0 else 1
 
 
 def _source_size(tree: dict[str, Any]) -> Any:

@@ -133,20 +133,15 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
     members = get_args(kind)
     if value in (None, "None") and type(None) in members:  # Python's word is nobody's path or name
         return None
-    meant: ConfigError | None = None
-    out_of_range: OutOfRange | None = None
+    errors: list[ConfigError] = []
     for member in members:
         try:
             return convert(member, value, key, default if _is_of(bare(member), default) else None, node)
-        except OutOfRange as error:
-            out_of_range = out_of_range or error
         except ConfigError as error:
-            if _is_meant(bare(member), value):
-                meant = meant or error
-    if out_of_range is not None:
-        raise out_of_range
-    if meant is not None:
-        raise meant
+            if isinstance(error, OutOfRange) or _is_meant(bare(member), value):
+                errors.append(error)
+    if errors:
+        raise min(errors, key=lambda error: not isinstance(error, OutOfRange))  # the first that is out of range, if any
     raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice_of_union(members, value)}")
 
 
