@@ -49,12 +49,10 @@ def problem(uri: str) -> str | None:
     if parts.scheme == "file" and parts.hostname:
         return f"names the host {host}"
     allowed = READ_ONLY[parts.scheme]
-    others = [] if allowed is None else [key for key in _parameters(parts.query) if key not in allowed]
-    return f"has the parameter {others[0]}=" if others else None
-
-
-def _parameters(query: str) -> list[str]:
-    return [key for key, value in parse_qsl(query, keep_blank_values=True) if value != "***"]
+    for key, value in parse_qsl(parts.query, keep_blank_values=True) if allowed is not None else ():
+        if value != "***" and key not in allowed:
+            return f"has the parameter {key}="
+    return None
 
 
 def check_listed(uri: str, origin: str) -> None:

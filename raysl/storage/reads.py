@@ -69,23 +69,19 @@ def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float]
     Raises:
         RunFailed: after the last try; the message has the URI, the number of tries and the reason.
     """
-    for number in range(TRIES - 1):
+    pauses = [FIRST_WAIT_S * 2**number for number in range(TRIES - 1)]
+    while True:
         try:
             return read()
         except file_errors() as error:
             if not _may_pass(error):
                 raise
-            if number == 0:
-                log.warning(
-                    "cannot %s %r: %s; trying again, %d times at most", what, uri, short_reason(error), TRIES - 1
-                )
-        sleep(FIRST_WAIT_S * 2**number)
-    try:
-        return read()
-    except file_errors() as error:
-        if not _may_pass(error):
-            raise
-        raise RunFailed(f"cannot {what} {uri!r} after {TRIES} tries: {short_reason(error)}; {CHECK}") from error
+            reason = short_reason(error)
+            if not pauses:
+                raise RunFailed(f"cannot {what} {uri!r} after {TRIES} tries: {reason}; {CHECK}") from error
+            if len(pauses) == TRIES - 1:
+                log.warning("cannot %s %r: %s; trying again, %d times at most", what, uri, reason, TRIES - 1)
+        sleep(pauses.pop(0))
 
 
 def read_file(system: fs.FileSystem, path: str, most: int | None = None) -> bytes:

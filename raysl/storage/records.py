@@ -1,5 +1,6 @@
 """JSON that raysl wrote, read back: what a crash, a power loss or a stranger has changed is an error with the file."""
 
+import itertools
 import json
 import types
 from collections.abc import Mapping
@@ -68,13 +69,13 @@ def check_types(tree: Any, where: str, kinds: Kinds | None = None, optional: Kin
     """Check that a value is an object whose fields have the given types; arguments as of `read_record`."""
     if not isinstance(tree, dict):
         raise Damaged(f"{where} is damaged: it is {_shown(tree)}, not an object")
-    for name, kind in (kinds or {}).items():
-        if name not in tree:
+    needed = kinds or {}
+    for name, kind in [*needed.items(), *(optional or {}).items()]:
+        if name in needed and name not in tree:
             raise Damaged(f"{where} is damaged: it has no {name!r}")
-        _check(tree[name], kind, name, where)
-    for name, kind in (optional or {}).items():
-        if name in tree:
-            _check(tree[name], kind, name, where)
+        if name in tree and not fits(tree[name], kind):
+            expected = getattr(kind, "__name__", kind)
+            raise Damaged(f"{where} is damaged: {name!r} is {_shown(tree[name])}, not {expected}")
     return tree
 
 
@@ -82,11 +83,6 @@ def kinds_of(kind: Any) -> dict[str, Any]:
     """Return the types of the fields of a dataclass, as `check_types` takes them."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _check(value: Any, kind: Any, name: str, where: str) -> None:
-    if not fits(value, kind):
-        raise Damaged(f"{where} is damaged: {name!r} is {_shown(value)}, not {getattr(kind, '__name__', kind)}")
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -109,18 +105,13 @@ def fits(value: Any, kind: Any) -> bool:
     if is_dataclass(kind):
         return isinstance(value, dict)
     if (origin or kind) in (tuple, list):
-        return isinstance(value, list) and _fits_each(value, parts)
+        if not isinstance(value, list) or (len(parts) > 1 and parts[1] is not ... and len(value) != len(parts)):
+            return False
+        each = itertools.repeat(parts[0]) if len(parts) == 1 or Ellipsis in parts else parts
+        return all(map(fits, value, each))  # any items where the annotation has no parts
     if isinstance(origin or kind, type) and issubclass(origin or kind, Mapping):
         return isinstance(value, dict) and (not parts or all(fits(item, parts[1]) for item in value.values()))
     return isinstance(value, kind)
-
-
-def _fits_each(values: list[Any], parts: tuple[Any, ...]) -> bool:
-    if not parts:
-        return True
-    if len(parts) == 1 or parts[1] is ...:
-        return all(fits(value, parts[0]) for value in values)
-    return len(values) == len(parts) and all(fits(value, part) for value, part in zip(values, parts, strict=True))
 
 
 def _shown(value: Any) -> str:
