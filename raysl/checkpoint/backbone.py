@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, Damaged, local_copy, newest, read_meta
 from raysl.components import resolve
 from raysl.config.load import load_dumped
-from raysl.config.schema import BackboneConfig, RunConfig
+from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
@@ -52,7 +52,7 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
             raise Damaged(f"{join(uri, META_FILE)} is damaged: it does not list {BACKBONE_FILE}")
         if config is None:
             config = load_dumped(_settings(copy, uri), f"the checkpoint {uri}", trust_code)
-        backbone = _build_backbone(config.backbone)
+        backbone: Backbone = resolve("backbone", config.backbone.name)(config.backbone)
         try:
             backbone.load_state_dict(load_file(folder / BACKBONE_FILE))
         except (OSError, RuntimeError, ValueError, SafetensorError) as error:
@@ -89,8 +89,3 @@ def _settings(folder: Folder, uri: str) -> str:
         return folder.read(SETTINGS_FILE).decode()
     except UnicodeDecodeError as error:
         raise Damaged(f"{join(uri, SETTINGS_FILE)} is damaged: it is not UTF-8 ({error})") from error
-
-
-def _build_backbone(config: BackboneConfig) -> Backbone:
-    backbone: Backbone = resolve("backbone", config.name)(config)
-    return backbone

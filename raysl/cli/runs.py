@@ -72,7 +72,8 @@ def run_runs(
         columns = ["loss", *online_names(name for run in runs for name in run.metrics)]
     if key := best or least:
         columns = [key, *(column for column in columns if column != key)]
-        runs = [*_sorted([run for run in runs if _is_number(value_of(run, key))], key, best is not None)]
+        runs = [run for run in runs if _is_number(value_of(run, key))]
+        runs.sort(key=lambda run: value_of(run, key), reverse=best is not None)
     if as_json:
         show_json([as_row(run) for run in runs])
     elif not runs:
@@ -101,12 +102,6 @@ def _page(
         typer.echo(f"page        {server.url}    Ctrl-C ends")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
-
-
-def _sorted(runs: list["RunSummary"], key: str, is_largest_first: bool) -> list["RunSummary"]:
-    from raysl.leaderboard.run_list import value_of
-
-    return sorted(runs, key=lambda run: value_of(run, key), reverse=is_largest_first)
 
 
 def _is_number(value: Any) -> bool:

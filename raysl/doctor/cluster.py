@@ -3,7 +3,7 @@
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,20 +78,19 @@ class Answer:
 
 def nodes() -> list[Node]:
     """Return the nodes that are up, the head first."""
-    up = [_node(entry) for entry in ray.nodes() if entry["Alive"]]
-    return sorted(up, key=lambda node: (not node.is_head, node.address, node.id))
-
-
-def _node(entry: dict[str, Any]) -> Node:
-    resources = entry["Resources"]
-    return Node(
-        id=entry["NodeID"],
-        address=entry["NodeManagerAddress"],
-        is_head=HEAD in resources,
-        cpus=resources.get("CPU", 0.0),
-        gpus=resources.get("GPU", 0.0),
-        object_store=round(resources.get("object_store_memory", 0.0) / GIB, 2),
-    )
+    alive = [
+        Node(
+            id=entry["NodeID"],
+            address=entry["NodeManagerAddress"],
+            is_head=HEAD in entry["Resources"],
+            cpus=entry["Resources"].get("CPU", 0.0),
+            gpus=entry["Resources"].get("GPU", 0.0),
+            object_store=round(entry["Resources"].get("object_store_memory", 0.0) / GIB, 2),
+        )
+        for entry in ray.nodes()
+        if entry["Alive"]
+    ]
+    return sorted(alive, key=lambda node: (not node.is_head, node.address, node.id))
 
 
 def ask_growth(members: Sequence[Node]) -> dict[str, Any] | None:
@@ -125,7 +124,7 @@ def ask_facts(members: Sequence[Node]) -> dict[str, Answer]:
             node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in members
         }
         tasks = {node: actor.facts.remote() for node, actor in actors.items()}
-        answers = _collect(tasks, ANSWER_S, give_up=lambda task: None)
+        answers = _collect(tasks, ANSWER_S, is_cancelled=False)
         answers = {node: _with_clock(answer, actors[node]) for node, answer in answers.items()}
         for actor in actors.values():
             ray.kill(actor)
@@ -236,12 +235,8 @@ def _at(node: Node) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node.id, soft=False)
 
 
-def _cancel(task: Any) -> None:
-    ray.cancel(task, force=True)
-
-
-def _collect(tasks: Mapping[str, Any], timeout_s: float, give_up: Callable[[Any], None] = _cancel) -> dict[str, Answer]:
-    """Wait for tasks, and call `give_up` with those that do not answer in time."""
+def _collect(tasks: Mapping[str, Any], timeout_s: float, is_cancelled: bool = True) -> dict[str, Answer]:
+    """Wait for tasks, and cancel those that do not answer in time, unless they are of actors that end with them."""
     names = {task: name for name, task in tasks.items()}
     answers: dict[str, Answer] = {}
     pending, deadline = list(names), time.monotonic() + timeout_s
@@ -249,7 +244,8 @@ def _collect(tasks: Mapping[str, Any], timeout_s: float, give_up: Callable[[Any]
         ready, pending = ray.wait(pending, num_returns=1, timeout=rest)
         answers |= {names[task]: _answer(task) for task in ready}
     for task in pending:
-        give_up(task)
+        if is_cancelled:
+            ray.cancel(task, force=True)
         answers[names[task]] = Answer(error=f"no answer within {timeout_s:.0f} s", is_late=True)
     return answers
 

@@ -1,6 +1,7 @@
 """What stands in the way of a run on a cluster, a line each with what helps, and the lines that describe it."""
 
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from raysl.doctor.measures import GRADIENT_BYTES
@@ -20,19 +21,8 @@ MOST_LOAD = 2.0
 def describe(node: "Node", answer: "Answer") -> dict[str, Any]:
     """Return a node, and what it says of itself, as JSON types; `clock_s` is how far its clock is ahead of ours."""
     facts: dict[str, Any] = answer.value or {}
-    return {
-        "name": node.name,
-        "id": node.id,
-        "address": node.address,
-        "is_head": node.is_head,
-        "cpus": node.cpus,
-        "gpus": node.gpus,
-        "object_store": node.object_store,
-        "clock_s": None,
-        "clock_bound_s": None,
-        "error": answer.error,
-        **facts,
-    }
+    missing = {"clock_s": None, "clock_bound_s": None, "error": answer.error}
+    return {"name": node.name, **asdict(node), **missing, **facts}
 
 
 def of_node(node: dict[str, Any], driver: dict[str, Any]) -> list[str]:
@@ -73,11 +63,9 @@ def _versions(node: dict[str, Any], driver: dict[str, Any]) -> list[str]:
         lines.append(f"runs Python {node['python']}, this machine {driver['python']}; install the same on both")
     for package, number in node["packages"].items():
         wanted = driver["packages"][package]
-        if number is None:
-            lines.append(f"has no {package}; install {package} {wanted} on it" + _working_dir(package))
-        elif number != wanted:
-            versions = f"{package} {number}, this machine {wanted}"
-            lines.append(f"has {versions}; install {package} {wanted} on it{_working_dir(package)}")
+        if number != wanted:
+            version = f"no {package}" if number is None else f"{package} {number}, this machine {wanted}"
+            lines.append(f"has {version}; install {package} {wanted} on it{_working_dir(package)}")
     raysl = node["packages"]["raysl"]
     if raysl is not None and raysl == driver["packages"]["raysl"] and node["code"] != driver["code"]:
         lines.append(f"has other code of raysl {raysl} than this machine; install the same{_working_dir('raysl')}")

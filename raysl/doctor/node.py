@@ -23,13 +23,14 @@ def node_facts() -> dict[str, Any]:
         `cores` and `load` (processes that run or wait for a core, the mean of a minute), `lacking` (in words, what
         raysl goes without in the node's Ray).
     """
-    package = _package_folder("raysl")
+    spec = importlib.util.find_spec("raysl")
+    package = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
     return {
         "python": platform.python_version(),
         "packages": {name: version_of(name) for name in PACKAGES},
         "code": None if package is None else _digest(package),
         "driver": driver_version(),
-        "devices": len(_entries(Path("/proc/driver/nvidia/gpus"))),
+        "devices": len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
         "memory": free_memory(),
         "shm": free_space(Path("/dev/shm")),
         "cores": os.cpu_count() or 1,
@@ -58,18 +59,9 @@ def _lacking() -> list[str]:
     return lacking()
 
 
-def _package_folder(name: str) -> Path | None:
-    spec = importlib.util.find_spec(name)
-    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
-
-
 def _digest(folder: Path) -> str:
     """Return twelve hexadecimal digits of the SHA-256 of a package's source."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _entries(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []

@@ -1,8 +1,8 @@
 """Reading weights of one kind and writing another: `raysl convert`."""
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,16 +18,17 @@ from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import backbone_size_overrides
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, did_you_mean
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
+from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri
 from raysl.storage.folder import Folder, absolute, cut
 from raysl.trained import is_trained, unpacked
 from raysl.weights.described import described_config, read_description
 from raysl.weights.dino_v3 import with_meta_names
 from raysl.weights.exports import EXPORTS, FOLDER_FILES
-from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
+from raysl.weights.files import is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import OWN, Location, Rules, StoredBackbone
@@ -90,20 +91,18 @@ def convert(
             other library has no such network, or `out` exists.
     """
     if to not in KINDS:
-        near = difflib.get_close_matches(to, KINDS, n=1)
-        raise ConfigError(f"to={to!r}: {f'did you mean {near[0]!r}? ' if near else ''}known: {', '.join(KINDS)}")
+        raise ConfigError(f"to={to!r}: {did_you_mean(to, KINDS)}known: {', '.join(KINDS)}")
     source, out = _address(source), absolute(out)
+    folder_uri, name = cut(out)
     _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
-    _, name = cut(absolute(out))
     loaded = load_weights(source, overrides, rules, name)
     if to == "raysl":
         if loaded.table is None:
             raise ConfigError(f"{source} is a checkpoint of raysl already; give to= (--to), the kind to convert it to")
-        with draft() as folder:
-            path = write_imported(loaded.backbone, loaded.config, loaded.facts, folder, Folder(out))
+        with temporary_folder("weights") as folder:
+            path = write_imported(loaded.backbone, loaded.config, loaded.facts, Path(folder), Folder(out))
         return Converted(Folder(out).uri, loaded.summary, loaded.table, f"raysl.load_backbone({path!r})")
     written = EXPORTS[to](loaded)
-    folder_uri, name = cut(absolute(out))
     target = Folder(out if isinstance(written.content, dict) else folder_uri)
     target.make()
     files = written.content if isinstance(written.content, dict) else {name: written.content}
@@ -112,7 +111,7 @@ def convert(
             raise _in_use(out, file)
     for file, content in files.items():
         target.write(file, content)
-    path = redact_uri(absolute(out))
+    path = redact_uri(out)
     usage = written.usage.replace("'PATH/", f"'{path}/").replace("PATH", repr(path))
     return Converted(path, loaded.summary, loaded.table, usage)
 
@@ -273,7 +272,7 @@ def _address(source: str) -> str:
 
 def _check_free(out: str, is_folder: bool, cut_off: Collection[str] = ()) -> None:
     """Refuse to overwrite anything but files of an export that may have been cut off."""
-    folder, name = cut(absolute(out))
+    folder, name = cut(out)
     if not name:
         raise ConfigError(f"out={out!r} names no {'folder' if is_folder else 'file'}; give one after the last /")
     if is_folder:

@@ -138,10 +138,3 @@ def _load(path: Path, trust_code: bool) -> Any:
                 f"run. {TRUST}"
             ) from error
         raise
-
-
-@contextmanager
-def draft() -> Iterator[Path]:
-    """Give a temporary local folder, removed afterwards."""
-    with temporary_folder("weights") as folder:
-        yield Path(folder)
