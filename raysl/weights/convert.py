@@ -232,20 +232,18 @@ def _configure(name: str, where: str, layout: str, seen: dict[str, Any], overrid
         "optim": {"name": "sgd"},
     }
     data_words = _of_images(overrides)
-    config = _override(from_dict(link_channels(tree)), overrides, with_images=False)
+    config = _override(from_dict(link_channels(tree)), [word for word in overrides if word not in data_words])
     backbone: Any = config.backbone
     is_small = getattr(backbone, "stem", "") == "cifar"
     side = _SMALL if is_small else resolve("backbone", backbone.name).without_weights(backbone).native_size
-    return apply_overrides(config, [f"data.image_size={side}", *data_words, *backbone_size_overrides(config)])
+    return _override(config, [f"data.image_size={side}", *data_words])
 
 
-def _override(config: RunConfig, overrides: Sequence[str], with_images: bool = True) -> RunConfig:
+def _override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Change settings of the backbone, then those of the images, which leave the size of the backbone as it is."""
     data_words = _of_images(overrides)
     config = apply_overrides(config, [word for word in overrides if word not in data_words])
-    if not with_images or not data_words:
-        return config
-    return apply_overrides(config, [*data_words, *backbone_size_overrides(config)])
+    return apply_overrides(config, [*data_words, *backbone_size_overrides(config)]) if data_words else config
 
 
 def _of_images(overrides: Sequence[str]) -> list[str]:

@@ -154,11 +154,11 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
         skip: tensors whose names contain one of these texts are left out.
     """
     wanted = backbone.state_dict()
-    stored_tensors = dict(stored.tensors)
+    tensors = dict(stored.tensors)
     if isinstance(backbone, ViT) and backbone.rope is not None:
-        stored_tensors.pop(PERIODS, None)  # computed by `RotaryPositions`
-    skipped = [name for name in dict.fromkeys([*wanted, *stored_tensors]) if any(text in name for text in skip)]
-    given_tensors = {name: value for name, value in stored_tensors.items() if name not in skipped}
+        tensors.pop(PERIODS, None)  # computed by `RotaryPositions`
+    skipped = [name for name in dict.fromkeys([*wanted, *tensors]) if any(text in name for text in skip)]
+    given_tensors = {name: value for name, value in tensors.items() if name not in skipped}
     resized, side = [], 0
     if isinstance(backbone, ViT) and "pos_embed" in given_tensors:
         side = grid_side(given_tensors["pos_embed"])
@@ -180,9 +180,7 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
     trunk = {name.partition(".")[0] for name in wanted}
     return Table(
         loaded=list(fits),
-        missing=[
-            name for name in wanted if name not in stored_tensors and name not in skipped and not is_counter(name)
-        ],
+        missing=[name for name in wanted if name not in tensors and name not in skipped and not is_counter(name)],
         unexpected=unexpected,
         extra=[name for name in unexpected if name.partition(".")[0] in trunk or name.startswith(_OTHERS)],
         mismatched=[
@@ -202,28 +200,26 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
     )
 
 
-def check_filled(table: Table, where: str, chosen: Mapping[str, object], seen: Mapping[str, object]) -> None:
+def check_filled(table: Table, where: str, typed: Mapping[str, object], seen: Mapping[str, object]) -> None:
     """Refuse a backbone of which some tensors were not filled.
 
     Args:
-        chosen: settings of the backbone that the user gave.
+        typed: settings of the backbone that the user gave.
         seen: settings that the shapes of the tensors show.
     """
     if not (problems := table.problems):
         return
-    wrong = [f"backbone.{key}={value}" for key, value in chosen.items() if key in seen and seen[key] != value]
+    wrong = [f"backbone.{key}={value}" for key, value in typed.items() if key in seen and seen[key] != value]
     if wrong:
-        right = " ".join(
-            f"backbone.{key}={seen[key]}" for key, value in chosen.items() if seen.get(key, value) != value
-        )
+        right = " ".join(f"backbone.{key}={seen[key]}" for key, value in typed.items() if seen.get(key, value) != value)
         advice = f"{' '.join(wrong)} does not fit the tensors, which have {right}: leave that setting out"
-    elif table.missing and all(name.endswith(_STATISTICS) for name in table.missing) and "norm" not in chosen:
+    elif table.missing and all(name.endswith(_STATISTICS) for name in table.missing) and "norm" not in typed:
         advice = (
             "its norms have no running statistics: give backbone.norm=layer, or backbone.norm=group and its "
             "backbone.norm_groups"
         )
-    elif "model" in chosen:
-        advice = f"give the file's own backbone.model in place of {chosen['model']}, and its backbone.image_size"
+    elif "model" in typed:
+        advice = f"give the file's own backbone.model in place of {typed['model']}, and its backbone.image_size"
     else:
         advice = "give another file, or its other layout, key or prefix"
     more = f", and {len(problems) - FIRST} more such tensors" if len(problems) > FIRST else ""

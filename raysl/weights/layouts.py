@@ -51,7 +51,6 @@ class Layout:
 
     Args:
         name: value of `--layout`.
-        description: the library or paper that writes it.
         student: locations of the network that gradients trained, without `module.`; none: any location.
         teacher: locations of its average, where it has one.
         default: the part that is taken, `student` or `teacher`.
@@ -64,7 +63,6 @@ class Layout:
     """
 
     name: str
-    description: str
     student: tuple[Location, ...] = ()
     teacher: tuple[Location, ...] = ()
     default: str = "student"
@@ -168,9 +166,9 @@ PLAIN = (*_locations(""), *_locations("state_dict"), *_locations("model"))
 LAYOUTS = {
     layout.name: layout
     for layout in (
+        # VISSL's `.torch` files, whole or the trunk alone
         Layout(
             "vissl",
-            "VISSL's `.torch` files, whole or the trunk alone",
             student=(
                 *_locations("classy_state_dict.base_model.model.trunk", *_TRUNK),
                 *_locations("base_model.model.trunk", *_TRUNK),
@@ -181,29 +179,30 @@ LAYOUTS = {
             ),
             teacher=_locations("loss", *(f"momentum_teacher.trunk.{tail}" for tail in _TRUNK)),
         ),
+        # The whole method in `train_state.pt` of a checkpoint
         Layout(
             "raysl",
-            "the whole method in `train_state.pt` of a checkpoint",
             student=_locations("method", "backbone."),
             teacher=_locations("method", "teacher.", "teacher.0."),
         ),
+        # MoCo v1 and v2; the query encoder is the student, the key encoder the teacher
         Layout(
             "moco",
-            "MoCo v1 and v2; the query encoder is the student, the key encoder the teacher",
             student=_locations("state_dict", "encoder_q."),
             teacher=_locations("state_dict", "encoder_k."),
         ),
+        # MoCo v3; a ViT-S of it has 12 heads
         Layout(
             "moco_v3",
-            "MoCo v3; a ViT-S of it has 12 heads",
             student=_locations("state_dict", "base_encoder."),
             teacher=_locations("state_dict", "momentum_encoder."),
             settings={"position": "sincos", "heads": 12},
         ),
-        Layout("simsiam", "SimSiam", student=_locations("state_dict", "encoder.")),
+        # SimSiam
+        Layout("simsiam", student=_locations("state_dict", "encoder.")),
+        # iBOT, whole or the teacher's backbone alone
         Layout(
             "ibot",
-            "iBOT, whole or the teacher's backbone alone",
             student=_locations("student", "backbone."),
             teacher=(*_locations("teacher", "backbone."), *_locations("state_dict")),
             default="teacher",
@@ -212,35 +211,29 @@ LAYOUTS = {
             without="head.weight",
             settings={"position_resize": "dino"},
         ),
+        # DINO, whole; its files of a backbone alone have timm's or torchvision's names
         Layout(
             "dino",
-            "DINO, whole; its files of a backbone alone have timm's or torchvision's names",
             student=_locations("student", "backbone."),
             teacher=_locations("teacher", "backbone."),
             default="teacher",
             settings={"position_resize": "dino"},
         ),
-        Layout(
-            "barlow_twins",
-            "Barlow Twins and VICReg, whole; `resnet50.pth` has torchvision's names",
-            student=_locations("model", "backbone."),
-        ),
+        # Barlow Twins and VICReg, whole; `resnet50.pth` has torchvision's names
+        Layout("barlow_twins", student=_locations("model", "backbone.")),
+        # solo-learn, and others on Lightning that call their network `backbone`
         Layout(
             "solo_learn",
-            "solo-learn, and others on Lightning that call their network `backbone`",
             student=_locations("state_dict", "backbone."),
             teacher=_locations("state_dict", "momentum_backbone."),
         ),
-        Layout(
-            "swav",
-            "SwAV and DeepCluster v2",
-            student=(*_locations(""), *_locations("state_dict")),
-            is_like=_of_swav,
-        ),
-        Layout("dino_v3", "DINOv3, by the names of Meta, timm or Hugging Face", family="vit", is_like=is_dino_v3),
+        # SwAV and DeepCluster v2
+        Layout("swav", student=(*_locations(""), *_locations("state_dict")), is_like=_of_swav),
+        # DINOv3, by the names of Meta, timm or Hugging Face
+        Layout("dino_v3", family="vit", is_like=is_dino_v3),
+        # MAE, whose decoder is left out
         Layout(
             "mae",
-            "MAE, whose decoder is left out",
             student=_locations("model"),
             family="vit",
             without="head.weight",
@@ -248,14 +241,17 @@ LAYOUTS = {
             skip=("decoder_", "mask_token"),
             settings={"position": "sincos"},
         ),
-        Layout("torchvision", "torchvision's ResNets", family="resnet"),
-        Layout("timm", "timm's, DeiT's and DINOv2's ViTs", family="vit"),
+        # torchvision's ResNets
+        Layout("torchvision", family="resnet"),
+        # timm's, DeiT's and DINOv2's ViTs
+        Layout("timm", family="vit"),
     )
 }
 """Layouts by name, in the order in which they are tried."""
 
 
-OWN = Layout("raysl", "an exported `model.safetensors`, whose metadata has the settings of its network")
+OWN = Layout("raysl")
+"""An exported `model.safetensors`, whose metadata has the settings of its network."""
 
 
 def check_rules(rules: Rules) -> None:

@@ -45,7 +45,7 @@ def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where:
     if best.bare not in ranks and any(rules.allow(location) for location in others):
         raise ConfigError(f"{where} holds {len(whole)} networks of {backbone.title}; choose one: {choices(whole)}")
     tensors, num_outside = tensors_at(tree, best)
-    layout = Layout(str(backbone.config.name), "by the name of the network")
+    layout = Layout(backbone.config.name)
     return StoredBackbone(layout, best, "named", backbone.renamed(tensors), num_outside, others)
 
 

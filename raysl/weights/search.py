@@ -30,13 +30,14 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBa
             networks and no rule chooses one.
     """
     check_rules(rules)
-    present = list(_networks(tree))
+    present = [(location, family) for family, anchors in _ANCHORS.items() for location in locations_in(tree, anchors)]
     networks = [network for network in present if rules.allow(network[0])]
     layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
     for layout in layouts:
         for location, family in _in_order(networks, layout, rules):
             tensors, num_outside = tensors_at(tree, location)
-            if layout.family not in (None, family) or layout.without in tensors or not _has_mark(tree, layout.mark):
+            has_mark = not layout.mark or any(layout.mark in name for name, _ in named_tensors(tree))
+            if layout.family not in (None, family) or layout.without in tensors or not has_mark:
                 continue
             if rules.layout is not None or layout.is_like(tensors):
                 others = tuple(other for other, _ in present if other != location)
@@ -71,12 +72,6 @@ def choices(locations: Iterable[Location]) -> str:
     return " or ".join(location.rules for location in islice(locations, 6))
 
 
-def _networks(tree: Mapping[str, Any]) -> Iterator[Network]:
-    """Yield the location and the family of each ResNet and ViT of a file."""
-    for family, anchors in _ANCHORS.items():
-        yield from ((location, family) for location in locations_in(tree, anchors))
-
-
 def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list[Network]:
     """Return the networks that may be of a layout, the preferred one first."""
     if layout.student or rules.part == "teacher":
@@ -85,10 +80,6 @@ def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list
     if not plain and rules.names_location:
         plain = [network for network in networks if not network[0].bare.prefix]
     return plain or (list(networks) if len(networks) == 1 else [])
-
-
-def _has_mark(tree: Mapping[str, Any], mark: str) -> bool:
-    return not mark or any(mark in name for name, _ in named_tensors(tree))
 
 
 def _not_found(tree: Mapping[str, Any], rules: Rules, networks: Sequence[Network], where: str) -> str:

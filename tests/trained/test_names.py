@@ -182,7 +182,7 @@ def test_a_predictor_takes_pictures_and_knows_no_classes() -> None:
 
 def test_weights_are_written_for_other_libraries(here: Path) -> None:
     done = raysl.convert(NAME, str(here / "hub"), to="safetensors")
-    assert done.told.startswith("It was trained by raysl with the method simclr")
+    assert done.summary.startswith("It was trained by raysl with the method simclr")
     raysl.convert(str(here / "hub" / "model.safetensors"), str(here / "again"))
     assert equal(raysl.load_backbone(str(here / "again")), raysl.load_backbone(NAME))
 

@@ -542,4 +542,4 @@ def test_the_order_of_arguments_is_that_of_load_weights(narrow: str, tmp_path: P
     assert loaded.config.data.mean == (0.5, 0.5, 0.5)
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("place", "name")]
     assert files[0] == files[1]
-    assert (by_place.told, by_place.table) == (by_name.told, by_name.table)
+    assert (by_place.summary, by_place.table) == (by_name.summary, by_name.table)

@@ -110,7 +110,7 @@ def test_a_file_gives_the_tokens_of_timms_network(tmp_path: Path, names: str, qk
 
 def test_metas_layout_is_recognised_and_the_heads_are_those_of_the_periods(tmp_path: Path) -> None:
     converted = convert(str(_saved(tmp_path, meta(eva()))), str(tmp_path / "run"), overrides=["backbone.image_size=32"])
-    assert "in the layout of dino_v3" in converted.told
+    assert "in the layout of dino_v3" in converted.summary
     assert converted.table is not None
     assert not converted.table.problems
     backbone = loaded(_saved(tmp_path, meta(eva())))

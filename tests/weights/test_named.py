@@ -61,7 +61,7 @@ def test_a_network_of_torchvision_is_read_and_begins_a_run(tmp_path: Path) -> No
     theirs = shuffle()
     path = saved(theirs.state_dict(), tmp_path / "file.pth")
     done = convert(path, str(tmp_path / "run"), overrides=SHUFFLE)
-    assert done.told == "Its weights are those of `file.pth`, in the layout of torchvision (plain names)."
+    assert done.summary == "Its weights are those of `file.pth`, in the layout of torchvision (plain names)."
     words = [*SHUFFLE, f"method.weights={tmp_path / 'run'}", "data.image_size=64"]
     state = TrainState.create(Setup.of(load_config("quickstart", words), 256, 10))
     theirs.fc = nn.Identity()

@@ -128,4 +128,4 @@ def test_the_command_and_the_result_say_that_there_is_another(
     assert "others      1 more in the file (key=state_dict_ema)\n" in capsys.readouterr().out
     done = convert(path, str(tmp_path / "ema"), rules=Rules(key="state_dict_ema"))
     assert "others 1 more in the file (key=state_dict)" in repr(done)
-    assert done.told == "Its weights are those of `timm.pth`, in the layout of torchvision ([state_dict_ema])."
+    assert done.summary == "Its weights are those of `timm.pth`, in the layout of torchvision ([state_dict_ema])."
