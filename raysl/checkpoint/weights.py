@@ -179,13 +179,9 @@ def misfits(mine: Tensors, stored: Tensors) -> list[str]:
     """Describe each tensor that has not the same shape on both sides."""
     problems = []
     for name in dict.fromkeys([*mine, *stored]):
-        wanted_shape, stored_shape = (list(side[name].shape) if name in side else None for side in (mine, stored))
-        if wanted_shape != stored_shape:
-            sides = (
-                "not there" if stored_shape is None else f"{stored_shape} there",
-                "not here" if wanted_shape is None else f"{wanted_shape} here",
-            )
-            problems.append(f"{name} is {' and '.join(sides)}")
+        shape, stored_shape = (list(side[name].shape) if name in side else "not" for side in (mine, stored))
+        if shape != stored_shape:
+            problems.append(f"{name} is {stored_shape} there and {shape} here")
     return problems
 
 

@@ -72,12 +72,6 @@ def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
     return name, overrides
 
 
-def split_sweep(arguments: list[str]) -> tuple[str, list[str]]:
-    """Split the arguments of a sweep into the name or file of the sweep and the settings."""
-    name, overrides = split_arguments(arguments)
-    return name or DEFAULT_SWEEP, overrides
-
-
 def sort_arguments(arguments: list[str]) -> tuple[str | None, list[str], list[str]]:
     """Return CONFIG or None, overrides, and words that are neither."""
     from raysl.config.places import data_setting, is_place

@@ -72,13 +72,11 @@ def run_ingest(
             raise typer.Exit(1)
         return
     assert out is not None
-    ingested = raysl.ingest(data, out, **chosen)
-    for name, rows in ingested.rows.items():
+    stored = raysl.ingest(data, out, **chosen)
+    for name, rows in stored.rows.items():
         typer.echo(f"{name:<12}{rows:,} images")
-    typer.echo(f"corrupt     {ingested.num_corrupt:,}" + (" (see corrupt.jsonl)" if ingested.num_corrupt else ""))
-    typer.echo(
-        f"dataset     {redact_uri(ingested.uri)}" + (" (was complete; nothing changed)" if ingested.was_done else "")
-    )
+    typer.echo(f"corrupt     {stored.num_corrupt:,}" + (" (see corrupt.jsonl)" if stored.num_corrupt else ""))
+    typer.echo(f"dataset     {redact_uri(stored.uri)}{' (was complete; nothing changed)' if stored.was_done else ''}")
 
 
 def _option_problems(chosen: dict[str, Any], has_two_orders: bool, check: bool, verify: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from raysl.cli.arguments import Arguments, load_run, show_json, sort_arguments, split_sweep
+from raysl.cli.arguments import Arguments, load_run, refuse_stray, show_json, sort_arguments
 from raysl.cli.locate import is_sweep
 from raysl.components import ALIASES, nearest, resolve
 from raysl.errors import ConfigError
@@ -20,7 +20,7 @@ def show_config(arguments: Arguments = None) -> None:
     from raysl.config.docs import annotate
     from raysl.config.dump import show
 
-    name, _, _ = sort_arguments(arguments or [])
+    name, overrides, stray = sort_arguments(arguments or [])
     if name is None or not is_sweep(name):
         typer.echo(annotate(load_run(arguments, low_resource=False, command="config")), nl=False)
         return
@@ -28,7 +28,8 @@ def show_config(arguments: Arguments = None) -> None:
     from raysl.sweeps.schedulers import scheduler_of, searcher_of
     from raysl.sweeps.space import Space
 
-    sweep, rest = load_sweep(*split_sweep(arguments or []))
+    refuse_stray(stray)
+    sweep, rest = load_sweep(name, overrides)
     base = load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False)
     typer.echo(annotate(sweep), nl=False)
     if rest:

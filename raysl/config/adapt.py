@@ -31,15 +31,11 @@ def adaptable_keys(tree: dict[str, Any], layers: Iterable[tuple[dict[str, Any], 
         if free and before not in (None, method):
             free |= {key for key in marked if key.startswith("method.")}
         if isinstance(listed := values.get(ADAPT), list | tuple):
-            _check_listed(listed, marked)
+            # a list may be made for another method, whose settings these are not
+            if wrong := [key for key in listed if key not in marked and not str(key).startswith("method.")]:
+                way = f"name some of {', '.join(marked)}, or [] for none"
+                raise ConfigError(f"adapt: {wrong[0]!r} cannot be adapted; {way}")
             free = set(listed)
         elif not is_ours:
             free -= {".".join(map(str, keys)) for keys, _ in leaves(values)}
     return [key for key in marked if key in free]
-
-
-def _check_listed(listed: Iterable[Any], marked: list[str]) -> None:
-    # a list may be made for another method, whose settings these are not
-    wrong = [key for key in listed if key not in marked and not str(key).startswith("method.")]
-    if wrong:
-        raise ConfigError(f"adapt: {wrong[0]!r} cannot be adapted; name some of {', '.join(marked)}, or [] for none")

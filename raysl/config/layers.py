@@ -162,14 +162,12 @@ def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{group}: {names!r} is not a list; write [{listed}]")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             layer[group] = _list_to_group(group, names)
-    written: dict[str, Any] = each_text(
-        _write_out_components(layer), partial(relative_name, folder=folder, expand=expand)
-    )
-    if isinstance(benchmarks := written.get("benchmarks"), dict):  # benchmarks in a layer are required by default
-        written["benchmarks"] = {
+    full: dict[str, Any] = each_text(_write_out_components(layer), partial(relative_name, folder=folder, expand=expand))
+    if isinstance(benchmarks := full.get("benchmarks"), dict):  # benchmarks in a layer are required by default
+        full["benchmarks"] = {
             key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
         }
-    return written
+    return full
 
 
 def _write_out_components(layer: dict[str, Any]) -> dict[str, Any]:

@@ -158,15 +158,12 @@ def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
     return build_node(kind, _expand_locations(kind, tree, (key,)) if isinstance(tree, dict) else tree, key)
 
 
-def load_dumped(
-    text: str, where: str = "run.yaml", trust_code: bool = False, trusted: Collection[str] = ()
-) -> RunConfig:
+def load_dumped(text: str, where: str = "run.yaml", trust_code: bool = False) -> RunConfig:
     """Load the settings that `dump` wrote, without users' callbacks: a finished run does not need their files.
 
     Args:
         trust_code: whether components that are not part of raysl may be imported, and settings followed that do more
             than read (`raysl.config.stored`).
-        trusted: names of components that may be imported in any case.
 
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
@@ -174,7 +171,7 @@ def load_dumped(
     tree = stored_tree(text, where)
     if not trust_code:
         check_overrides(tree, where)
-    config = _from_stored(tree, where, trust_code, trusted)
+    config = _from_stored(tree, where, trust_code)
     return config if trust_code else without_trust(config, where)
 
 

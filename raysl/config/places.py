@@ -72,15 +72,15 @@ def is_place(word: str) -> bool:
     return re.search(r"[/\\]|^[~$]", word) is not None or os.path.lexists(word)
 
 
-def kind_of(address: str) -> Kind:
+def kind_of(uri: str) -> Kind:
     """Return what is at a local path; a URI is asked for nothing, and is `images` unless its name says otherwise."""
-    if is_trained(address):
+    if is_trained(uri):
         return "trained"
-    if address.lower().endswith(WEIGHTS) and not os.path.isdir(expand(address)):
+    if uri.lower().endswith(WEIGHTS) and not os.path.isdir(expand(uri)):
         return "weights"
-    if "://" in address:
+    if "://" in uri:
         return "images"
-    path = Path(expand(address))
+    path = Path(expand(uri))
     if not path.is_dir():
         return "images" if path.exists() else "nothing"
     for name, kind in _MARKS.items():
@@ -94,16 +94,16 @@ SWEEP_FILE = "sweep.yaml"
 _MARKS: dict[str, Kind] = {"meta.json": "checkpoint", SWEEP_FILE: "sweep", "run.yaml": "run"}
 
 
-def data_setting(address: str) -> str:
+def data_setting(uri: str) -> str:
     """Return the setting that names images at a path or URI, in YAML's quotes.
 
     >>> data_setting("my images")
     'data="my images"'
     """
-    return f"data={json.dumps(address)}"
+    return f"data={json.dumps(uri)}"
 
 
-def source_at(address: str) -> dict[str, Any]:
+def source_at(uri: str) -> dict[str, Any]:
     """Return the settings of the source that reads the images at a path or URI: `{"name": "parquet", "path": ...}`.
 
     Parquet files and tars are known by their names, a list of images by its ending; all else is a folder of images.
@@ -111,23 +111,21 @@ def source_at(address: str) -> dict[str, Any]:
     from raysl.storage.addresses import split_query
     from raysl.storage.whole import plain_name
 
-    kind = kind_of(address)
+    kind = kind_of(uri)
     if kind == "nothing":
-        raise ConfigError(f"{address!r}: nothing is there; give a folder of images, a Parquet file, a tar or a list")
+        raise ConfigError(f"{uri!r}: nothing is there; give a folder of images, a Parquet file, a tar or a list")
     if kind != "images":
-        raise ConfigError(
-            f"{address!r} is {_NOUNS[kind]}, not images; give a folder of images, a Parquet file or a tar"
-        )
-    if plain_name(address).endswith(LISTS):
-        return {"name": "file_list", "train": address}
-    suffix = os.path.splitext(split_query(address)[0])[1].lower()
-    name = SOURCES.get(suffix) or next((_source_of(name) for name in _names(address) if _source_of(name)), None)
-    return {"name": name or "image_folder", "path": address}
+        raise ConfigError(f"{uri!r} is {_NOUNS[kind]}, not images; give a folder of images, a Parquet file or a tar")
+    if plain_name(uri).endswith(LISTS):
+        return {"name": "file_list", "train": uri}
+    suffix = os.path.splitext(split_query(uri)[0])[1].lower()
+    name = SOURCES.get(suffix) or next((_source_of(name) for name in _names(uri) if _source_of(name)), None)
+    return {"name": name or "image_folder", "path": uri}
 
 
-def has_images(address: str) -> bool:
+def has_images(uri: str) -> bool:
     """Whether files of images, Parquet files or tars are at a path, by their names."""
-    return any(_source_of(name) for name in (address, *_names(address)))
+    return any(_source_of(name) for name in (uri, *_names(uri)))
 
 
 _NOUNS = {
@@ -144,9 +142,9 @@ def _source_of(name: str) -> str | None:
     return "image_folder" if suffix in EXTENSIONS else SOURCES.get(suffix)
 
 
-def _names(address: str) -> Iterator[str]:
+def _names(uri: str) -> Iterator[str]:
     """Yield names of files below a folder, those near its top first, of a bounded number of entries."""
-    return islice(_remote_names(address) if "://" in address else _local_names(expand(address)), MOST_NAMES)
+    return islice(_remote_names(uri) if "://" in uri else _local_names(expand(uri)), MOST_NAMES)
 
 
 def _local_names(path: str) -> Iterator[str]:

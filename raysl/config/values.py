@@ -39,12 +39,7 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
     converted = _convert_type(bare(kind), value, key, default, node)
     for rule in rules_of(kind):
         if problem := rule.problem(converted):
-            shown = (
-                converted
-                if isinstance(converted, Duration)
-                else show(list(converted) if isinstance(converted, tuple) else converted)
-            )
-            raise OutOfRange(f"{key}: {shown} {problem}")
+            raise OutOfRange(f"{key}: {show(converted)} {problem}")
     return converted
 
 

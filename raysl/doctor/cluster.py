@@ -76,7 +76,7 @@ class Answer:
     is_late: bool = False
 
 
-def nodes() -> list[Node]:
+def live_nodes() -> list[Node]:
     """Return the nodes that are up, the head first."""
     alive = [
         Node(
@@ -93,7 +93,7 @@ def nodes() -> list[Node]:
     return sorted(alive, key=lambda node: (not node.is_head, node.address, node.id))
 
 
-def ask_growth(members: Sequence[Node]) -> dict[str, Any] | None:
+def ask_growth(nodes: Sequence[Node]) -> dict[str, Any] | None:
     """Return the `cpus` and `gpus` that the autoscaler may add up to, and the `origin` of that; None without one.
 
     The `problem` is why it could not add a node lately; empty if there is none.
@@ -106,23 +106,21 @@ def ask_growth(members: Sequence[Node]) -> dict[str, Any] | None:
         problem = read_activity().problem
     except (RayError, RpcError) as error:
         problem = short_reason(error)
-    cpus = max(growth.cpus, sum(node.cpus for node in members))
-    gpus = max(growth.gpus, sum(node.gpus for node in members))
+    cpus = max(growth.cpus, sum(node.cpus for node in nodes))
+    gpus = max(growth.gpus, sum(node.gpus for node in nodes))
     return {"cpus": cpus, "gpus": gpus, "origin": growth.origin, "problem": problem}
 
 
-def ask_facts(members: Sequence[Node]) -> dict[str, Answer]:
+def ask_facts(nodes: Sequence[Node]) -> dict[str, Answer]:
     """Return `node_facts` of nodes, by id, with `clock_s`: how far a node's clock is ahead of ours, in seconds.
 
     That is within `clock_bound_s` of the truth: half of the time of the fastest of several questions to it.
     """
-    enter(f"asking {counted(len(members), 'node')}")
+    enter(f"asking {counted(len(nodes), 'node')}")
     for module in (node_module, environment):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
-        actors = {
-            node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in members
-        }
+        actors = {node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in nodes}
         tasks = {node: actor.facts.remote() for node, actor in actors.items()}
         answers = _collect(tasks, ANSWER_S, is_cancelled=False)
         answers = {node: _with_clock(answer, actors[node]) for node, answer in answers.items()}
@@ -163,35 +161,35 @@ def patience(facts: Sequence[Mapping[str, Any]]) -> float:
     return min(MOST_PATIENCE, max([1.0, *loads]))
 
 
-def ask_storage(members: Sequence[Node], uri: str, note: str, patience: float = 1.0) -> dict[str, Answer]:
+def ask_storage(nodes: Sequence[Node], uri: str, note: str, patience: float = 1.0) -> dict[str, Answer]:
     """Return `storage_speed` of nodes, by id; all read and write at a time.
 
     Args:
         uri, note: arguments of a `StorageProbe`.
         patience: factor of the time in which they must answer.
     """
-    enter(f"reading and writing the storage on {counted(len(members), 'node')}")
-    tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in members}
+    enter(f"reading and writing the storage on {counted(len(nodes), 'node')}")
+    tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in nodes}
     return _collect(tasks, STORAGE_S * patience)
 
 
-def ask_sums(members: Sequence[Node], patience: float = 1.0) -> Answer:
+def ask_sums(nodes: Sequence[Node], patience: float = 1.0) -> Answer:
     """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs.
 
     Args:
         patience: factor of the time in which they must meet and answer.
     """
-    enter(f"summing tensors over {len(members)} nodes")
+    enter(f"summing tensors over {len(nodes)} nodes")
     free = ray.available_resources()
-    is_cuda = all(node.gpus >= 1 for node in members) and free.get("GPU", 0.0) >= sum(node.gpus for node in members)
-    (port,) = _collect({"port": _on(members[0], _free_port).remote()}, ANSWER_S * patience).values()
+    is_cuda = all(node.gpus >= 1 for node in nodes) and free.get("GPU", 0.0) >= sum(node.gpus for node in nodes)
+    (port,) = _collect({"port": _on(nodes[0], _free_port).remote()}, ANSWER_S * patience).values()
     if port.error is not None:
         return port
-    address = f"{members[0].address}:{port.value}"
+    address = f"{nodes[0].address}:{port.value}"
     gpus, join_s = 1.0 if is_cuda else 0.0, JOIN_S * patience
     tasks = {
-        node.id: _on(node, sum_speed, gpus).remote(address, rank, len(members), is_cuda, join_s)
-        for rank, node in enumerate(members)
+        node.id: _on(node, sum_speed, gpus).remote(address, rank, len(nodes), is_cuda, join_s)
+        for rank, node in enumerate(nodes)
     }
     answers = _collect(tasks, SUM_S * patience)
     late = [answer for answer in answers.values() if answer.is_late]

@@ -38,7 +38,7 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     from raysl.doctor.node import node_facts
 
     connect()
-    nodes, driver_facts = cluster.nodes(), node_facts()
+    nodes, driver_facts = cluster.live_nodes(), node_facts()
     answers = cluster.ask_facts(nodes)
     described = [findings.describe(node, answers[node.id]) for node in nodes]
     problems = [line for each in described for line in findings.of_node(each, driver_facts)]

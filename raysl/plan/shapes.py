@@ -98,7 +98,9 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shapes = [x for x in tensors if is_shape(x)]
         if name.startswith("c10d"):
             self.collectives += 1
-            self.exchanged += max((sum(map(_size, part)) for part in _lists(args)), default=0)
+            # the tensors of each argument: those that are sent, and those that are received
+            parts = ([x for x in tree_leaves(arg) if isinstance(x, Tensor)] for arg in args)
+            self.exchanged += max((sum(map(_size, part)) for part in parts), default=0)
         if not shapes:
             return self._without_shapes(func, args, kwargs, bool(tensors))
         if name.startswith(_READS):
@@ -162,18 +164,16 @@ def is_shape(x: object) -> bool:
 
 def to_shapes(module: nn.Module, shapes: Shapes) -> None:
     """Replace all parameters and buffers of a module by tensors without numbers; those that are shared stay so."""
-    shaped: dict[int, Tensor] = {}
+    new: dict[int, Tensor] = {}
     for part in module.modules():
         for values in (part._parameters, part._buffers):
             for name, value in values.items():
                 if value is None or is_shape(value):
                     continue
-                if id(value) not in shaped:
+                if id(value) not in new:
                     shape = shapes.shape_of(value.detach())
-                    shaped[id(value)] = (
-                        nn.Parameter(shape, value.requires_grad) if values is part._parameters else shape
-                    )
-                values[name] = shaped[id(value)]  # type: ignore[assignment]
+                    new[id(value)] = nn.Parameter(shape, value.requires_grad) if values is part._parameters else shape
+                values[name] = new[id(value)]  # type: ignore[assignment]
 
 
 @contextmanager
@@ -195,14 +195,6 @@ def gradients_as_part(module: nn.Module, shapes: Shapes, part: str) -> Iterator[
 def _size(values: Tensor) -> int:
     """Return the bytes of a tensor; repeated elements of an expanded one count once."""
     return min(values.numel() * values.element_size(), values.untyped_storage().nbytes())
-
-
-def _lists(args: Any) -> Iterator[list[Tensor]]:
-    """Yield the tensors of each argument of a collective: what is sent, and what is received."""
-    for arg in args:
-        tensors = [x for x in tree_leaves(arg) if isinstance(x, Tensor)]
-        if tensors:
-            yield tensors
 
 
 def _places(index: Any, args: Any) -> Any:

@@ -4,7 +4,6 @@ import ctypes
 import platform
 import resource
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -45,24 +44,16 @@ def unmapped(pid: int | None = None) -> int:
 
     Without /proc: the maximum of all resident bytes of this process so far.
     """
-    if pid is None:
-        return _status("RssAnon")
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return _field(lines, "RssAnon")
+    return _status("RssAnon", pid)
 
 
-def _status(field: str) -> int:
+def _status(field: str, pid: int | None = None) -> int:
+    """Return the bytes of a field of /proc/<pid>/status; 0 for a process that has ended, also if none waited for it."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path(f"/proc/{'self' if pid is None else pid}/status").read_text().splitlines()
     except OSError:
+        if pid is not None:
+            return 0
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return _field(lines, field)
-
-
-def _field(lines: Sequence[str], field: str) -> int:
-    """Bytes of a field of /proc/<pid>/status; 0 for a process that has ended and was not waited for."""
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) * 1024

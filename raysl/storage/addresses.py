@@ -77,7 +77,10 @@ def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
             # pyarrow refuses blanks and letters such as umlauts that are not percent-encoded
             system, path = fs.FileSystem.from_uri(quote(_bounded(uri), safe="%/:?#[]@!$&'()*+,;=~"))
         except pa.ArrowInvalid:
-            system, path = _open_fsspec(uri)
+            import fsspec
+
+            client, path = fsspec.core.url_to_fs(uri)
+            system = fs.PyFileSystem(fs.FSSpecHandler(client))
     return with_single_puts(system), path.rstrip("/")
 
 
@@ -87,13 +90,6 @@ def _bounded(uri: str) -> str:
     if parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in parse_qs(parts.query):
         return uri
     return f"{uri}{'&' if parts.query else '?'}retry_limit_seconds={GCS_RETRY_S}"
-
-
-def _open_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(uri)
-    return fs.PyFileSystem(fs.FSSpecHandler(system)), path
 
 
 def check_scheme(uri: str) -> None:

@@ -122,8 +122,7 @@ class Folder:
 
     def make(self) -> None:
         """Create the folder; in an object store, where files make folders, only its bucket, if that is allowed."""
-        make = _make_bucket if self.is_object_store else _make_folder
-        self._do("create", "", partial(make, self.system))
+        self._do("create", "", partial(_make_bucket, self.system) if self.is_object_store else self.system.create_dir)
 
     def exists(self, name: str = "") -> bool:
         """Return whether the folder, or a file or folder in it, exists."""
@@ -136,7 +135,6 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-
         return self._do("read", name, partial(_read, self.system))
 
     def read_if_there(self, name: str) -> bytes:
@@ -248,10 +246,6 @@ class Version(NamedTuple):
 
     size: int | None
     time: int | None
-
-
-def _make_folder(system: fs.FileSystem, path: str) -> None:
-    system.create_dir(path, recursive=True)
 
 
 def _make_bucket(system: fs.FileSystem, path: str) -> None:

@@ -48,10 +48,10 @@ def problem(uri: str) -> str | None:
         return f"names the host {host}"
     if parts.scheme == "file" and parts.hostname:
         return f"names the host {host}"
-    allowed = READ_ONLY[parts.scheme]
-    for key, value in parse_qsl(parts.query, keep_blank_values=True) if allowed is not None else ():
-        if value != "***" and key not in allowed:
-            return f"has the parameter {key}="
+    if (allowed := READ_ONLY[parts.scheme]) is not None:
+        for key, value in parse_qsl(parts.query, keep_blank_values=True):
+            if value != "***" and key not in allowed:
+                return f"has the parameter {key}="
     return None
 
 

@@ -58,7 +58,7 @@ def from_record(kind: type[RecordT], tree: Any, where: str) -> RecordT:
     """
     kinds = kinds_of(kind)
     parts: tuple[Field[Any], ...] = fields(cast(Any, kind))
-    needed = {part.name for part in parts if part.default is MISSING and part.default_factory is MISSING}
+    needed = [part.name for part in parts if part.default is MISSING and part.default_factory is MISSING]
     check_types(tree, where, {name: kinds[name] for name in needed}, kinds)
     if unknown := sorted(tree.keys() - kinds.keys()):
         raise Damaged(f"{where} is damaged: it has an unknown {unknown[0]!r}")

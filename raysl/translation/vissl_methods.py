@@ -177,12 +177,8 @@ def _deepcluster(out: Translation, loss: str, batch_size: int) -> None:
 
 def _npid(out: Translation, loss: str, batch_size: int) -> None:
     out.maps("LOSS.name", {"method.name": "npid"})
-    _of(out, loss, temperature="temperature", loss_type="loss")
-    for key, field in (
-        ("negative_sampling_params.num_negatives", "num_negatives"),
-        ("memory_params.momentum", "momentum"),
-    ):
-        out.maps(f"{loss}.{key}", {f"method.{field}": out.vissl.any(f"{loss}.{key}")})
+    groups = {"negative_sampling_params.num_negatives": "num_negatives", "memory_params.momentum": "momentum"}
+    _of(out, loss, temperature="temperature", loss_type="loss", **groups)
     widths, _ = _layers(out)
     out.maps(HEAD, {"method.output_dim": widths[-1] if widths else 128})
     unused = "norm_embedding norm_constant update_mem_with_emb_index num_train_samples loss_weights"
