@@ -12,21 +12,21 @@ LIBRARIES = ("torch", "torchvision", "numpy", "scikit-learn", "faiss-gpu", "fais
 """Libraries whose versions count: they decode images and compute features and scores."""
 
 
-def code_of(*kinds: type[object]) -> str:
+def code_of(*classes: type[object]) -> str:
     """Return twelve hexadecimal digits of the code that computes a benchmark's numbers.
 
-    All of raysl counts, with the versions of `LIBRARIES` and the files of classes that are not raysl's; what these
-    files import does not. Empty where such a class has no source, as in a notebook.
+    All of raysl counts, with the versions of `LIBRARIES` and the files of classes that are not raysl's, but not what
+    these import. Empty where such a class has no source, as in a notebook.
 
     Args:
-        kinds: classes of the benchmark, the backbone and the images.
+        classes: the benchmark, the backbone and the readers of the images.
     """
-    others = [kind for kind in kinds if not kind.__module__.startswith("raysl.")]
-    try:
-        sources = [_source(kind) for kind in others]
+    others = [cls for cls in classes if not cls.__module__.startswith("raysl.")]
+    try:  # the source of a user's module, and not its path, so that a moved file keeps its results
+        sources = [inspect.getsource(inspect.getmodule(cls)) for cls in others]  # type: ignore[arg-type]
     except (OSError, TypeError):
         return ""
-    names = " ".join(kind.__qualname__ for kind in others)
+    names = " ".join(cls.__qualname__ for cls in others)
     return hashlib.sha256("\0".join([_package(), names, *sources]).encode()).hexdigest()[:12]
 
 
@@ -39,11 +39,3 @@ def _package() -> str:
         digest.update(f"\0{file.relative_to(folder).as_posix()}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _source(kind: type[object]) -> str:
-    """Return the source of a user's file, whatever its name and folder."""
-    module = inspect.getmodule(kind)
-    if module is None:
-        raise OSError(f"{kind} has no module")
-    return inspect.getsource(module)
