@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from raysl import pretraining
-from raysl.benchmarks.suite import measurement
-from raysl.benchmarks.suite.measurement import Measurement
+from raysl.benchmarks.suite import evaluate
+from raysl.benchmarks.suite.evaluate import Measurement
 from raysl.cluster import connection
 from raysl.config.load import load_config
 from raysl.plan.setup import Setup
@@ -57,8 +57,8 @@ def test_what_takes_long_is_named_without_what_is_done(monkeypatch: pytest.Monke
     tasks: list[Any] = [SimpleNamespace(kind=kind, key=key) for key in ("knn", "knn", "svm")]
     monkeypatch.setattr(connection, "connect", lambda: None)
     monkeypatch.setattr(connection, "cluster_resources", lambda: SimpleNamespace(cpus=1))
-    monkeypatch.setattr(measurement, "outlooks", lambda *_: [])
-    monkeypatch.setattr(measurement, "measure_all", lambda tasks: ((task, ValueError()) for task in tasks))
+    monkeypatch.setattr(evaluate, "outlooks", lambda *_: [])
+    monkeypatch.setattr(evaluate, "measure_all", lambda tasks: ((task, ValueError()) for task in tasks))
     with waiting() as waits:
         named = [waits._what for _ in Measurement._outcomes(None, tasks)]  # type: ignore[arg-type]
     assert named == ["measuring knn, svm", "measuring svm", "measuring svm"]

@@ -9,7 +9,7 @@ import torch
 from raysl.benchmarks.benchmark import FEATURES, ConfigError
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.features.stored import Features
-from raysl.benchmarks.suite.settings import dataset_tag, load_data
+from raysl.benchmarks.suite.settings import dataset_tag, load_data, sort_overrides
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.cluster.settings import use_settings
 from raysl.config.build import build_node
@@ -66,12 +66,11 @@ def cluster_images(
             the run's `clusters_<dataset>_<k>.parquet`.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
     """
-    of_data = [word for word in overrides if word.startswith(("data.", "data="))]
-    words = parse_overrides([word for word in overrides if word not in of_data])
-    settings = build_node(Clustering, words, "cluster")
+    of_data, *others = sort_overrides(overrides)
+    settings = build_node(Clustering, parse_overrides([word for part in others for word in part]), "cluster")
     loaded = load_checkpoint(checkpoint, trust_code)
     use_settings(loaded.config.cluster)
-    data = load_data(loaded.config, of_data) if of_data else loaded.config.data
+    data = load_data(loaded.config, of_data)
     images = make_source(data).required("train")
     if settings.k > images.num_samples:
         raise ConfigError(f"k={settings.k} is more than the {images.num_samples} images; give fewer clusters")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from raysl.benchmarks.suite.measurement import Report
+from raysl.benchmarks.suite.scores import Report
 from raysl.report.contents import Score
 from raysl.report.summary import score_html, score_table
 from raysl.report.verdict import remarks

@@ -1,7 +1,6 @@
 """Extraction of a dataset's features by frozen networks to disk: every sample once, in order."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows
 from raysl.benchmarks.features.stored import Features, StoredSet
 from raysl.benchmarks.features.thumbnails import encoded, thumbnail_recipe
 from raysl.benchmarks.suite.code import code_of
-from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data
+from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data, sort_overrides
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import instance, words
@@ -35,6 +34,7 @@ from raysl.train.files import count_broken
 log = logging.getLogger("raysl")
 
 Numpy = dict[str, np.ndarray]
+_SPLITS = {"train": "train", "test": "test", "val": "test"}
 
 
 def extract(
@@ -73,20 +73,18 @@ def extract(
     """
     from raysl.cluster.connection import connect
 
-    overrides = words(overrides, "overrides", "data.path=/b")
+    of_images, of_cluster, others = sort_overrides(words(overrides, "overrides", "data.path=/b"))
     if source is not None:
         instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
     lines = []
-    if split is not None and (split := _split_named(name := split)) is None:
+    # other libraries call the test images val or validation
+    if split is not None and (split := _SPLITS.get(parse_part_name(name := split) or "")) is None:
         lines.append(
             f"no split {name!r}; write {' or '.join(SPLITS)} (val means test). Other held-out images are named by "
             "data.test="
         )
     if dtype not in ("fp32", "fp16"):
         lines.append(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
-    of_cluster = [word for word in overrides if word.startswith("cluster.")]
-    overrides = [word for word in overrides if word not in of_cluster]
-    others = [word for word in overrides if not re.match(r"data[.=]", word)]
     lines += [
         f"{word!r} is not a setting of the images, which begin with data= or data., or of the cluster"
         for word in others
@@ -98,24 +96,17 @@ def extract(
     use_settings(load_cluster(loaded.config, of_cluster))
     check_stages(loaded.backbone, (stage,), loaded.uri)
     enter("listing the images")
-    data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
+    data = source or load_data(loaded.config, of_images)
     split, images = _choose_split(data, loaded, split)
     tag = dataset_tag(data, loaded.config.data)
     name = "_".join(filter(None, ("features", tag, stage.replace(".", "-"), split)))
     path = str(out) if out else join(loaded.uri, f"{name}.parquet")
-    weights = loaded.digest
-    wanted = Wanted({"trained": loaded.backbone}, {"trained": weights}, (stage,), dtype)
+    wanted = Wanted({"trained": loaded.backbone}, {"trained": loaded.digest}, (stage,), dtype)
     enter("starting Ray")
     connect()
     enter(f"computing features of {images.num_samples:,} {split} images")
     extract_to(wanted, images, data, {("trained", stage): Folder(path)})
     return Features(path=path)
-
-
-def _split_named(name: str) -> str | None:
-    """Return `train` or `test` for a split as other libraries call it, such as `validation`; None for other names."""
-    part = parse_part_name(name)
-    return "test" if part == "val" else part
 
 
 def _choose_split(data: DataConfig, loaded: Checkpoint, name: str | None) -> tuple[str, Split]:

@@ -1,22 +1,41 @@
-"""Measuring a checkpoint: benchmarks to results to a report."""
+"""Measuring a checkpoint: benchmarks of its settings, stored one by one and then reported."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from raysl.benchmarks.suite.fitting import MeasuredImages, group_left_out
-from raysl.benchmarks.suite.measurement import Measurement
-from raysl.benchmarks.suite.measurement import Report as Report
-from raysl.benchmarks.suite.results import RESULTS_FOLDER
-from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_cluster, load_data
+from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
+from raysl.benchmarks.features.extraction import check_stages
+from raysl.benchmarks.report.page import Page
+from raysl.benchmarks.suite.averages import scores_of
+from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class, group_left_out
+from raysl.benchmarks.suite.protocols import names_of, protocol_of
+from raysl.benchmarks.suite.results import OTHER_CODE, RESULTS_FOLDER, Basis, Result, Results
+from raysl.benchmarks.suite.scores import Report as Report
+from raysl.benchmarks.suite.scores import of_other_code, score_of
+from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_cluster, load_data, sort_overrides
+from raysl.benchmarks.suite.side_by_side import (
+    Measured,
+    Task,
+    measure,
+    measure_all,
+    predictions_file,
+    sharing_features,
+)
+from raysl.benchmarks.suite.suites import Suite, load_suites
 from raysl.benchmarks.suite.suites import download as download_all
-from raysl.benchmarks.suite.suites import load_suites
+from raysl.benchmarks.suite.tasks import Tasks, outlooks
+from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.files import checkpoint_names
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
-from raysl.config.schema import DataConfig, RunConfig
-from raysl.errors import ConfigError, Problems, log
+from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig
+from raysl.errors import ConfigError, Problems, RunFailed, Stopped, log
+from raysl.process.screen import duration
+from raysl.process.waiting import enter, narrow
+from raysl.report.contents import flat_metrics
 from raysl.storage.folder import PATIENCE_S, Folder, cut, outlast
 
 
@@ -87,21 +106,18 @@ def prepare(
     suite: str | Sequence[str] | None = None,
     root: str | None = None,
     download: bool = False,
-) -> Measurement:
+) -> "Measurement":
     """Check everything that can be checked before `benchmark` measures."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
-    overrides = words(overrides, "overrides", "knn.k=[20,200]")
+    of_images, of_cluster, rest = sort_overrides(words(overrides, "overrides", "knn.k=[20,200]"))
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
     loaded = outlast(lambda: load_checkpoint(checkpoint, trust_code, config), patience_s=patience_s)
     _check_finite(loaded)
-    of_images = [word for word in overrides if re.match(r"data[.=]", word)]
-    of_cluster = [word for word in overrides if word.startswith("cluster.")]
-    rest = [word for word in overrides if word not in (*of_images, *of_cluster)]
     problems = Problems()
     with problems.catching():
         cluster = load_cluster(loaded.config, of_cluster)
     with problems.catching():
-        data = load_data(loaded.config, of_images) if of_images else loaded.config.data
+        data = load_data(loaded.config, of_images)
     problems.check()
     suites = load_suites(suite, root, data)
     wanted = load_benchmarks(loaded.config, benchmarks, rest, suites)
@@ -118,6 +134,187 @@ def prepare(
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
     return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside, out), suites, usual)
+
+
+class Measurement:
+    """A checkpoint and the benchmarks to measure.
+
+    Args:
+        images: those that the report shows.
+        suites: suites whose parts are among the benchmarks.
+        usual: settings of these parts before the changes of the command.
+    """
+
+    def __init__(
+        self,
+        loaded: Checkpoint,
+        fitting: Fitting,
+        images: MeasuredImages,
+        run: Folder,
+        results: Folder,
+        home: Folder,
+        suites: Sequence[Suite] = (),
+        usual: Mapping[str, BenchmarkConfig] | None = None,
+    ) -> None:
+        self.loaded = loaded
+        self.fitting = fitting
+        self.images = images
+        self.run_folder = run
+        self.home = home
+        self.results = Results(results)
+        self.members = {key: member for suite in suites for key, member in suite.members.items()}
+        self.requested = [*fitting.asked, *(key for suite in suites for key in suite.left_out)]
+        for key, config in fitting.settings.items():
+            kind = benchmark_class(config)
+            check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
+            _check_channels(key, kind, config, loaded)
+            kind.check(config, loaded)
+        self.names: dict[str, str] = {}  # of results
+        self.score_names: dict[str, str] = {}  # of benchmarks in scores
+        self.bases: dict[str, Basis] = {}
+        for key, config in fitting.settings.items():
+            of_run = (usual or {}).get(key) or _own(loaded.config, key, config)
+            self.names[key], self.score_names[key] = names_of(key, fitting.asked[key], of_run)
+            self.bases[key] = Basis.of(loaded, config, fitting.images[key])
+        self.kept = outlast(self.results.load)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Benchmarks without a current result."""
+        kept = {name: result.basis for name, result in self.kept.items()}
+        return [key for key, basis in self.bases.items() if kept.get(self.names[key]) != basis]
+
+    def run(self, facts: Callable[[], dict[str, Any]], again: bool = False, keep_features: bool = False) -> Report:
+        """Measure what has no current result, store it and write the report.
+
+        Args:
+            facts: returns the fields of the report that only the caller knows, when it is written.
+            again: measure all anew.
+            keep_features: leave the features on disk, for the next start.
+        """
+        lacking = list(self.bases) if again else self.lacking
+        self._tell(lacking)
+        page = Page(self.loaded, self.images, self.run_folder, self.home)
+        results, failures = [] if lacking else self._shown(), dict[str, str]()
+        notes = page.notes(self.requested, self.fitting.left_out, failures)
+        if lacking or page.differs(results, notes):
+            with workplace(self.results.folder) as work:
+                if again:
+                    work.begin_anew()
+                maker = Tasks(self.loaded, self.fitting, self.images, self.names, work)
+                tasks = list(maker.of(lacking))
+                with sharing_features(tasks):
+                    self._measure(tasks, failures)
+                    # other commands may have stored results of this checkpoint meanwhile
+                    self.kept = outlast(self.results.load)
+                    for name in failures:
+                        self.kept.pop(name, None)
+                    results = self._shown(is_logged=True)
+                    notes = page.notes(self.requested, self.fitting.left_out, failures)
+                    enter("writing the report")
+                    page.write(results, notes, facts(), maker.shown(tasks))
+                if not failures and not keep_features:
+                    work.forget_features()
+        scores = scores_of(results)
+        return Report(flat_metrics(scores), page.uri, scores, failures, self.loaded.uri)
+
+    def _tell(self, lacking: list[str]) -> None:
+        """Log which results are reused, and why others are measured again."""
+        for key, basis in self.bases.items():
+            name = self.names[key]
+            if key not in lacking:
+                log.info("%s was measured before; --again measures it anew", name)
+            elif name in self.kept and (changes := basis.changes_from(self.kept[name].basis)):
+                log.info("%s is measured again: %s", name, ", ".join(changes))
+
+    def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
+        """Measure tasks, and store each result as soon as all its sides are done."""
+        open_sides = {task.key: 0 for task in tasks}
+        for task in tasks:
+            open_sides[task.key] += 1
+        by_key: dict[str, dict[Side, tuple[Task, Measured]]] = {}
+        for task, outcome in self._outcomes(tasks):
+            name = self.names[task.key]
+            if isinstance(outcome, Exception):
+                if name not in failures:  # its other networks say the same
+                    failures[name] = _describe_failure(name, outcome)
+                self.kept.pop(name, None)
+                continue
+            by_key.setdefault(task.key, {})[task.context.side] = (task, outcome)
+            if len(by_key[task.key]) == open_sides[task.key]:
+                self._keep(task.key, by_key[task.key])
+
+    def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
+        """Yield tasks with their outcomes: first those on features, side by side, then those that start workers, one by
+        one."""
+        on_features = [task for task in tasks if not task.kind.trains]
+        if on_features:
+            enter(_measuring(on_features))
+            from raysl.cluster.connection import cluster_resources, connect  # Ray, which a worker needs
+
+            connect()  # where no features were extracted, it has not begun
+            for line in outlooks(on_features, cluster_resources().cpus):
+                log.info(line)
+        running = list(on_features)
+        for task, outcome in measure_all(on_features):
+            running = [other for other in running if other is not task]
+            if running:
+                narrow(_measuring(running))
+            yield task, outcome
+        for task in tasks:
+            if task.kind.trains:
+                enter(f"training for {task.key}, the {task.context.side} backbone")
+                try:
+                    yield task, measure(task)
+                except Stopped:  # the user's wish, not a failure
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is costs the others nothing
+                    yield task, error
+
+    def _keep(self, key: str, by_side: Mapping[Side, tuple[Task, Measured]]) -> None:
+        name = self.names[key]
+        sides = {side: measured for side, (_, measured) in by_side.items()}
+        trained = sides["trained"]
+        rivals = {side: sides[side].metrics if side in sides else {} for side in ("untrained", PIXELS)}
+        protocol = protocol_of(self.fitting.settings[key])
+        scores = [score_of(self.score_names[key], metric, rivals, protocol) for metric in trained.metrics.values()]
+        seconds = sum(measured.seconds for measured in sides.values())
+        result = Result(name, self.bases[key], scores, trained.figures, seconds, self.members.get(key))
+        self.kept[name] = result
+        self.results.keep(result, self.fitting.images[key].data.name, predictions_file(*by_side["trained"]))
+        for task, _ in by_side.values():
+            if task.kind.trains:
+                outlast(partial(task.costs_folder.remove_folder, ""))
+        for note in dict.fromkeys(metric.note for metric in trained.metrics.values() if metric.note):
+            log.warning("%s: %s", name, note)
+        log.info("%s is measured and kept, in %s", name, duration(seconds))
+
+    def _shown(self, is_logged: bool = False) -> list[Result]:
+        """Return results of this checkpoint on these images: first the requested ones, then all others."""
+        if not self.bases:
+            return []
+        requested = {self.names[key]: basis for key, basis in self.bases.items()}
+        members = {name: self.members[key] for key, name in self.names.items() if key in self.members}
+        names = [*requested, *(name for name in sorted(self.kept) if name not in requested)]
+        results = []
+        for name in (name for name in names if name in self.kept):
+            result = replace(self.kept[name], member=members.get(name, self.kept[name].member))
+            changes = requested[name].changes_from(result.basis) if name in requested else self._changes_since(result)
+            if not changes:
+                results.append(result)
+            elif name not in requested and changes == [OTHER_CODE]:
+                results.append(replace(result, scores=[of_other_code(score) for score in result.scores]))
+            elif is_logged:
+                log.warning("%s is not shown: since it was measured there are %s", name, ", ".join(changes))
+        return results
+
+    def _changes_since(self, result: Result) -> list[str]:
+        """Return what has changed since a result was stored that is not requested now."""
+        try:
+            now = result.basis.now(self.loaded, self.images)
+        except ConfigError as error:
+            return [f"images that cannot be looked at again ({error})"]
+        return now.changes_from(result.basis)
 
 
 def _check_finite(loaded: Checkpoint) -> None:
@@ -144,3 +341,34 @@ def _folders(
         return run, results, results
     is_newest = Folder(checkpoint).uri == run.uri or not any(other > name for other in checkpoint_names(run))
     return run, results, run if is_newest and not beside else results
+
+
+def _check_channels(key: str, kind: type[Benchmark], config: BenchmarkConfig, loaded: Checkpoint) -> None:
+    """Refuse benchmarks with images of their own, of red, green and blue, for a backbone that takes others."""
+    num = loaded.backbone.in_channels
+    if num != 3 and kind.needs(config).own_images:
+        raise ConfigError(
+            f"benchmarks.{key}: its images are red, green and blue, and the backbone takes {num} channels; leave it out"
+        )
+
+
+def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
+    """Return the settings of the run for a benchmark, or the default ones."""
+    config_of_run = config.benchmarks.get(key)
+    if config_of_run is not None and config_of_run.name == wanted.name:
+        return config_of_run
+    try:
+        return type(wanted)(name=wanted.name)
+    except TypeError:  # a setting without a default
+        return None
+
+
+def _measuring(tasks: Sequence[Task]) -> str:
+    return f"measuring {', '.join(dict.fromkeys(task.key for task in tasks))}"
+
+
+def _describe_failure(name: str, error: Exception) -> str:
+    """Log and return why a benchmark failed, with a traceback if the reason is not for users."""
+    is_reason = isinstance(error, ValueError | RunFailed)
+    log.error("the benchmark %s failed: %s", name, error, exc_info=None if is_reason else error)
+    return str(error) if is_reason else f"{type(error).__name__}: {error}"

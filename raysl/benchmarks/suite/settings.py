@@ -1,10 +1,10 @@
 """The benchmarks and images of a command: a run's settings with changes."""
 
-import dataclasses
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from raysl.config.layers import Layers, parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.places import is_place, source_at
 from raysl.config.schema import BenchmarkConfig, ClusterConfig, DataConfig, RunConfig, is_may_change
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, Problems
 from raysl.redact import bare_tree
 
 if TYPE_CHECKING:
@@ -30,6 +30,17 @@ DEFAULTS = ("knn", "low_shot")
 """Benchmarks of a run that names none."""
 _TABLE_WIDTH = 100
 _LABELS = {"one": "a label on every image", "any": "labels, one or several an image", "none": "no labels"}
+
+
+def sort_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return the settings of the images, those of the cluster, and all others.
+
+    >>> sort_overrides(["knn.k=[5]", "data=digits", "cluster.max_gpus=8"])
+    (['data=digits'], ['cluster.max_gpus=8'], ['knn.k=[5]'])
+    """
+    of_images = [word for word in overrides if word.startswith(("data=", "data."))]
+    of_cluster = [word for word in overrides if word.startswith("cluster.")]
+    return of_images, of_cluster, [word for word in overrides if word not in (*of_images, *of_cluster)]
 
 
 def load_benchmarks(
@@ -45,26 +56,38 @@ def load_benchmarks(
     """
     for suite in suites:
         overrides = [word for override in overrides for word in suite.expand(override)]
-    of_run = to_dict(config)["benchmarks"]
     if names:
         files = {name.rpartition(":")[2]: name for name in names if ":" in name}
         overrides = [*(f"{key}={json.dumps({'name': name})}" for key, name in files.items()), *overrides]
-        wanted = {name: {**of_run.get(name, {}), "required": True} for name in names if ":" not in name}
+        chosen = _named(config, [name for name in names if ":" not in name], required=True)
     elif suites:
-        wanted = {}
+        chosen = {}
     else:
-        wanted = of_run or {name: {"required": False} for name in DEFAULTS}
-    for suite in suites:
-        wanted |= {key: {**settings, "required": False} for key, settings in suite.settings.items()}
+        chosen = dict(config.benchmarks) or _named(config, DEFAULTS, required=False)
+    config = replace(config, benchmarks=chosen)
+    parts = {key: {**settings, "required": False} for suite in suites for key, settings in suite.settings.items()}
+    if parts:
+        tree = to_dict(config)
+        config = from_dict({**tree, "benchmarks": tree["benchmarks"] | parts})
     for override in overrides:
         key, _, text = override.partition("=")
-        if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
-            ways = " or ".join(f"{name}.{override}" for name in wanted)
+        if "." not in key and not isinstance(read(text, override), str | dict):  # these name a benchmark, or set one
+            ways = " or ".join(f"{name}.{override}" for name in config.benchmarks)
             raise ConfigError(f"{override!r}: of which benchmark? write {ways}")
-    settings = from_dict({**to_dict(config), "benchmarks": wanted})
-    benchmarks = apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
-    parts = {key for suite in suites for key in suite.settings}
-    return {key: dataclasses.replace(one, required=False) if key in parts else one for key, one in benchmarks.items()}
+    if overrides:
+        config = apply_overrides(config, [f"benchmarks.{override}" for override in overrides])
+    return {key: replace(one, required=one.required and key not in parts) for key, one in config.benchmarks.items()}
+
+
+def _named(config: RunConfig, names: Sequence[str], required: bool) -> dict[str, BenchmarkConfig]:
+    """Return the settings that a run has for benchmarks, or the default ones."""
+    problems, chosen = Problems(), dict[str, BenchmarkConfig]()
+    for name in names:
+        with problems.catching():
+            own = config.benchmarks.get(name) or build_node(BenchmarkConfig, {}, f"benchmarks.{name}")
+            chosen[name] = replace(own, required=required)
+    problems.check()
+    return chosen
 
 
 def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
@@ -73,6 +96,8 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     Another source (`data=parquet`) keeps only the run's settings that its backbone expects of an image: size, channels
     and normalisation.
     """
+    if not overrides:
+        return config.data
     layers = Layers()
     tree, changes = to_dict(config), parse_overrides(overrides)
     if "name" in changes.get("data", {}):
@@ -84,7 +109,7 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
 
 def load_cluster(config: RunConfig, overrides: Sequence[str]) -> ClusterConfig:
     """Return the settings about the cluster that a checkpoint is measured on: the run's, with changes."""
-    return apply_overrides(config, overrides).cluster
+    return apply_overrides(config, overrides).cluster if overrides else config.cluster
 
 
 def other_data(run_data: DataConfig, settings: str | Mapping[str, Any]) -> DataConfig:
@@ -113,8 +138,7 @@ def dataset_tag(data: DataConfig, run_data: DataConfig) -> str:
 def _lasting(data: DataConfig) -> dict[str, Any]:
     """Return the settings that choose images."""
     tree: dict[str, Any] = plain(data)
-    names = [field.name for field in dataclasses.fields(data) if field.init and not is_may_change(field.metadata)]
-    return {name: tree[name] for name in names}
+    return {one.name: tree[one.name] for one in fields(data) if one.init and not is_may_change(one.metadata)}
 
 
 def benchmark_table() -> str:

@@ -194,8 +194,3 @@ def with_way(reason: str, files: str) -> str:
     "no folder '/d/dtd'; it needs dtd/ in /d, or --download"
     """
     return f"{reason.partition(';')[0]}; it needs {files}" if files else reason
-
-
-def members_of(suites: Sequence[Suite]) -> dict[str, Member]:
-    """Return the memberships of all parts of suites, by the names of the parts."""
-    return {key: member for suite in suites for key, member in suite.members.items()}
