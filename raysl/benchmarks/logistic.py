@@ -72,15 +72,15 @@ class Logistic(Benchmark):
         dataset with published validation images, such as `data.validation_split` of torchvision's, has C chosen on
         those."""
         holdout_images: Count | None = None
-        """Choose C on so many images, drawn from all training images, instead of a share of each class."""
+        """Number of images that C is chosen on, drawn from all training images, instead of a share of each class."""
         loss: Literal["softmax", "sigmoid"] = "softmax"
         """One regression over all classes, or a binary one for each class, for images with several labels."""
         ap: Kind = "all"
         """Average precision of `sigmoid`: the area under all points of the curve (`all`), or the mean at eleven
         (`11point`), as VOC 2007 has it."""
         labels: tuple[Count, ...] = ()
-        """Measured besides: a regression of so many labelled images of each class alone, on features of length 1, as
-        low-label tables have it (MSN, Assran et al. 2022, arXiv 2204.07141)."""
+        """Numbers of labelled images of each class that a further regression learns from alone, on features of length
+        1, as low-label tables have it (MSN, Assran et al. 2022, arXiv 2204.07141)."""
         draws: Annotated[int, Within(1, 100_000)] = 3
         """Random choices of those images; MSN has three."""
         label_cost: Positive = 400.0
@@ -140,15 +140,15 @@ class Logistic(Benchmark):
 
         def classify_few(rows: FeatureSet, queries: Tensor) -> Tensor:
             every = torch.arange(len(rows.labels))
-            found = self._fit(rows, every, (config.label_cost,), Scaling("l2"), num_classes)
-            return found.probabilities(queries).argmax(dim=1)
+            fitted = self._fit(rows, every, (config.label_cost,), Scaling("l2"), num_classes)
+            return fitted.probabilities(queries).argmax(dim=1)
 
         if config.loss == "sigmoid":
             train, test = binary_labels(train, "train", num_classes), binary_labels(test, "test", num_classes)
             return measure_classes(train, test, self.stages(config), what, config.ap, score)
-        found = measure_stages(train, test, num_classes, self.stages(config), what, "C", classify)
+        findings = measure_stages(train, test, num_classes, self.stages(config), what, "C", classify)
         few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, what, classify_few)
-        return replace(found, metrics=[*found.metrics, *few])
+        return replace(findings, metrics=[*findings.metrics, *few])
 
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
@@ -184,16 +184,8 @@ class Logistic(Benchmark):
     def _fit(
         self, train: FeatureSet, index: Tensor, costs: tuple[float, ...], scaling: Scaling, num_classes: int
     ) -> Probes:
-        fitted, is_done = fit_logistic(
-            train.features,
-            train.labels,
-            index,
-            num_classes,
-            costs,
-            scaling,
-            self.config.tolerance,
-            self.config.max_iter,
-        )
+        limits = self.config.tolerance, self.config.max_iter
+        fitted, is_done = fit_logistic(train.features, train.labels, index, num_classes, costs, scaling, *limits)
         if early := [cost for cost, is_there in zip(costs, is_done.tolist(), strict=True) if not is_there]:
             costs_text = ", ".join(f"{cost:g}" for cost in early)
             log.info("logistic: L-BFGS was stopped after %d steps at C=%s", self.config.max_iter, costs_text)

@@ -1,12 +1,10 @@
 """Classification from a few labelled images a class (SimpleShot, Wang et al. 2019, arXiv 1911.04623, "CL2N")."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
@@ -73,7 +71,8 @@ class LowShot(Benchmark):
         metrics = []
         for shots in dict.fromkeys(self.config.shots):
             by_draw, by_image = [], torch.zeros(len(test.labels), dtype=torch.float64, device=test.labels.device)
-            for part in _parts(picks[:, :, :shots], len(mean)):
+            at_once = max(1, MEMORY // (picks.shape[1] * (shots * len(mean) + CHUNK_ROWS)))
+            for part in torch.split(picks[:, :, :shots], at_once):
                 hits_of_draws, hits_of_images = self._hits(train, test, mean, part)
                 by_draw.append(hits_of_draws)
                 by_image += hits_of_images
@@ -141,20 +140,10 @@ def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: i
             f"({short.size} of {len(present)} classes are short); take fewer shots or more images"
         )
     positions = (np.cumsum(counts) - counts)[present, None] + np.arange(shots)  # [K, shots], in rows sorted by class
-    picks = np.stack([np.lexsort((_keys(len(classes), seed, draw), classes))[positions] for draw in range(draws)])
+    # a counter-based generator, whose stream does not change with numpy's release
+    bits = (np.random.Philox(key=np.array([seed, draw], np.uint64)).random_raw(len(classes)) for draw in range(draws))
+    picks = np.stack([np.lexsort((keys, classes))[positions] for keys in bits])
     return torch.from_numpy(picks).to(labels.device)
-
-
-def _keys(num: int, seed: int, draw: int) -> NDArray[np.uint64]:
-    """Return random words of the counter-based generator, whose stream does not change with numpy's release."""
-    words = np.random.Philox(key=np.array([seed, draw], dtype=np.uint64)).random_raw(num)
-    return np.asarray(words, dtype=np.uint64)
-
-
-def _parts(picks: Tensor, width: int) -> Iterator[Tensor]:
-    """Yield the draws in parts that fit in memory."""
-    _, num_classes, shots = picks.shape
-    yield from torch.split(picks, max(1, MEMORY // (num_classes * (shots * width + CHUNK_ROWS))))
 
 
 def _mean(features: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric, mean_of
 from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
 from raysl.benchmarks.classifiers.probes import Probes
-from raysl.benchmarks.classifiers.scaling import Normalize, chunks_of
+from raysl.benchmarks.classifiers.scaling import Normalize
 from raysl.benchmarks.corruptions import corrupted_folders, mean_corruption_error
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
@@ -134,9 +134,11 @@ class Robustness(Benchmark):
         assert context.train is not None
         assert context.test is not None
         check_sets(context.train, context.test, context.num_classes)
-        classifier = Linear(_linear(self.config))
+        names = ("normalize", "learning_rates", "epochs", "holdout")
+        classifier = Linear(Linear.Config(**{name: getattr(self.config, name) for name in names}))
         probe, _ = classifier.fit(context.train, context.num_classes, context.seed, owner="robustness")
-        logits = logits_of(probe, context.test.features)
+        # logits, since probabilities of the classes that a mask leaves may all be 0 in float32
+        logits = probe.scores(context.test.features)[:, 0]
         metrics = list(_metrics("test", logits, context.test.labels.cpu().numpy()[:, None], None))
         for name in _given(self.config):
             if name == "imagenet_c":
@@ -148,7 +150,7 @@ class Robustness(Benchmark):
                 set_logits = logits[torch.from_numpy(images.rows)]
             else:
                 images = _read(name, getattr(self.config, name), context.images["train"].classes)
-                set_logits = logits_of(probe, features_of(context, name, images))
+                set_logits = probe.scores(features_of(context, name, images))[:, 0]
             metrics += _metrics(name, set_logits, images.right, images.allowed)
         context.folder.remove_folder(FOLDER)
         return Findings(metrics, scores=logits.softmax(dim=1), are_probabilities=True)
@@ -161,7 +163,7 @@ class Robustness(Benchmark):
         for corruption, folders in corrupted_folders(self.config.imagenet_c).items():
             for severity, uri in enumerate(folders, start=1):
                 images = by_folder(uri, context.images["train"].classes, is_masked=False)
-                logits = logits_of(probe, features_of(cropped, f"{corruption}-{severity}", images))
+                logits = probe.scores(features_of(cropped, f"{corruption}-{severity}", images))[:, 0]
                 hits = top_hits(logits, images.right, images.allowed, 1)
                 errors.setdefault(corruption, []).append(100 - 100 * hits.double().mean().item())
                 context.folder.child(FOLDER).remove_folder(f"{corruption}-{severity}")
@@ -175,14 +177,6 @@ class Robustness(Benchmark):
             ),
             Metric("imagenet_c_top1", 100 - sum(every) / len(every), title="ImageNet-C, top-1", is_headline=False),
         ]
-
-
-@torch.no_grad()
-def logits_of(probe: Probes, features: Tensor) -> Tensor:
-    """Compute scores [N, K] on the CPU of features [N, D], in chunks. Probabilities of the classes that a mask leaves
-    may all be 0 in float32; their logits are not."""
-    chunks = chunks_of(features, torch.arange(len(features)), probe.weight.device)
-    return torch.cat([probe.logits(rows)[:, 0].float().cpu() for _, rows in chunks])
 
 
 def top_hits(logits: Tensor, right: Int64s, allowed: Int64s | None, k: int) -> Tensor:
@@ -218,15 +212,6 @@ def _read(name: str, uri: str, classes: Sequence[str]) -> ShiftedSet:
 
 def _given(config: Robustness.Config) -> tuple[str, ...]:
     return tuple(name for name in SETS if getattr(config, name) is not None)
-
-
-def _linear(config: Robustness.Config) -> Linear.Config:
-    return Linear.Config(
-        normalize=config.normalize,
-        learning_rates=config.learning_rates,
-        epochs=config.epochs,
-        holdout=config.holdout,
-    )
 
 
 def _metrics(name: str, logits: Tensor, right: Int64s, allowed: Int64s | None) -> Iterator[Metric]:

@@ -7,15 +7,10 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from raysl.benchmarks.average_precision import (
-    Labels,
-    Numbers,
-    average_precisions,
-    map_interval,
-    mean_average_precision,
-)
-from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Findings, Labelled, Metric, Outlook
+from raysl.benchmarks.average_precision import Numbers
+from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, Metric, Outlook
 from raysl.benchmarks.classifiers.classification import stages_in, suffix_of
+from raysl.benchmarks.classifiers.several_labels import map_metric
 from raysl.benchmarks.classifiers.svm_training import (
     SECONDS,
     LabelledRows,
@@ -111,11 +106,9 @@ class SVM(MachinesBenchmark):
         for stage in stages_in(train, self.stages(self.config)):
             weights = self._train(LabelledRows(normalised(train.at(stage).features), labels), seed, stage)
             scores = decisions(weights, normalised(test.at(stage).features))
-            areas = average_precisions(scores, test_labels, self.config.ap)
-            metrics.append(self._metric(scores, test_labels, areas, stage))
-            known = zip(columns.tolist(), (100 * areas).tolist(), strict=True)
             title = f"SVM of {stage or 'features'}: average precision (%)"
-            by_class[title] = {str(label): area for label, area in known if not np.isnan(area)}
+            metric, by_class[title] = map_metric(scores, test_labels, "SVM", stage, self.config.ap, columns.tolist())
+            metrics.append(metric)
             of_features = scores if of_features is None else of_features
         figures: dict[str, Any] = {"per_class": by_class}
         assert of_features is not None
@@ -134,8 +127,8 @@ class SVM(MachinesBenchmark):
         if len(costs) > 1:
             jobs = [(column, cost) for cost in sorted(costs, reverse=True) for column in classes]  # slow ones first
             settings = (self.config.folds, machine)
-            done = run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs], self.config.cores)
-            results = dict(zip(jobs, done, strict=True))
+            precisions = run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs], self.config.cores)
+            results = dict(zip(jobs, precisions, strict=True))
             chosen = {column: max(costs, key=lambda cost: results[column, cost][0]) for column in classes}
             name, num_stopped = stage or "features", sum(stopped for _, stopped in results.values())
             log.info("svm: the costs of %s are %s", name, ", ".join(f"{cost:g}" for cost in chosen.values()))
@@ -144,16 +137,6 @@ class SVM(MachinesBenchmark):
                 log.info(what, num_stopped, len(jobs) * self.config.folds, name, self.config.max_iter)
         last = [(column, cost, machine) for column, cost in chosen.items()]
         return np.stack(run_jobs(fit_class, rows, last, self.config.cores))
-
-    def _metric(self, scores: Numbers, labels: Labels, areas: Numbers, stage: str) -> Metric:
-        bounds = map_interval(scores, labels, self.config.ap)
-        return Metric(
-            f"map{suffix_of(stage)}",
-            100 * mean_average_precision(areas),
-            title=f"SVM{f' of {stage}' if stage else ''}, mAP",
-            is_headline=stage == FEATURES,
-            interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
-        )
 
 
 def _check_positives(config: SVM.Config, num_positive: int, num_rows: int, label: str) -> None:

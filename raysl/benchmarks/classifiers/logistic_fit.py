@@ -46,10 +46,9 @@ def fit_logistic(
     shape = num_classes, features.shape[1] + 1  # the last column: the biases
     penalty = 1 / (torch.tensor(costs, dtype=dtype, device=device) * len(index))
     rows = _Rows(features, labels, index, scaling, device)
-    loss_and_gradient = _loss_and_gradient if labels.ndim == 1 else _binary_loss_and_gradient
 
     def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        loss, grad = loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
+        loss, grad = _loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
         gradient, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
         gradient[..., :-1] += penalty[which, None, None] * free
         return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), gradient.flatten(1)
@@ -89,33 +88,31 @@ class _Rows:
 
 
 def _loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean cross entropy float64 [A] of classifiers [A K, D + 1] over rows, and its gradient of their
-    shape."""
+    """Return the mean loss over rows, float64 [A], of classifiers [A K, D + 1], and its gradient of their shape."""
     loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
     grad = torch.zeros_like(weight)
     for x, target in rows:
         logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
-        columns = torch.arange(len(x), device=x.device)
-        named = logits[:, target, columns]  # [A, B]
-        error, norm = softmax(logits)
-        loss += (norm - named).double().sum(dim=1)
-        error[:, target, columns] -= 1
+        chunk_loss, error = (_cross_entropy if target.ndim == 1 else _binary_cross_entropies)(logits, target)
+        loss += chunk_loss
         flat = error.flatten(0, 1)  # [A K, B]
         grad[:, :-1].addmm_(flat, x)
         grad[:, -1] += flat.sum(dim=1)
     return loss / len(rows), grad / len(rows)
 
 
-def _binary_loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean over rows of the binary cross entropies of all classes that count, float64 [A], of classifiers
-    [A K, D + 1], and its gradient of their shape."""
-    loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
-    grad = torch.zeros_like(weight)
-    for x, target in rows:
-        logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
-        wanted, counts = (target.T == 1).to(x.dtype), (target.T >= 0).to(x.dtype)  # [K, B]
-        loss += ((F.softplus(logits) - wanted * logits) * counts).double().sum(dim=(1, 2))
-        flat = ((logits.sigmoid() - wanted) * counts).flatten(0, 1)  # [A K, B]
-        grad[:, :-1].addmm_(flat, x)
-        grad[:, -1] += flat.sum(dim=1)
-    return loss / len(rows), grad / len(rows)
+def _cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross entropy summed over rows, float64 [A], of logits [A, K, B] and labels [B], and its gradient by
+    the logits."""
+    columns = torch.arange(len(target), device=target.device)
+    named = logits[:, target, columns]  # [A, B]
+    error, norm = softmax(logits)
+    error[:, target, columns] -= 1
+    return (norm - named).double().sum(dim=1), error
+
+
+def _binary_cross_entropies(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same for the binary cross entropies of all classes that count in labels [B, K]."""
+    wanted, counts = (target.T == 1).to(logits.dtype), (target.T >= 0).to(logits.dtype)  # [K, B]
+    losses = (F.softplus(logits) - wanted * logits) * counts
+    return losses.double().sum(dim=(1, 2)), (logits.sigmoid() - wanted) * counts

@@ -83,8 +83,7 @@ class Probes:
     def probabilities(self, features: Tensor) -> Tensor:
         """Return the probabilities of the first classifier, float32 [N, K] on the CPU, for features [N, D] in
         chunks."""
-        every = torch.arange(len(features))
-        chunks = chunks_of(features, every, self.weight.device)
+        chunks = chunks_of(features, torch.arange(len(features)), self.weight.device)
         return torch.cat([self.logits(rows)[:, 0].softmax(dim=1).float().cpu() for _, rows in chunks])
 
     @torch.no_grad()
@@ -145,7 +144,9 @@ def train_probes(
     for update, batch in enumerate(length.batches(len(index), seed)):
         rows = index[batch]
         x = scaling.in_training(rows_of(features, rows, device))
-        error = _errors(x, labels[rows.to(labels.device)].to(device), weight, bias, num_classes)  # [G K, B]
+        share, _ = softmax(torch.addmm(bias, weight, x.T).view(-1, num_classes, len(x)))  # [G, K, B]
+        share[:, labels[rows.to(labels.device)].to(device), torch.arange(len(x), device=device)] -= 1
+        error = share.div_(len(x)).flatten(0, 1)  # gradient by the logits [G K, B]
         torch.addmm(velocity, error, x, beta=length.momentum, out=velocity)
         bias_velocity.mul_(length.momentum).add_(error.sum(dim=1, keepdim=True))
         if has_decay:
@@ -155,14 +156,6 @@ def train_probes(
         weight.addcmul_(velocity, rate, value=-now)
         bias.addcmul_(bias_velocity, rate, value=-now)
     return Probes(weight, bias[:, 0], num_classes, scaling)
-
-
-def _errors(x: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, num_classes: int) -> Tensor:
-    """Return the gradient of the mean cross entropy by the logits, predictions minus targets [G K, B]."""
-    logits = torch.addmm(bias, weight, x.T).view(-1, num_classes, len(x))  # [G, K, B]
-    share, _ = softmax(logits)
-    share[:, labels, torch.arange(len(x), device=x.device)] -= 1
-    return share.div_(len(x)).flatten(0, 1)
 
 
 def best_of(shares: Tensor, losses: Tensor) -> int | None:

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.average_precision import Kind, average_precisions, map_interval, mean_average_precision
+from raysl.benchmarks.average_precision import (
+    Kind,
+    Labels,
+    Numbers,
+    average_precisions,
+    map_interval,
+    mean_average_precision,
+)
 from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Findings, Metric
 from raysl.benchmarks.classifiers.classification import Lines, curves, stages_in, suffix_of
 from raysl.benchmarks.classifiers.probes import Probes
@@ -52,6 +59,29 @@ def measure_precision(fitted: Probes, train: FeatureSet, held: Tensor, kind: Kin
     return shares, torch.zeros_like(shares)
 
 
+def map_metric(
+    scores: Numbers, labels: Labels, what: str, stage: str, kind: Kind, classes: Sequence[int] | None = None
+) -> tuple[Metric, dict[str, float]]:
+    """Return the metric `map` of a stage, and the average precision of each class in percent by the class's number.
+
+    Args:
+        scores, labels: [N, K].
+        what: begins the title, such as `Logistic regression`.
+        classes: numbers of the K classes; default: from 0 on.
+    """
+    areas = average_precisions(scores, labels, kind)
+    bounds = map_interval(scores, labels, kind)
+    metric = Metric(
+        f"map{suffix_of(stage)}",
+        100 * mean_average_precision(areas),
+        title=f"{what}{f' of {stage}' if stage else ''}, mAP",
+        is_headline=stage == FEATURES,
+        interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
+    )
+    percents = zip(range(len(areas)) if classes is None else classes, (100 * areas).tolist(), strict=True)
+    return metric, {str(label): percent for label, percent in percents if not np.isnan(percent)}
+
+
 def measure_classes(
     train: FeatureSet,
     test: FeatureSet,
@@ -78,22 +108,11 @@ def measure_classes(
     by_class: dict[str, dict[str, float]] = {}
     for stage in stages_in(train, stages):
         name = stage or "features"
-        found, its_lines = score(train.at(stage), test.at(stage).features, name)
-        scores = found.double().numpy()
+        class_scores, its_lines = score(train.at(stage), test.at(stage).features, name)
+        scores = class_scores.double().numpy()
         lines |= its_lines
-        areas = average_precisions(scores, labels, kind)
-        bounds = map_interval(scores, labels, kind)
-        metrics.append(
-            Metric(
-                f"map{suffix_of(stage)}",
-                100 * mean_average_precision(areas),
-                title=f"{what}{f' of {stage}' if stage else ''}, mAP",
-                is_headline=stage == FEATURES,
-                interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
-            )
-        )
-        known = {str(label): 100 * area for label, area in enumerate(areas.tolist()) if not np.isnan(area)}
-        by_class[f"{what} of {name}: average precision (%)"] = known
+        metric, by_class[f"{what} of {name}: average precision (%)"] = map_metric(scores, labels, what, stage, kind)
+        metrics.append(metric)
     figures: dict[str, Any] = {"per_class": by_class}
     if lines:
         figures["curves"] = curves(f"{what}: held-out training images", "C", "mAP (%)", lines)
