@@ -2,8 +2,8 @@
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ FEATURES = ""
 PIXELS = "pixels"
 
 Side = Literal["trained", "untrained", "pixels"]
+SettingsT = TypeVar("SettingsT")
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,18 @@ class Outlook:
 
 
 WORTH_TELLING_S = 30.0
+
+
+def settings_from(config: Any, kind: type[SettingsT], **others: Any) -> SettingsT:
+    """Return settings of another kind, with those of a benchmark that have the same name.
+
+    Args:
+        kind: dataclass of the settings.
+        others: fields that have other values, or other names.
+    """
+    own_names = {one.name for one in fields(config)} - {"name", *others}
+    names = [one.name for one in fields(kind) if one.name in own_names]  # type: ignore[arg-type]
+    return kind(**{name: getattr(config, name) for name in names}, **others)
 
 
 class Benchmark(ABC):

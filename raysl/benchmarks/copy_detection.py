@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import nn
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, Findings, Labelled, mean_of
+from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, Findings, Labelled, mean_of, settings_from
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
 from raysl.benchmarks.instance_retrieval.search import Search
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Side, Width
@@ -90,25 +90,13 @@ class CopyDetection(Benchmark):
 def _search(config: CopyDetection.Config, network: nn.Module | None = None) -> Search:
     """Return the search by a network, or without one for what is known before."""
     pooling: Pooling = "class_gem" if isinstance(network, TokenBackbone) else "gem"
-    recipe = Recipe(
-        stage=config.stage,
-        pooling=config.pooling or pooling,
-        size=config.size,
-        gem_p=config.gem_p,
-        normalize=config.length_one,
-        is_square=True,
-    )
-    return Search(
+    others = {"pooling": config.pooling or pooling, "normalize": config.length_one, "is_square": True}
+    return settings_from(
+        config,
+        Search,
         dataset="copydays",
-        path=config.path,
-        query_splits=config.query_splits,
-        recipe=recipe,
+        recipe=settings_from(config, Recipe, **others),
         crop_queries=False,
         similarity="dot",
-        whiten_on=config.whiten_on,
-        whiten_dim=config.whiten_dim,
-        whiten_images=config.whiten_images,
-        distractors=config.distractors,
-        whiten_center=config.whiten_center,
         cut=config.first,
     )

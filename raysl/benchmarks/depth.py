@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
 from raysl.benchmarks.dense.depth_head import DepthHead, covered
 from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics
@@ -96,14 +96,7 @@ class Depth(TargetBenchmark):
         """How often a checkpoint is saved, from which an interrupted training goes on."""
 
     Source = DepthImages
-
-    @classmethod
-    @override
-    def data(cls, config: Config) -> DepthImages.Config:
-        if config.path is None:
-            raise ConfigError("depth needs path=, the folder of NYU Depth v2 in the layout of BTS, with sync/ in it")
-        names = ("path", "train_set", "test_set", "limit")
-        return DepthImages.Config(**{name: getattr(config, name) for name in names})
+    without_path = "depth needs path=, the folder of NYU Depth v2 in the layout of BTS, with sync/ in it"
 
     @classmethod
     @override
@@ -146,12 +139,8 @@ class Depth(TargetBenchmark):
     @override
     def course(self, context: Context) -> Course:
         config = self.config
-        head = ("stages", "class_token", "bins", "min_depth", "max_depth", "gradient_weight", "warm_up", "mirror")
-        names = (*head, "train_area", "test_area")
         return Course(
-            method=DepthHead.Config(
-                crop=(config.crop_height, config.crop_width), **{name: getattr(config, name) for name in names}
-            ),
+            method=settings_from(config, DepthHead.Config, crop=(config.crop_height, config.crop_width)),
             optim=AdamW.Config(
                 lr=config.lr,
                 lr_batch_size=16,

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, Metric
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, Metric, settings_from
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, parse_detections, precisions_by_class
 from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
 from raysl.benchmarks.dense.boxes import BoxSplit
@@ -89,14 +89,7 @@ class Detection(TargetBenchmark):
 
     Source = BoxImages
     trained_on = "training images with objects"
-
-    @classmethod
-    @override
-    def data(cls, config: Config) -> BoxImages.Config:
-        if config.path is None:
-            raise ConfigError("detection needs path=, the folder of a dataset as VOCdevkit/VOC2007 or COCO")
-        names = ("path", "more", "layout", "train_set", "test_set", "masks", "limit")
-        return BoxImages.Config(**{name: getattr(config, name) for name in names})
+    without_path = "detection needs path=, the folder of a dataset as VOCdevkit/VOC2007 or COCO"
 
     @classmethod
     @override
@@ -127,10 +120,9 @@ class Detection(TargetBenchmark):
     def course_on(self, is_vit: bool) -> Course:
         """Return the training on a ViT or on another network."""
         config, usual = self.config, SCHEDULES[self.config.layout]
-        names = ("norm", "freeze", "masks", "short_sides", "long_side")
         is_adamw = config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit)
         return Course(
-            method=Detector.Config(**{name: getattr(config, name) for name in names}),
+            method=settings_from(config, Detector.Config),
             optim=optim_of(
                 "adamw" if is_adamw else "sgd",
                 lr=config.lr,

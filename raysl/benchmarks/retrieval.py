@@ -16,6 +16,7 @@ from raysl.benchmarks.benchmark import (
     Metric,
     Needs,
     missing_negatives,
+    settings_from,
 )
 from raysl.benchmarks.class_retrieval import pictured, precision_at, recall_at, search_classes
 from raysl.benchmarks.instance_retrieval.datasets import REVISITED, Dataset
@@ -198,26 +199,4 @@ def _named(metric: str, task: str) -> str:
 
 def _search(config: Retrieval.Config) -> Search:
     assert config.dataset is not None
-    recipe = Recipe(
-        stage=config.stage,
-        pooling=config.pooling,
-        size=config.size,
-        scales=config.scales,
-        rmac_levels=config.rmac_levels,
-        rmac_overlap=config.rmac_overlap,
-        gem_p=config.gem_p,
-        gem_bias=config.gem_bias,
-        whiten_norm=config.whiten_norm,
-    )
-    return Search(
-        dataset=config.dataset,
-        path=config.path,
-        query_splits=config.query_splits,
-        recipe=recipe,
-        crop_queries=config.crop_queries,
-        similarity=config.similarity,
-        whiten_on=config.whiten_on,
-        whiten_dim=config.whiten_dim,
-        whiten_images=config.whiten_images,
-        distractors=config.distractors,
-    )
+    return settings_from(config, Search, recipe=settings_from(config, Recipe))

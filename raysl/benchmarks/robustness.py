@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric, mean_of
+from raysl.benchmarks.benchmark import (
+    FEATURES,
+    PIXELS,
+    Benchmark,
+    Context,
+    Findings,
+    Labelled,
+    Metric,
+    mean_of,
+    settings_from,
+)
 from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
 from raysl.benchmarks.classifiers.probes import Probes
 from raysl.benchmarks.classifiers.scaling import Normalize
@@ -134,8 +144,7 @@ class Robustness(Benchmark):
         assert context.train is not None
         assert context.test is not None
         check_sets(context.train, context.test, context.num_classes)
-        names = ("normalize", "learning_rates", "epochs", "holdout")
-        classifier = Linear(Linear.Config(**{name: getattr(self.config, name) for name in names}))
+        classifier = Linear(settings_from(self.config, Linear.Config))
         probe, _ = classifier.fit(context.train, context.num_classes, context.seed, owner="robustness")
         # logits, since probabilities of the classes that a mask leaves may all be 0 in float32
         logits = probe.scores(context.test.features)[:, 0]

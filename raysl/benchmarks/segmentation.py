@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.overlap import class_ious, overlap_metrics
@@ -84,14 +84,7 @@ class Segmentation(TargetBenchmark):
         """How often a checkpoint is saved, from which an interrupted training goes on."""
 
     Source = MaskImages
-
-    @classmethod
-    @override
-    def data(cls, config: Config) -> MaskImages.Config:
-        if config.path is None:
-            raise ConfigError("segmentation needs path=, the folder of a dataset as VOCdevkit/VOC2012 or ADE20K")
-        names = ("path", "layout", "train_set", "test_set", "masks", "limit")
-        return MaskImages.Config(**{name: getattr(config, name) for name in names})
+    without_path = "segmentation needs path=, the folder of a dataset as VOCdevkit/VOC2012 or ADE20K"
 
     @classmethod
     @override
@@ -117,10 +110,9 @@ class Segmentation(TargetBenchmark):
     @override
     def course(self, context: Context) -> Course:
         config = self.config
-        names = ("stages", "batch_norm", "short_side", "max_class_share", "distort")
         crop = crop_side(config, context.checkpoint.backbone)
         return Course(
-            method=Segmenter.Config(crop=crop, **{name: getattr(config, name) for name in names}),
+            method=settings_from(config, Segmenter.Config, crop=crop),
             optim=AdamW.Config(
                 lr=config.lr,
                 lr_batch_size=16,

@@ -85,27 +85,27 @@ def precisions_by_class(
         Shares float64 [T, K]; NaN of a class without objects.
     """
     matches = [_matched(*pair) for pair in zip(detections, objects_by_image, strict=True)]
-    scores = _joined([image.scores for image in detections], np.float32)
-    labels = _joined([image.labels for image in detections], np.int64)
-    images = np.repeat(np.arange(len(detections)), [len(image.scores) for image in detections])
-    overlaps = _joined([overlap for overlap, _ in matches], np.float64)
-    object_numbers = _joined([number for _, number in matches], np.int64)
+    scores = np.concatenate([image.scores for image in detections])
+    labels = np.concatenate([image.labels for image in detections])
+    overlaps = np.concatenate([overlap for overlap, _ in matches])
+    apart = np.concatenate([image.is_apart for image in objects_by_image])
+    owners = np.concatenate([image.labels for image in objects_by_image])
     firsts = np.cumsum([0, *(len(image) for image in objects_by_image)])[:-1]
-    apart = _joined([image.is_apart for image in objects_by_image], bool)
-    owners = _joined([image.labels for image in objects_by_image], np.int64)
-    object_numbers = object_numbers + firsts[images]  # among the objects of all images
+    # numbers among the objects of all images
+    object_numbers = np.concatenate([first + number for first, (_, number) in zip(firsts, matches, strict=True)])
+    apart_or_none = np.append(apart, False)  # images behind the last object have detections of no object
     precisions = np.full((len(thresholds), num_classes), math.nan)
     for label in range(num_classes):
-        num_there = int((~apart[owners == label]).sum())
-        if not num_there:
+        num_objects = int((~apart[owners == label]).sum())
+        if not num_objects:
             continue
         rows = np.flatnonzero(labels == label)
         rows = rows[np.argsort(-scores[rows], kind="stable")]
         for number, threshold in enumerate(thresholds):
             reaches = overlaps[rows] >= threshold
-            counts = ~(reaches & _of(apart, object_numbers[rows]))
+            counts = ~(reaches & apart_or_none[object_numbers[rows]])
             is_right = _first_of_each(object_numbers[rows], reaches)[counts]
-            precisions[number, label] = _average(is_right, num_there, eleven_points)
+            precisions[number, label] = _average(is_right, num_objects, eleven_points)
     return precisions
 
 
@@ -128,22 +128,13 @@ def _first_of_each(objects: np.ndarray, reaches: np.ndarray) -> np.ndarray:
     return is_first
 
 
-def _average(is_right: np.ndarray, num_there: int, eleven_points: bool) -> float:
+def _average(is_right: np.ndarray, num_objects: int, eleven_points: bool) -> float:
     """Compute the average precision from hits, sorted by score."""
     right = np.cumsum(is_right)
-    recall = right / num_there
+    recall = right / num_objects
     precision = right / np.arange(1, len(right) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]  # at this recall or more
     if eleven_points:
         points = np.searchsorted(recall, np.arange(11) / 10 - 1e-12)
         return float(np.append(best, 0.0)[points].mean())
     return float((np.diff(recall, prepend=0.0) * best).sum())
-
-
-def _of(values: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Return values at an index; false where there are no values."""
-    return values[np.minimum(index, len(values) - 1)] if len(values) else np.zeros(len(index), bool)
-
-
-def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype), *parts])

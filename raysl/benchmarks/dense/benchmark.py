@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings, Labelled
+from raysl.benchmarks.benchmark import Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.method import HeldOutTargets
 from raysl.benchmarks.dense.sources import TargetSource
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run, start_of
@@ -37,7 +37,7 @@ class TargetConfig(BenchmarkConfig):
     interpolation: Interpolation = "bilinear"
     """How images that are measured are resized; Detectron2 and MMSegmentation have bilinear."""
     limit: Count | None = None
-    """Use only so many images of each set, an even share; default: all."""
+    """Number of images of each set that are used, an even share; default: all."""
     batch_size: Count = 16
     """Images of an update."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -63,12 +63,16 @@ class TargetBenchmark(TrainingBenchmark):
     own_images = True
     Source: ClassVar[type[TargetSource]]
     trained_on: ClassVar[str] = "training images"
-    """For messages."""
+    """Name of the training images in messages."""
+    without_path: ClassVar[str]
+    """Message where the folder of the dataset is missing."""
 
     @classmethod
-    @abstractmethod
     def data(cls, config: Any) -> DataConfig:
         """Return the settings of the source."""
+        if config.path is None:
+            raise ConfigError(cls.without_path)
+        return settings_from(config, cls.Source.Config)
 
     @classmethod
     @override
@@ -86,8 +90,7 @@ class TargetBenchmark(TrainingBenchmark):
     @override
     def measure(self, context: Context) -> Findings:
         run = self.run_of(context)
-        results = held_out_results(run)
-        return self.findings(results, self.Source(run.data), context.seed)
+        return self.findings(held_out_results(run), self.Source(run.data), context.seed)
 
     @abstractmethod
     def course(self, context: Context) -> Course:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of
+from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of, require
 from raysl.benchmarks.dense.masks import VOC_CLASSES
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
@@ -141,7 +141,8 @@ def _voc_objects(notes: Files, number: int) -> Objects:
     except (ElementTree.ParseError, ValueError) as error:
         raise ConfigError(f"{notes.uri_of(number)} is not an annotation of VOC: {error}; fetch it anew") from error
     boxes = np.array(sides, np.float32).reshape(-1, 4) - np.array([1, 1, 0, 0], np.float32)
-    return Objects(boxes, np.array(labels, np.int64), np.array(difficult, bool), _areas(boxes))
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return Objects(boxes, np.array(labels, np.int64), np.array(difficult, bool), areas)
 
 
 def _class_of(name: str) -> int:
@@ -165,8 +166,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
         chosen: name of the set, as `train2017`.
     """
     name = f"annotations/instances_{chosen}.json"
-    if not folder.exists(name):
-        raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
+    require(folder, name)
     try:
         content = json.loads(read_whole(folder.uri_of(name)))
         entries = sorted(content["images"], key=lambda image: int(image["id"]))
@@ -205,8 +205,3 @@ def _of_notes(notes: Sequence[dict[str, Any]], label: dict[int, int], with_segme
         np.array(areas, np.float32),
         tuple(note["segmentation"] for note in notes) if with_segments else (),
     )
-
-
-def _areas(boxes: np.ndarray) -> np.ndarray:
-    areas: np.ndarray = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return areas

@@ -12,7 +12,7 @@ from raysl.benchmarks.dense.depth_crops import Area, depth_crop
 from raysl.benchmarks.dense.depth_losses import gradient_loss, sig_loss
 from raysl.benchmarks.dense.depth_scores import depth_scores
 from raysl.benchmarks.dense.depths import DepthSplit
-from raysl.benchmarks.dense.maps import as_map, chosen_stages
+from raysl.benchmarks.dense.maps import as_map, chosen_stages, resized, side_by_side
 from raysl.benchmarks.dense.method import TargetMethod
 from raysl.config.schema import DataConfig, MethodConfig
 from raysl.data.stream.targets import TargetRecipe
@@ -87,13 +87,12 @@ class DepthHead(TargetMethod):
             values = self.backbone.stages(images, [stage.name for stage in self.stages])
             maps = []
             for stage in self.stages:
-                found = as_map(self.backbone, values[stage.name], images)
-                assert found is not None
-                maps.append(found)
+                patches = as_map(self.backbone, values[stage.name], images)
+                assert patches is not None
+                maps.append(patches)
                 if self.has_class_token:
-                    maps.append(values[stage.name][:, 0, :, None, None].expand_as(found))
-        largest = max((found.shape[-2:] for found in maps), key=lambda size: size[0] * size[1])
-        return torch.cat([_resized(found, largest) for found in maps], dim=1)
+                    maps.append(values[stage.name][:, 0, :, None, None].expand_as(patches))
+        return side_by_side(maps)
 
     def predict(self, images: Tensor) -> Tensor:
         """Predict metres at each pixel, at least fp32 [B, H, W], of normalised images [B, 3, H, W].
@@ -101,17 +100,17 @@ class DepthHead(TargetMethod):
         Images that patches do not cover are padded with zeros around them, as in DINOv2's code.
         """
         patch = self.backbone.patch_size or 1
-        (top, bottom), (left, right) = (_margins(side, patch) for side in images.shape[-2:])
-        padded = F.pad(images, (left, right, top, bottom))
+        (top, bottom), (first, last) = (_margins(side, patch) for side in images.shape[-2:])
+        padded = F.pad(images, (first, last, top, bottom))
         weights = self.classifier(self.features(padded))  # [B, K, h, w]
         # the layer is linear, so it may come before the resize, which has fewer channels to resize then
         height, width = weights.shape[-2:]
-        weights = _resized(at_least_fp32(weights), (UPSAMPLED * height, UPSAMPLED * width)).relu() + FLOOR
+        weights = resized(at_least_fp32(weights), (UPSAMPLED * height, UPSAMPLED * width)).relu() + FLOOR
         # no matrix product, which autocast would compute in half precision
         sums = (weights * self.depths.to(weights)[:, None, None]).sum(dim=1, keepdim=True)
         depth = sums / weights.sum(dim=1, keepdim=True)  # [B, 1, 4h, 4w]
-        depth = _resized(depth, padded.shape[-2:])[:, 0]
-        return depth[:, top : top + images.shape[-2], left : left + images.shape[-1]]
+        depth = resized(depth, padded.shape[-2:])[:, 0]
+        return depth[:, top : top + images.shape[-2], first : first + images.shape[-1]]
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return `sig_loss`, in the first updates without the variance, and the weighted `gradient_loss`."""
@@ -135,9 +134,9 @@ class DepthHead(TargetMethod):
             predicted = (predicted + self.predict(images.flip(3)).flip(2)) / 2
         counts = (label > config.min_depth) & (label < config.max_depth)
         if config.test_area is not None:
-            top, bottom, left, right = config.test_area
             is_inside = torch.zeros_like(counts)
-            is_inside[top:bottom, left:right] = True
+            rows, columns = slice(*config.test_area[:2]), slice(*config.test_area[2:])
+            is_inside[rows, columns] = True
             counts = counts & is_inside
         return {"scores": depth_scores(predicted[0].cpu()[counts], label[counts])[None]}
 
@@ -175,9 +174,3 @@ def _margins(side: int, patch: int) -> tuple[int, int]:
     """Return the pixels that are added before and behind so that patches cover a side."""
     missing = covered(side, patch) - side
     return missing // 2, missing - missing // 2
-
-
-def _resized(maps: Tensor, size: Sequence[int]) -> Tensor:
-    if tuple(maps.shape[-2:]) == tuple(size):
-        return maps
-    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, PairedSplit, rows_of
+from raysl.benchmarks.dense.files import Files, PairedSplit, require, rows_of
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.sources.listing import list_folders
@@ -52,7 +52,7 @@ def depth_split(folder: Folder, chosen: str) -> DepthSplit:
     """
     pairs = _listed(folder, chosen) if chosen.endswith(".txt") else _scenes(folder, chosen)
     pairs.sort()
-    images, depths = ([pair[place] for pair in pairs] for place in range(2))
+    images, depths = [image for image, _ in pairs], [depth for _, depth in pairs]
     return DepthSplit(Files.of(folder.uri, images, chosen), Files.of(folder.uri, depths, chosen))
 
 
@@ -67,8 +67,7 @@ def _listed(folder: Folder, chosen: str) -> list[tuple[str, str]]:
 
 
 def _scenes(folder: Folder, chosen: str) -> list[tuple[str, str]]:
-    if not folder.exists(chosen):
-        raise ConfigError(f"no {folder.uri_of(chosen)}; is the download whole, and the path that of this layout?")
+    require(folder, chosen)
     pairs = []
     for scene in list_folders(folder.uri_of(chosen)):
         inner = f"{chosen}/{scene}"

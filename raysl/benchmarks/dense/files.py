@@ -171,15 +171,20 @@ class PairedSplit(TargetSplit):
         return image, target
 
 
+def require(folder: Folder, name: str) -> None:
+    """Refuse a dataset without this file or folder."""
+    if not folder.exists(name):
+        raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
+
+
 def lines_of(folder: Folder, name: str) -> list[str]:
     """Read the first word of each non-empty line of a list: names of images."""
-    return [words[0] for words in rows_of(folder, name)]
+    return [row[0] for row in rows_of(folder, name)]
 
 
 def rows_of(folder: Folder, name: str) -> list[list[str]]:
     """Read the words of each non-empty line of a list."""
-    if not folder.exists(name):
-        raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
+    require(folder, name)
     try:
         lines = read_whole(folder.uri_of(name)).decode().splitlines()
     except UnicodeDecodeError as error:

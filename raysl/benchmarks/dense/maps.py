@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
@@ -61,3 +62,16 @@ def maps_of(backbone: Backbone, images: Tensor, stages: Sequence[MapStage]) -> l
     values = backbone.stages(images, [stage.name for stage in stages])
     maps = [as_map(backbone, values[stage.name], images) for stage in stages]
     return [values for values in maps if values is not None]
+
+
+def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Resize maps [B, C, h, w] bilinearly to height and width."""
+    if tuple(maps.shape[-2:]) == tuple(size):
+        return maps
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def side_by_side(maps: Sequence[Tensor]) -> Tensor:
+    """Concatenate the channels of maps [B, C, h, w], which are resized to the largest one."""
+    largest = max((values.shape[-2:] for values in maps), key=lambda size: size[0] * size[1])
+    return torch.cat([resized(values, largest) for values in maps], dim=1)

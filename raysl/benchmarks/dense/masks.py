@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, PairedSplit, lines_of
+from raysl.benchmarks.dense.files import Files, PairedSplit, lines_of, require
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.errors import ConfigError
@@ -106,8 +106,7 @@ def _voc(folder: Folder, chosen: str, masks: str | None) -> MaskSplit:
 
 def _ade(folder: Folder, chosen: str, masks: str | None) -> MaskSplit:
     images, annotations = f"images/{chosen}", masks or f"annotations/{chosen}"
-    if not folder.exists(images):
-        raise ConfigError(f"no {folder.uri_of(images)}; is the download whole, and the path that of this layout?")
+    require(folder, images)
     names = [name for name in folder.child(images).names() if name.endswith(".jpg")]
     if not names:
         raise ConfigError(f"{folder.uri_of(images)} has no .jpg files")

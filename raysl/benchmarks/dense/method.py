@@ -2,22 +2,19 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.benchmarks.training_runs.held_out_scores import FILE
-from raysl.components import resolve
+from raysl.benchmarks.training_runs.held_out_scores import HeldOut
 from raysl.config.schema import CallbackConfig, DataConfig
 from raysl.data.order import rank_share
 from raysl.data.stream.targets import TargetRecipe
 from raysl.methods.method import Method, Setup, Step, StepOutput
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Run
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 
@@ -45,7 +42,7 @@ class TargetMethod(Method):
         """
 
 
-class HeldOutTargets(Callback):
+class HeldOutTargets(HeldOut):
     """Measures a `TargetMethod` on the test images after the last step, and stores the result with the checkpoint.
 
     Ranks share the images. `held_out.safetensors` has what `TargetMethod.measure` returns, in the order of the images.
@@ -59,11 +56,6 @@ class HeldOutTargets(Callback):
         data: DataConfig
         """Settings of the dataset."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.test = resolve("source", config.data.name)(config.data).required("test")  # here: on the driver
-        self.results: dict[str, Tensor] | None = None
-
     @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         if step.index != step.total:
@@ -72,17 +64,9 @@ class HeldOutTargets(Callback):
         assert isinstance(method, TargetMethod)
         was_training = method.training
         method.eval()
+        share = rank_share(self.test.num_samples, dist.rank(), dist.world())
         with torch.no_grad():
-            local = [method.measure(self.test, number) for number in self._share()]
+            local = [method.measure(self.test, number) for number in share]
         method.train(was_training)
         images = [image for part in dist.gather_objects(local) for image in part]
         self.results = {name: torch.cat([image[name] for image in images]) for name in images[0]}
-
-    @override
-    def on_checkpoint(self, run: Run, folder: Path) -> None:
-        if self.results is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(self.results, folder / FILE)
-
-    def _share(self) -> range:
-        return rank_share(self.test.num_samples, dist.rank(), dist.world())

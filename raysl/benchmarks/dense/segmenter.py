@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from raysl.benchmarks.dense.crops import resized_short, slid, training_crop
-from raysl.benchmarks.dense.maps import chosen_stages, maps_of
+from raysl.benchmarks.dense.maps import chosen_stages, maps_of, resized, side_by_side
 from raysl.benchmarks.dense.masks import IGNORE, MaskSplit
 from raysl.benchmarks.dense.method import TargetMethod
 from raysl.benchmarks.dense.overlap import pixel_counts
@@ -69,9 +69,8 @@ class Segmenter(TargetMethod):
         W]."""
         with torch.no_grad():
             maps = maps_of(self.backbone, images, self.stages)
-        largest = max((values.shape[-2:] for values in maps), key=lambda size: size[0] * size[1])
-        seen = torch.cat([_resized(values, largest) for values in maps], dim=1)  # [B, C, h, w]
-        return _resized(at_least_fp32(self.classifier(self.norm(seen))), images.shape[-2:])
+        seen = self.norm(side_by_side(maps))  # [B, C, h, w]
+        return resized(at_least_fp32(self.classifier(seen)), images.shape[-2:])
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the mean cross entropy over all pixels of the crops, to which ignored ones add 0."""
@@ -96,8 +95,8 @@ class Segmenter(TargetMethod):
         """
         data, config = self.setup.config.data, self.config
         height, width = resized_short(image.shape[1], image.shape[2], config.short_side)
-        resized = resize(image, height, width, data.eval_interpolation).to(self.classifier.weight.device)
-        normalised = network_input(resized, data.mean, data.std, data.channels)
+        pixels = resize(image, height, width, data.eval_interpolation).to(self.classifier.weight.device)
+        normalised = network_input(pixels, data.mean, data.std, data.channels)
         scores = slid(self.scores, normalised, config.crop, max(1, 2 * config.crop // 3))  # [K, h, w]
         return F.interpolate(scores[None], size=size, mode="bilinear", align_corners=False)[0].argmax(dim=0)
 
@@ -124,9 +123,3 @@ class CropRecipe(TargetRecipe):
         # beyond an image is the mean colour, which is normalised to 0
         views = {IMAGES: (normalised * are_images[:, None])[:, None]}
         return Batch(views, index, torch.full((len(index),), -1), extras={MASK: masks})
-
-
-def _resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    if maps.shape[-2:] == size:
-        return maps
-    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,26 @@ def logged_names(num_heads: int) -> list[str]:
     return [f"{PREFIX}top1", *(f"{PREFIX}head{number}_top1" for number in range(1, num_heads))]
 
 
-class HeldOutScores(Callback):
+class HeldOut(Callback):
+    """Base of callbacks that measure held-out images and store the results with the last checkpoint.
+
+    Args:
+        config: settings with `data`, the dataset whose test images they are.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.test = resolve("source", config.data.name)(config.data).required("test")  # here: on the driver
+        self.results: dict[str, Tensor] | None = None
+
+    @override
+    def on_checkpoint(self, run: Run, folder: Path) -> None:
+        if self.results is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(self.results, folder / FILE)
+
+
+class HeldOutScores(HeldOut):
     """Logs the accuracy of a `Probe` on held-out images in percent, and stores its predictions with the last
     checkpoint.
 
@@ -52,11 +72,6 @@ class HeldOutScores(Callback):
         """Settings of the dataset whose test images they are."""
         every: Every = field(default=Duration.parse("100%"))
         """How often they are looked at; the last step always does."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.test = resolve("source", config.data.name)(config.data).required("test")  # here: on the driver
-        self.found: dict[str, Tensor] | None = None
 
     @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
@@ -76,13 +91,7 @@ class HeldOutScores(Callback):
             top1, top5 = (hits[:, column].bool().T.contiguous() for column in (0, 1))
             if broken := [name for names in dist.gather_objects(broken) for name in names]:
                 run.note(f"{count_broken(len(broken), 'test image')}, neighbours were measured: {broken[0]} ...")
-            self.found = {"labels": labels, "scores": scores, "top1": top1, "top5": top5}
-
-    @override
-    def on_checkpoint(self, run: Run, folder: Path) -> None:
-        if self.found is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(self.found, folder / FILE)
+            self.results = {"labels": labels, "scores": scores, "top1": top1, "top5": top5}
 
     def _own(self, method: Probe, device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[str]]:
         """Predict this rank's images: labels int64 [B], scores [B, K] and hits uint8 [B, 2, H] on the CPU, and the
