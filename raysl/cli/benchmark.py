@@ -79,18 +79,17 @@ def run_benchmark(
     uris, chosen, overrides = _sort_arguments(names or [], checkpoint or [])
     if low_resource:
         overrides = ["data.limit=500", *overrides]
-    _check_words(uris, chosen, watch)
+    _check_names(uris, chosen, watch)
     with _measuring("finished results are kept"):
         from raysl.benchmarks.suite.evaluate import benchmark
         from raysl.benchmarks.suite.several import compare
         from raysl.benchmarks.suite.several import watch as watch_run
 
-        of_suites: dict[str, Any] = {"suite": suite, "root": root}
-        options: dict[str, Any] = {"trust_code": trust_code, "again": again, "keep_features": keep_features}
-        options |= {**of_suites, "download": download}
+        options: dict[str, Any] = {"again": again, "keep_features": keep_features, "download": download}
+        options |= {"trust_code": trust_code, "suite": suite, "root": root}
         result: Report | Comparison
         if watch is not None:
-            result = watch_run(watch, chosen, overrides, trust_code, **of_suites)
+            result = watch_run(watch, chosen, overrides, trust_code, suite=suite, root=root)
         elif len(uris) > 1:
             result = compare(uris, chosen, overrides, out, **options)
         else:
@@ -120,11 +119,14 @@ def _sort_arguments(names: list[str], checkpoints: list[str]) -> tuple[list[str]
 
     A path of images is the setting `data=PATH`; several are refused.
     """
+    from raysl.components import ALIASES
     from raysl.config.places import data_setting, has_images, is_place, kind_of
 
     overrides = [word for word in names if is_setting(word)]
     others = [word for word in names if word not in overrides]
-    further = [word for word in others if _is_weights(word) or (is_place(word) and not _is_benchmark(word))]
+    further = [
+        word for word in others if kind_of(word) == "weights" or (is_place(word) and word not in ALIASES["benchmark"])
+    ]
     images = [word for word in further if "://" not in word and kind_of(word) == "images" and has_images(word)]
     if len(images) > 1:
         raise ConfigError(
@@ -136,19 +138,7 @@ def _sort_arguments(names: list[str], checkpoints: list[str]) -> tuple[list[str]
     return uris, chosen or None, [*map(data_setting, images), *overrides]
 
 
-def _is_benchmark(word: str) -> bool:
-    from raysl.components import ALIASES
-
-    return word in ALIASES["benchmark"]
-
-
-def _is_weights(word: str) -> bool:
-    from raysl.config.places import kind_of
-
-    return kind_of(word) == "weights"
-
-
-def _check_words(uris: list[str], chosen: list[str] | None, watch: str | None) -> None:
+def _check_names(uris: list[str], chosen: list[str] | None, watch: str | None) -> None:
     """Refuse unknown benchmarks, and a command that names nothing to measure."""
     from raysl.components import ALIASES, resolve
 
@@ -200,12 +190,12 @@ def _problems_of(uri: str, command: str) -> Iterator[str]:
         yield f"{uri!r} is no run or checkpoint; give one, and images after it: `raysl {command} runs/mine {quoted}`"
 
 
-def _one_checkpoint(words: list[str], checkpoint: str | None, command: str) -> tuple[str, list[str]]:
+def _one_checkpoint(arguments: list[str], checkpoint: str | None, command: str) -> tuple[str, list[str]]:
     """Return the checkpoint of a command and its settings; a path of images is the setting `data=PATH`."""
     from raysl.config.places import data_setting, is_place
 
-    settings = [word for word in words if is_setting(word)]
-    others = [word for word in words if word not in settings]
+    settings = [word for word in arguments if is_setting(word)]
+    others = [word for word in arguments if word not in settings]
     lines = []
     if checkpoint is None and others:
         checkpoint = others.pop(0)
@@ -296,9 +286,9 @@ def run_cluster(
 
 
 @contextmanager
-def _measuring(left: str) -> Iterator[None]:
-    """Show what the process waits for inside the block; `left` tells what an interruption leaves behind."""
+def _measuring(after_interruption: str) -> Iterator[None]:
+    """Show what the process waits for inside the block, and after an interruption what it leaves behind."""
     with handling_signals() as signals, waiting(process_start()) as waits:
-        signals.left = left
+        signals.left = after_interruption
         waits.enter("loading libraries")
         yield

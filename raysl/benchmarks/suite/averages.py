@@ -81,17 +81,17 @@ def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
         if result.member is None or result.member.suite != member.suite:
             continue
         metric = result.member.metric
-        own = [_row(score, result.member) for score in result.scores if f"/{score.metric}".endswith(f"/{metric}")]
-        rows += own or result.scores
-        for score in own[:1]:
+        of_metric = [_row(score, result.member) for score in result.scores if f"/{score.metric}".endswith(f"/{metric}")]
+        rows += of_metric or result.scores
+        for score in of_metric[:1]:
             first.setdefault(result.name.partition("@")[0], score)
     return [*_average(member, first), *rows]
 
 
 def _row(score: Score, member: Member) -> Score:
     part, _, name = score.metric.rpartition("/")
-    words = [member.title, WORDS.get(name, name.replace("_", " ")), *([part] if part else [])]
-    return replace(score, title=", ".join(words), is_headline=score.is_own)
+    titles = [member.title, WORDS.get(name, name.replace("_", " ")), *([part] if part else [])]
+    return replace(score, title=", ".join(titles), is_headline=score.is_own)
 
 
 def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:

@@ -163,7 +163,7 @@ class Measurement:
         self.home = home
         self.results = Results(results)
         self.members = {key: member for suite in suites for key, member in suite.members.items()}
-        self.requested = [*fitting.asked, *(key for suite in suites for key in suite.left_out)]
+        self.requested = [*fitting.requested, *(key for suite in suites for key in suite.left_out)]
         for key, config in fitting.settings.items():
             kind = benchmark_class(config)
             check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
@@ -174,7 +174,7 @@ class Measurement:
         self.bases: dict[str, Basis] = {}
         for key, config in fitting.settings.items():
             of_run = (usual or {}).get(key) or _own(loaded.config, key, config)
-            self.names[key], self.score_names[key] = names_of(key, fitting.asked[key], of_run)
+            self.names[key], self.score_names[key] = names_of(key, fitting.requested[key], of_run)
             self.bases[key] = Basis.of(loaded, config, fitting.images[key])
         self.kept = outlast(self.results.load)
 

@@ -54,9 +54,9 @@ def reliability(labels: Tensor, probabilities: Tensor) -> dict[str, Any]:
     bin_of = np.minimum((values * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     bins, error = [], 0.0
     for number in range(NUM_BINS):
-        here = bin_of == number
-        if num := int(here.sum()):
-            mean, share = float(values[here].mean()), float(is_hit[here].mean())
+        is_inside = bin_of == number
+        if num := int(is_inside.sum()):
+            mean, share = float(values[is_inside].mean()), float(is_hit[is_inside].mean())
             bins.append([mean, share, num])
             error += num / len(values) * abs(mean - share)
     return {"bins": bins, "ece": 100 * error}

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,29 +24,27 @@ class Fitting:
     Args:
         settings: settings of the benchmarks that can be measured, by their names.
         left_out: a line on each benchmark, or part of one, that cannot be, with the reason.
-        asked: settings of all that were asked for, as they were given.
+        requested: settings of all benchmarks that were requested, before they were fitted.
     """
 
     settings: dict[str, BenchmarkConfig]
     images: "dict[str, MeasuredImages]"
     left_out: list[str]
-    asked: Mapping[str, BenchmarkConfig]
+    requested: Mapping[str, BenchmarkConfig]
 
     def metrics(self) -> set[str]:
         """Return the names of the numbers in the report: `knn/k20/top1`, `knn/k20/top1/untrained` and so on."""
-        names = {f"{key}/{metric}" for key, metric in self._metrics()}
-        sides = ("", "/untrained", "/pixels", "/deviation")
-        return {f"{name}{side}" for name, side in product(names, sides)}
+        names = [
+            f"{key}/{metric}"
+            for key, config in self.settings.items()
+            for metric in benchmark_class(config).metrics(config, self.images[key].num_classes)
+        ]
+        return {f"{name}{side}" for name in names for side in ("", "/untrained", "/pixels", "/deviation")}
 
     @property
     def reasons(self) -> str:
         """Return why benchmarks were left out, each reason once."""
         return "; ".join(dict.fromkeys(line.partition(_LEFT_OUT)[2] or line for line in self.left_out))
-
-    def _metrics(self) -> Iterator[tuple[str, str]]:
-        for key, config in self.settings.items():
-            for metric in benchmark_class(config).metrics(config, self.images[key].num_classes):
-                yield key, metric
 
 
 class MeasuredImages:
@@ -98,17 +95,17 @@ class MeasuredImages:
             return ""
         if self.num_classes == 1 and not self.train.is_multilabel:
             return f"all images of {name!r} are of one class, {self.train.classes[0]!r}"
-        for words, labels in (("training", self._train_labels), ("test", self._test_labels if needs.test else None)):
-            if labels is not None and (reason := self._lacks_labels(labels, words)):
+        for split, labels in (("training", self._train_labels), ("test", self._test_labels if needs.test else None)):
+            if labels is None:
+                continue
+            if labels.ndim == 2:
+                reason = missing_negatives(labels, split, self.train.classes)
+            else:
+                num = int((labels < 0).sum())
+                reason = f"{num:,} of the {len(labels):,} {split} images of {name!r} have no label" if num else ""
+            if reason:
                 return reason
         return ""
-
-    def _lacks_labels(self, labels: np.ndarray, words: str) -> str:
-        """Return why labels [N] or [N, K] cannot be measured; empty if they can."""
-        if labels.ndim == 2:
-            return missing_negatives(labels, words, self.train.classes)
-        num = int((labels < 0).sum())
-        return f"{num:,} of the {len(labels):,} {words} images of {self.data.name!r} have no label" if num else ""
 
     @cached_property
     def labelled(self) -> Labelled:
@@ -139,12 +136,8 @@ class MeasuredImages:
     def _labels(self, split: Split) -> np.ndarray | None:
         return split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
 
-    def for_(self, config: BenchmarkConfig) -> "MeasuredImages":
-        """Return the images that a benchmark is measured on: these, or those in its settings."""
-        return self.with_data(config.data)
-
     def with_data(self, data: str | Mapping[str, Any] | None) -> "MeasuredImages":
-        """Return the images in settings of a benchmark, see `for_`."""
+        """Return the images that a benchmark is measured on: those that its setting `data` names, else these."""
         if data is None:
             return self
         key = json.dumps(data, sort_keys=True)
@@ -168,7 +161,7 @@ class MeasuredImages:
         """Fit benchmarks to these images.
 
         Args:
-            in_run: whether a run's settings name them, else the words of a command, for the message.
+            in_run: whether a run's settings name them, else a command, for the message.
             files: files that the dataset of a benchmark needs and where, in words, by its key.
         """
         fitting = Fitting({}, {}, [], wanted)
@@ -190,7 +183,7 @@ class MeasuredImages:
         kind = benchmark_class(config)
         needs = kind.needs(config)
         try:
-            images = self.for_(config)
+            images = self.with_data(config.data)
         except ConfigError as error:
             raise ConfigError(with_way(str(error), files)) from error
         if reason := images.lacks(needs):
@@ -207,8 +200,8 @@ class MeasuredImages:
     @property
     def _chosen(self) -> str:
         """Say which settings reduced the images, for messages."""
-        given = [(name, getattr(self.data, name)) for name in ("limit", "skip", "subset")]
-        named = ", ".join(f"data.{name}={value}" for name, value in given if value is not None)
+        chosen = [(name, getattr(self.data, name)) for name in ("limit", "skip", "subset")]
+        named = ", ".join(f"data.{name}={value}" for name, value in chosen if value is not None)
         return f" (under {named})" if named else ""
 
 

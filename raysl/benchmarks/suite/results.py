@@ -42,7 +42,8 @@ class Basis:
         image: size, normalisation and so on of the backbone's inputs.
         seed: seed of all random numbers.
         code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
-        places: digests of other files that its settings name, see `raysl.benchmarks.suite.locations`.
+        locations: digests of other files that its settings name, see `raysl.benchmarks.suite.locations`; `places` in
+            the file of the result.
         content, written: digests of the training and test images beside their fingerprints, see `Split.content`
             and `Split.written`.
     """
@@ -55,7 +56,7 @@ class Basis:
     image: dict[str, Any]
     seed: int
     code: str
-    places: dict[str, str] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
     content: dict[str, dict[str, str]] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +74,7 @@ class Basis:
             image=image_settings(images.data),
             seed=loaded.config.seed,
             code=_code_of(kind, loaded, measured),
-            places=content_of(config),
+            locations=content_of(config),
         )
 
     def now(self, loaded: Checkpoint, images: MeasuredImages) -> "Basis":
@@ -90,7 +91,7 @@ class Basis:
             step=loaded.meta["step"],
             weights=loaded.digest,
             **_images_of(measured),
-            places=digests_of({name: self.settings.get(name) for name in self.places}),
+            locations=digests_of({name: self.settings.get(name) for name in self.locations}),
             code=_code_of(resolve("benchmark", self.settings["name"]), loaded, measured) if is_ours else self.code,
         )
 
@@ -99,26 +100,25 @@ class Basis:
         changes = []
         if (self.step, self.weights) != (other.step, other.weights):
             changes.append("other weights")
-        for name, words in (("train", "training images"), ("test", "test images")):
+        for name, images in (("train", "training images"), ("test", "test images")):
             if getattr(self, name) != getattr(other, name):
-                changes.append(f"other {words}")
+                changes.append(f"other {images}")
                 continue
             now, before = self.content.get(name, {}), other.content.get(name, {})
             differing = [what for what in {**now, **before} if now.get(what) != before.get(what)]
             if differing:
-                changes.append(f"other {words}: {' and '.join(differing)} changed")
+                changes.append(f"other {images}: {' and '.join(differing)} changed")
             elif self.written.get(name) != other.written.get(name):
-                changes.append(f"other {words}: files were modified")
-        if names := [
-            name for name in {**self.places, **other.places} if self.places.get(name) != other.places.get(name)
-        ]:
+                changes.append(f"other {images}: files were modified")
+        now, before = self.locations, other.locations
+        if names := [name for name in {**now, **before} if now.get(name) != before.get(name)]:
             changes.append(f"other files at {' and '.join(names)}")
         return changes
 
     def changes_from(self, other: "Basis") -> list[str]:
         """Say everything that differs."""
-        words = {"settings": "other settings", "image": "other sizes or colours", "seed": "another seed"}
-        rest = [text for name, text in words.items() if getattr(self, name) != getattr(other, name)]
+        messages = {"settings": "other settings", "image": "other sizes or colours", "seed": "another seed"}
+        rest = [text for name, text in messages.items() if getattr(self, name) != getattr(other, name)]
         return self.data_changes_from(other) + rest + ([OTHER_CODE] if self.code != other.code else [])
 
 
@@ -189,7 +189,7 @@ class Results:
         content = {
             "format": FORMAT,
             "benchmark": result.name,
-            **asdict(result.basis),
+            **{_STORED.get(name, name): value for name, value in asdict(result.basis).items()},
             "dataset": dataset,
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(result.seconds, 2),
@@ -217,7 +217,8 @@ def _parse(file: bytes) -> Result | None:
         content = read_record(file, "a result", _KINDS)
         if content["format"] != FORMAT:
             return None
-        known = {part.name: content[part.name] for part in fields(Basis) if part.name in content}
+        stored = {part.name: _STORED.get(part.name, part.name) for part in fields(Basis)}
+        known = {name: content[key] for name, key in stored.items() if key in content}
         scores = [parse_score(score, "a result") for score in content["scores"]]
         basis = from_record(Basis, known, "a result")
         member = from_record(Member, content["member"], "a result") if "member" in content else None
@@ -226,6 +227,8 @@ def _parse(file: bytes) -> Result | None:
         return None
 
 
+_STORED = {"locations": "places"}
+"""Fields of a basis that have another name in files."""
 _KINDS = {
     "format": int,
     "benchmark": str,

@@ -84,8 +84,8 @@ def _named(config: RunConfig, names: Sequence[str], required: bool) -> dict[str,
     problems, chosen = Problems(), dict[str, BenchmarkConfig]()
     for name in names:
         with problems.catching():
-            own = config.benchmarks.get(name) or build_node(BenchmarkConfig, {}, f"benchmarks.{name}")
-            chosen[name] = replace(own, required=required)
+            settings = config.benchmarks.get(name) or build_node(BenchmarkConfig, {}, f"benchmarks.{name}")
+            chosen[name] = replace(settings, required=required)
     problems.check()
     return chosen
 

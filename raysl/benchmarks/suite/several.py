@@ -14,7 +14,6 @@ from raysl.config.load import load_dumped
 from raysl.errors import ConfigError, log
 from raysl.leaderboard.files import write_comparison
 from raysl.plan.plan import TrainPlan
-from raysl.report.contents import RunReport
 from raysl.report.stored import parse_report_json
 from raysl.storage.folder import Folder, cut, join, outlast
 
@@ -69,51 +68,36 @@ def compare(
     Raises:
         ConfigError: as `raysl.benchmark`, and if a checkpoint is given twice.
     """
-    given = words(checkpoints, "checkpoints", "runs/mine")
-    uris = [newest(checkpoint) for checkpoint in given]
+    checkpoints = words(checkpoints, "checkpoints", "runs/mine")
+    uris = [newest(checkpoint) for checkpoint in checkpoints]
     if twice := [uri for uri in uris if uris.count(uri) > 1]:
         raise ConfigError(f"{twice[0]} is given twice; give each checkpoint once")
-    of_suites: dict[str, Any] = {"suite": suite, "root": root}
-    for checkpoint in given:
-        prepare(checkpoint, benchmarks, overrides, trust_code, **of_suites, download=download)
+    options: dict[str, Any] = {"trust_code": trust_code, "suite": suite, "root": root}
+    for checkpoint in checkpoints:
+        prepare(checkpoint, benchmarks, overrides, **options, download=download)
+    options |= {"again": again, "keep_features": keep_features}
     reports = []
-    for checkpoint in given:
+    for checkpoint in checkpoints:
         log.info("measuring %s", checkpoint)
-        reports.append(
-            benchmark(
-                checkpoint,
-                benchmarks,
-                overrides,
-                trust_code=trust_code,
-                again=again,
-                keep_features=keep_features,
-                **of_suites,
-            )
-        )
-    return Comparison(reports, write_page(reports, Folder(out or _home(uris))))
+        reports.append(benchmark(checkpoint, benchmarks, overrides, **options))
+    if out is None:
+        runs = {cut(uri)[0] for uri in uris}
+        digest = hashlib.sha256("\n".join(sorted(uris)).encode()).hexdigest()[:6]
+        storage, _ = cut(cut(uris[0])[0])
+        out = _page_of(runs.pop()) if len(runs) == 1 else join(storage, f"comparison_{digest}")
+    return Comparison(reports, _write_page(reports, out))
 
 
-def write_page(reports: Sequence[Report], folder: Folder) -> str:
-    """The page of reports that were written; its URI."""
-    return write_comparison([_read(report) for report in reports], folder)
-
-
-def _read(report: Report) -> RunReport:
-    folder, _ = cut(report.path)
-    return parse_report_json(Folder(folder).read("report.json"), folder)
-
-
-def _home(uris: Sequence[str]) -> str:
-    runs = {cut(uri)[0] for uri in uris}
-    if len(runs) == 1:
-        return _page_of(runs.pop())
-    digest = hashlib.sha256("\n".join(sorted(uris)).encode()).hexdigest()[:6]
-    storage, _ = cut(cut(uris[0])[0])
-    return join(storage, f"comparison_{digest}")
+def _write_page(reports: Sequence[Report], folder: str) -> str:
+    """Write the page of reports that were written, and return its URI."""
+    homes = [cut(report.path)[0] for report in reports]
+    return write_comparison(
+        [parse_report_json(Folder(home).read("report.json"), home) for home in homes], Folder(folder)
+    )
 
 
 def _page_of(run: str) -> str:
-    """The folder of the page that compares checkpoints of one run."""
+    """Return the folder of the page that compares checkpoints of one run."""
     return join(join(run, RESULTS_FOLDER), "comparison")
 
 
@@ -139,16 +123,25 @@ def watch(
     folder = Folder(run)
     if not folder.exists():
         raise ConfigError(f"no run at {folder.uri}; start it first, raysl pretrain")
+    options: dict[str, Any] = {"trust_code": trust_code, "suite": suite, "root": root}
     reports: dict[str, Report] = {}
     page = ""
     while True:
-        names = outlast(lambda: _whole(folder))
+        # the meta file is written last
+        names = outlast(lambda: [name for name in checkpoint_names(folder) if folder.child(name).exists(META_FILE)])
         new = [name for name in names if name not in reports]
         for name in new:
-            report = _measured(folder, name, benchmarks, overrides, trust_code, suite, root)
-            if report is not None:
-                reports[name] = report
-                page = write_page(list(reports.values()), Folder(_page_of(folder.uri)))
+            uri = folder.uri_of(name)
+            try:
+                reports[name] = benchmark(uri, benchmarks, overrides, beside=True, **options)
+            except ConfigError:
+                if folder.exists(name):
+                    raise
+                log.warning(
+                    "%s was removed by its run before it was measured; train.keep_checkpoints= keeps more", name
+                )
+                continue
+            page = _write_page(list(reports.values()), _page_of(folder.uri))
         if new:
             continue
         if names and is_last(folder.child(names[-1]), trust_code):
@@ -156,32 +149,8 @@ def watch(
         sleep(POLL_S)
 
 
-def _whole(run: Folder) -> list[str]:
-    """Names of the checkpoints that were written to their end, oldest first."""
-    return [name for name in checkpoint_names(run) if run.child(name).exists(META_FILE)]
-
-
-def _measured(
-    folder: Folder,
-    name: str,
-    benchmarks: Sequence[str] | None,
-    overrides: Sequence[str],
-    trust_code: bool,
-    suite: str | Sequence[str] | None,
-    root: str | None,
-) -> Report | None:
-    uri = folder.uri_of(name)
-    try:
-        return benchmark(uri, benchmarks, overrides, trust_code=trust_code, beside=True, suite=suite, root=root)
-    except ConfigError:
-        if folder.exists(name):
-            raise
-        log.warning("%s was removed by its run before it was measured; train.keep_checkpoints= keeps more", name)
-        return None
-
-
 def is_last(checkpoint: Folder, trust_code: bool = False) -> bool:
-    """Whether a checkpoint is the last that its run saves.
+    """Return whether a checkpoint is the last that its run saves.
 
     Args:
         trust_code: whether the components that it names may be code that is not raysl's, which is then imported.

@@ -187,10 +187,8 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
     }
     if have.gpus >= 1:
         options["num_gpus"] = min(1.0, have.own_gpus, max(0.25, int(4 * have.own_gpus / len(tasks)) / 4))
-    wait_for_nodes(
-        [{kind: options[name] for kind, name in (("CPU", "num_cpus"), ("GPU", "num_gpus")) if name in options}],
-        "benchmarks",
-    )
+    needs = {kind: options[name] for kind, name in (("CPU", "num_cpus"), ("GPU", "num_gpus")) if name in options}
+    wait_for_nodes([needs], "benchmarks")
     networks: dict[int, Any] = {}
     remote = ray.remote(_measure_there).options(**options)
     waiting = {}
@@ -201,10 +199,10 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
         lean = replace(task, context=replace(context, network=nn.Identity()))
         waiting[remote.remote(lean, networks[id(context.network)])] = task
     while waiting:
-        (done,), _ = ray.wait(list(waiting), num_returns=1)
-        task = waiting.pop(done)
+        (reference,), _ = ray.wait(list(waiting), num_returns=1)
+        task = waiting.pop(reference)
         try:
-            yield task, ray.get(done)
+            yield task, ray.get(reference)
         except RayTaskError as error:
             yield task, error.cause if isinstance(error.cause, Exception) else error
         except ray.exceptions.RayError as error:
@@ -221,14 +219,11 @@ def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
         for token in {stored.token for stored in sets if stored.is_shared}:
             forget_node_folders(token)
             if ray.is_initialized():
-                _forget_on_nodes(token)
-
-
-def _forget_on_nodes(token: str) -> None:
-    forget = ray.remote(num_cpus=0)(forget_node_folders)
-    nodes = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
-    done = [forget.options(scheduling_strategy=node).remote(token) for node in nodes]
-    ray.wait(done, num_returns=len(done), timeout=FORGET_S)
+                forget = ray.remote(num_cpus=0)(forget_node_folders)
+                alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+                nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
+                answers = [forget.options(scheduling_strategy=node).remote(token) for node in nodes]
+                ray.wait(answers, num_returns=len(answers), timeout=FORGET_S)
 
 
 def _measure_there(task: Task, network: nn.Module) -> Measured:

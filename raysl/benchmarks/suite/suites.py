@@ -62,14 +62,14 @@ def suite_names() -> list[str]:
     return sorted(path.stem for path in (packaged_folder() / FOLDER).glob("*.yaml"))
 
 
-def load_suites(given: str | Sequence[str] | None, root: str | None, data: DataConfig) -> list[Suite]:
+def load_suites(names: str | Sequence[str] | None, root: str | None, data: DataConfig) -> list[Suite]:
     """Load suites.
 
     Args:
-        given: their names, or paths that end in .yaml; one of them, or several.
+        names: names of suites, or paths that end in .yaml; one of them, or several.
         root: folder of the datasets. Default: `data.root`, or else the variable RAYSL_DATA, or ~/data.
     """
-    named = [] if given is None else [given] if isinstance(given, str) else words(given, "suite", "transfer")
+    named = [] if names is None else [names] if isinstance(names, str) else words(names, "suite", "transfer")
     chosen = root or getattr(data, "root", None) or os.environ.get(ROOT) or "~/data"
     if named and "://" in chosen:
         raise ConfigError(f"root={chosen!r}: suites read datasets from a local folder; give --root FOLDER")
@@ -108,8 +108,8 @@ def _torchvision_sources(settings: Any) -> Iterator[Mapping[str, Any]]:
         yield from _torchvision_sources(inner)
 
 
-def _load(given: str, root: str) -> Suite:
-    path = _find(given)
+def _load(name_or_path: str, root: str) -> Suite:
+    path = _find(name_or_path)
     tree = _read(path, ())
     name, title = path.stem, tree.get("title", path.stem)
     common, parts, left_out = (tree.get(key) or {} for key in ("settings", "parts", "left_out"))
@@ -132,19 +132,21 @@ def _load(given: str, root: str) -> Suite:
     return Suite(name, str(title), settings, members, files, reasons)
 
 
-def _find(given: str, folder: Path | None = None) -> Path:
+def _find(name_or_path: str, folder: Path | None = None) -> Path:
     """Find the file of a suite."""
-    if given.endswith((".yaml", ".yml")):
-        path = (folder or Path.cwd()) / expand(given)
+    if name_or_path.endswith((".yaml", ".yml")):
+        path = (folder or Path.cwd()) / expand(name_or_path)
         if not path.is_file():
-            raise ConfigError(f"no file {given!r} of a suite; it should be {path}")
+            raise ConfigError(f"no file {name_or_path!r} of a suite; it should be {path}")
         return path.resolve()
     known = suite_names()
-    if given not in known:
-        near = difflib.get_close_matches(given, known, n=1)
+    if name_or_path not in known:
+        near = difflib.get_close_matches(name_or_path, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
-        raise ConfigError(f"no suite {given!r}; {hint} A suite of one's own is given by its path, which ends in .yaml")
-    return packaged_folder() / FOLDER / f"{given}.yaml"
+        raise ConfigError(
+            f"no suite {name_or_path!r}; {hint} A suite of one's own is given by its path, which ends in .yaml"
+        )
+    return packaged_folder() / FOLDER / f"{name_or_path}.yaml"
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
@@ -157,7 +159,11 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     for key in ("settings", "left_out"):
         if not isinstance(tree.get(key) or {}, dict):
             raise ConfigError(f"{path}: {key}: {show(tree[key])} is not a mapping of names to values")
-    parts = {short: _as_part(part, f"{path}: parts.{short}") for short, part in (tree.get("parts") or {}).items()}
+    parts = tree.get("parts") or {}
+    for short, part in parts.items():
+        if not isinstance(part, dict):
+            advice = "write {name: logistic, metric: top1, data: ...}"
+            raise ConfigError(f"{path}: parts.{short}: {show(part)} is not a part; {advice}")
     if tree.get("base") is None:
         return {**tree, "parts": parts}
     if path in above:
@@ -170,12 +176,6 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     merged = {short: {**inherited.get(short, {}), **parts.get(short, {})} for short in {**inherited, **parts}}
     merged = {short: part for short, part in merged.items() if short not in left_out}
     return {**base, "settings": None, **tree, "parts": merged, "left_out": left_out}
-
-
-def _as_part(part: Any, where: str) -> dict[str, Any]:
-    if not isinstance(part, dict):
-        raise ConfigError(f"{where}: {show(part)} is not a part; write {{name: logistic, metric: top1, data: ...}}")
-    return part
 
 
 def _replace_root(value: Any, root: str) -> Any:

@@ -103,16 +103,11 @@ class Tasks:
             stages=stages,
             pictured=_pictured(split) if split is self._shown_split else None,
         )
-        folder = self.workplace.features(self._folder_name(images, name))
-        return feature_sets(wanted, split, images.data, folder, self.token)
-
-    def _folder_name(self, images: MeasuredImages, name: str) -> str:
-        """Return the name of a folder of features; images other than the report's, or of other sizes, have their
-        own."""
-        if images is self.images:
-            return name
-        seen = [images.state(name), image_settings(images.data), images.data.eval_interpolation]
-        return f"{digest_of(seen)}_{name}"
+        folder = name
+        if images is not self.images:  # images other than the report's, or of other sizes, have a folder of their own
+            seen = [images.state(name), image_settings(images.data), images.data.eval_interpolation]
+            folder = f"{digest_of(seen)}_{name}"
+        return feature_sets(wanted, split, images.data, self.workplace.features(folder), self.token)
 
     def _context(self, key: str, side: Side) -> Context:
         images = self.fitting.images[key]
@@ -139,8 +134,8 @@ class Tasks:
         extracted from a sample of the images."""
         split, is_held_out = self._shown_split, self.images.test is not None
         for task in tasks:
-            is_own = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
-            if is_own and task.test is not None:
+            is_of_report = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
+            if is_of_report and task.test is not None:
                 return Pictured(split, task.test.load((FEATURES,)), is_held_out, task.test.stores.get(FEATURES))
         split = sample_of(split, MOST_SHOWN)
         wanted = Wanted(
@@ -155,14 +150,14 @@ class Tasks:
 def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
     """Yield a line for each benchmark on features that will take long."""
     for key in dict.fromkeys(task.key for task in tasks):
-        own = [task for task in tasks if task.key == key]
-        first, network = own[0], own[0].context.network
+        of_key = [task for task in tasks if task.key == key]
+        first, network = of_key[0], of_key[0].context.network
         if first.train is None or not isinstance(network, Backbone):
             continue
         rows = first.context.images["train"].num_samples
         width = sum(network.stage_widths.get(stage, network.feature_dim) for stage in first.stages)
         outlook = first.kind.outlook(first.config, rows, width, first.context.num_classes)
-        if outlook is not None and (line := outlook.line(key, len(own), cores)):
+        if outlook is not None and (line := outlook.line(key, len(of_key), cores)):
             yield line
 
 
