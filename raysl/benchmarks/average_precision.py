@@ -88,7 +88,7 @@ def _mean_of_known(areas: Numbers) -> Numbers:
 
 
 def _resampled(scores: Numbers, labels: Labels, times: NDArray[np.int64], kind: Kind) -> Numbers:
-    """Compute the average precision of a class [R] in samples with so many copies of each image [R, N]."""
+    """Compute the average precision of a class [R] in samples with the given number of copies of each image [R, N]."""
     counted = labels >= 0
     order, ends = _ranked(scores[counted])
     drawn = times[:, counted][:, order]

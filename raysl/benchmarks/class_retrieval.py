@@ -1,6 +1,6 @@
 """Retrieval of images of the same class: a result is right if it shares a class with the query."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +21,14 @@ class Searched:
     Args:
         queries: int64 [Q], their rows.
         average_precision: float64 [Q].
-        found: int64 [Q, k], rows of the nearest images, nearest first.
+        nearest: int64 [Q, k], rows of the nearest images, nearest first.
         is_right: bool [Q, k], whether these share a class with the query.
-        num_right: int64 [Q], all images that do.
     """
 
     queries: Tensor
     average_precision: Tensor
-    found: Tensor
+    nearest: Tensor
     is_right: Tensor
-    num_right: Tensor
 
 
 @torch.no_grad()
@@ -52,11 +50,10 @@ def search_classes(searched: FeatureSet, queries: FeatureSet, rows: Tensor, k: i
         is_right = _shares_a_class(
             queries.labels[part.to(queries.labels.device)].to(searched.labels.device), searched.labels
         ).to(cosines.device)
-        num_right = is_right.sum(dim=1)
         nearest = cosines.topk(min(k, cosines.shape[1]), dim=1).indices
         precision = [average_precision(*row) for row in zip(cosines, is_right, strict=True)]
-        has_right = num_right > 0
-        columns = part.to(has_right.device), torch.stack(precision), nearest, is_right.gather(1, nearest), num_right
+        has_right = is_right.any(dim=1)
+        columns = part.to(has_right.device), torch.stack(precision), nearest, is_right.gather(1, nearest)
         parts.append(tuple(column[has_right].cpu() for column in columns))
     return Searched(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
@@ -99,7 +96,7 @@ def pictured(results: Searched, num: int, k: int) -> dict[str, Sequence[object]]
     rows = torch.arange(num_shown) * len(results.queries) // max(num_shown, 1)
     return {
         "queries": results.queries[rows].tolist(),
-        "found": results.found[rows, :k].tolist(),
+        "found": results.nearest[rows, :k].tolist(),
         "right": results.is_right[rows, :k].tolist(),
     }
 
@@ -109,19 +106,15 @@ def _cosines(queries: Tensor, searched: Tensor) -> Tensor:
     one."""
     directions = F.normalize(queries.to("cuda" if torch.cuda.is_available() else queries.device).float(), dim=1)
     out = directions.new_empty(len(directions), len(searched))
-    for first, part in _chunks(searched):
-        out[:, first : first + len(part)] = directions @ F.normalize(part.to(directions.device).float(), dim=1).T
+    for first in range(0, len(searched), CHUNK_ROWS):
+        chunk = searched[first : first + CHUNK_ROWS].to(directions.device).float()
+        out[:, first : first + len(chunk)] = directions @ F.normalize(chunk, dim=1).T
     return out
 
 
 def _sorted(values: Tensor) -> Tensor:
     """Sort in rising order; without indices, numpy is several times as fast as torch on a CPU."""
     return values.sort().values if values.is_cuda else torch.from_numpy(np.sort(values.numpy()))
-
-
-def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for first in range(0, len(rows), CHUNK_ROWS):
-        yield first, rows[first : first + CHUNK_ROWS]
 
 
 def _shares_a_class(queries: Tensor, searched: Tensor) -> Tensor:

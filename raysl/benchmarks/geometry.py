@@ -1,7 +1,8 @@
 """The geometry of features, without labels: how many directions they use, and how close views of an image are."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,9 +31,10 @@ from raysl.transforms.recipes import Crops, Strength
 BATCH_VIEWS = 256
 """Views that go through the network at once."""
 SMALL_SIDE = 64
-"""Images below so many pixels a side are not blurred, as SimCLR has it for CIFAR-10 (appendix B.9)."""
+"""Images of fewer pixels a side are not blurred, as SimCLR has it for CIFAR-10 (appendix B.9)."""
 
 Order = Annotated[int, Within(1, 1_000_000)]
+_metric = partial(Metric, unit="", is_headline=False)
 
 
 class Geometry(Benchmark):
@@ -117,12 +119,10 @@ class Geometry(Benchmark):
         spread = uniformity(torch.cat(list(_even_rows(images.features, config.pairs_of))))
         variances = spectrum.variances()
         metrics = [
-            Metric("rankme", effective_rank(spectrum.singular_values()), unit="", title="RankMe"),
-            Metric(
-                "effective_rank", effective_rank(variances.sqrt()), unit="", title="Effective rank", is_headline=False
-            ),
-            _metric("alpha_req", power_law_exponent(variances, config.alpha_range), "alpha-ReQ (1 is best)"),
-            _metric("uniformity", spread, "Uniformity", is_lower_better=True),
+            _metric("rankme", effective_rank(spectrum.singular_values()), title="RankMe", is_headline=True),
+            _metric("effective_rank", effective_rank(variances.sqrt()), title="Effective rank"),
+            _metric("alpha_req", power_law_exponent(variances, config.alpha_range), title="alpha-ReQ (1 is best)"),
+            _metric("uniformity", spread, title="Uniformity", is_lower_better=True),
         ]
         if config.augmented:
             metrics += self._of_views(context, context.images[config.split], images.features.shape[1])
@@ -138,8 +138,9 @@ class Geometry(Benchmark):
             distances.append(alignments(views))
         alignment = mean_of("alignment", torch.cat(distances), unit="", title="Alignment", is_headline=False)
         return [
-            _metric("alignment", alignment.value, alignment.title, is_lower_better=True, interval=alignment.interval),
-            Metric("lidar", lidar.rank(), unit="", title="LiDAR", is_headline=False),
+            # without `per_image`: the difference of two networks is that of their intervals
+            replace(alignment, is_lower_better=True, per_image=None),
+            _metric("lidar", lidar.rank(), title="LiDAR"),
         ]
 
     def _recipe(self, size: int) -> ViewRecipe:
@@ -186,14 +187,6 @@ def _even_rows(features: Tensor, most: int) -> Iterator[Tensor]:
     """Yield up to `most` evenly spread rows of [N, D], in chunks."""
     for part in torch.split(torch.from_numpy(even_index(len(features), most)), CHUNK_ROWS):
         yield features[part.to(features.device)]
-
-
-def _metric(
-    name: str, value: float, title: str, is_lower_better: bool = False, interval: tuple[float, float] | None = None
-) -> Metric:
-    return Metric(
-        name, value, unit="", title=title, is_headline=False, is_lower_better=is_lower_better, interval=interval
-    )
 
 
 def _curve(variances: Tensor) -> dict[str, object]:

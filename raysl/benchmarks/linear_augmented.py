@@ -54,9 +54,9 @@ class LinearAugmented(TrainingBenchmark):
         """The stages must exist."""
         info = checkpoint.backbone.info(checkpoint.config.backbone)
         if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:
-            there = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
+            known = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
             backbone = checkpoint.config.backbone.name
-            raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {there}")
+            raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {known}")
 
     @override
     def measure(self, context: Context) -> Findings:

@@ -105,10 +105,10 @@ class OnlineKNN(Callback):
 
     @torch.no_grad()
     def _ranks(self, backbone: Backbone, train: FeatureSet, device: torch.device) -> dict[str, float]:
-        found = {"rankme": effective_rank(Spectrum([train.features]).singular_values())}
+        ranks = {"rankme": effective_rank(Spectrum([train.features]).singular_values())}
         views = next(iter(self.loader.recipe.groups.values()))
         if sum(view.num_images for view in views) < 2 or any(view.tiles is not None for view in views):
-            return found
+            return ranks
         images = Subset(self.loader.split, sample_rows(self.loader.split, MOST_VIEWED))
         share = unit_share(images, dist.rank(), dist.world())
         features = []
@@ -120,7 +120,7 @@ class OnlineKNN(Callback):
         empty = torch.empty(0, num_views, backbone.feature_dim, device=device)  # a rank may be left without images
         lidar = Lidar(backbone.feature_dim)
         lidar.add(dist.all_gather(torch.cat([empty, *features])))
-        return found | {"lidar": lidar.rank()}
+        return ranks | {"lidar": lidar.rank()}
 
     @torch.no_grad()
     def _features(self, backbone: Backbone, most: int, device: torch.device, is_held_out: bool) -> FeatureSet:

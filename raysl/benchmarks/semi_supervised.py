@@ -75,7 +75,7 @@ class SemiSupervised(TrainingBenchmark):
         reason = "; ".join(reason for reason in reasons.values() if reason)
         if not fitting:
             raise ConfigError(reason)
-        lines = [f"{reason}; fractions=[{', '.join(map(_plain, fitting))}] is measured"] if reason else []
+        lines = [f"{reason}; fractions=[{', '.join(f'{share:g}' for share in fitting)}] is measured"] if reason else []
         return replace(config, fractions=fitting), lines
 
     @classmethod
@@ -111,14 +111,10 @@ class SemiSupervised(TrainingBenchmark):
         return trained(run, config.keep_checkpoints)
 
 
-def _plain(share: float) -> str:
-    return f"{share:g}"
-
-
 def _endings(config: SemiSupervised.Config) -> list[str]:
     if config.lists:
         return list(config.lists)
-    return list(dict.fromkeys(f"{_plain(share)}pct".replace(".", "_") for share in config.fractions))
+    return list(dict.fromkeys(f"{share:g}pct".replace(".", "_") for share in config.fractions))
 
 
 def num_drawn(num_train: int, share: float) -> int:
@@ -134,7 +130,7 @@ def _obstacle(config: SemiSupervised.Config, share: float, images: Labelled) -> 
     """Return why a share cannot be drawn so often; empty if it can."""
     num, num_classes = num_drawn(images.num_train, share), len(images.classes)
     least = num_classes if config.balanced else 2
-    what = f"{_plain(share)} % of the {images.num_train:,} training images is {num:,}"
+    what = f"{share:g} % of the {images.num_train:,} training images is {num:,}"
     if num < max(2, least):
         need = f"one of each of {num_classes} classes needs {num_classes}" if config.balanced else "a batch needs 2"
         return f"{what}, {need}; set larger fractions"

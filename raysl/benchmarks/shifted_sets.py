@@ -13,7 +13,7 @@ import numpy as np
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import ConfigError, Missing, Rows, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listing import composed, is_image, list_files
+from raysl.data.sources.listing import File, composed, is_image, list_files
 from raysl.data.split import Encoded, Int64s
 from raysl.storage.folder import Folder
 
@@ -45,15 +45,13 @@ def by_folder(uri: str, classes: Sequence[str], is_masked: bool) -> ShiftedSet:
         classes: class names of the training images; WordNet ids for ImageNet.
         is_masked: whether only classes may be predicted that have a folder (ImageNet-A and -R, Hendrycks et al.).
     """
-    listed = list_files(uri).files
-    files = sorted((file for file in listed if is_image(file.path)), key=lambda file: file.path)
+    files = _images_below(uri)
     if not files:
         raise ConfigError(f"no images below {uri!r}; give the folder of the set, with a folder for each class")
-    folders = [posixpath.basename(posixpath.dirname(file.path)) for file in files]
+    folders = [_folder_of(file.path) for file in files]
     label_of = _places(sorted(set(folders)), classes, uri)
     labels = np.array([label_of[folder] for folder in folders], np.int64)
-    sizes = np.array([-1 if file.size is None else file.size for file in files], np.int64)
-    split = FilesSplit(uri, [file.path for file in files], labels, tuple(classes), sizes)
+    split = _split(uri, files, labels, classes)
     return ShiftedSet(split, np.arange(len(files)), labels[:, None], np.unique(labels) if is_masked else None)
 
 
@@ -65,16 +63,12 @@ def objectnet(uri: str, classes: Sequence[str]) -> ShiftedSet:
     """
     folder = Folder(uri)
     classes_of = _object_classes(folder, len(classes))
-    files = sorted(
-        (file for file in list_files(uri).files if is_image(file.path) and _folder_of(file.path) in classes_of),
-        key=lambda file: file.path,
-    )
+    files = [file for file in _images_below(uri) if _folder_of(file.path) in classes_of]
     if not files:
         raise ConfigError(f"no images below {uri!r} in folders of objects that mappings/ lists; give objectnet-1.0/")
     answers = [classes_of[_folder_of(file.path)] for file in files]
-    sizes = np.array([-1 if file.size is None else file.size for file in files], np.int64)
     first = np.array([answer[0] for answer in answers], np.int64)
-    split = _Bordered(FilesSplit(uri, [file.path for file in files], first, tuple(classes), sizes), BORDER)
+    split = _Bordered(_split(uri, files, first, classes), BORDER)
     right = filled(answers)
     return ShiftedSet(split, np.arange(len(files)), right, np.unique(right[right >= 0]))
 
@@ -116,6 +110,15 @@ def filled(answers: Sequence[Sequence[int]]) -> Int64s:
     for row, answer in enumerate(answers):
         out[row, : len(answer)] = answer
     return out
+
+
+def _images_below(uri: str) -> list[File]:
+    return sorted((file for file in list_files(uri).files if is_image(file.path)), key=lambda file: file.path)
+
+
+def _split(uri: str, files: Sequence[File], labels: Int64s, classes: Sequence[str]) -> FilesSplit:
+    sizes = np.array([-1 if file.size is None else file.size for file in files], np.int64)
+    return FilesSplit(uri, [file.path for file in files], labels, tuple(classes), sizes)
 
 
 def _places(folders: Sequence[str], classes: Sequence[str], uri: str) -> Mapping[str, int]:

@@ -74,7 +74,7 @@ class VideoSegmentation(Benchmark):
         resolution: str = "480p"
         """Folder of the frames in `JPEGImages` and of the masks in `Annotations`."""
         limit: Count | None = None
-        """Use only so many videos, an even share. Default: all."""
+        """Number of videos that are used, an even share. Default: all."""
         stage: str | None = None
         """Map of the backbone whose features are compared. Default: the last one, of a ViT its patch tokens."""
         short_side: Side = 480
@@ -137,7 +137,7 @@ class VideoSegmentation(Benchmark):
         num = int(first.max())
         if num == 0:
             raise ConfigError(f"{video.masks.uri_of(0)} shows no object; fetch the dataset anew")
-        found = []
+        scores = []
         for number, predicted in enumerate(follower.predict(video, first), 1):
             label = video.mask(number)
             if label.shape != predicted.shape:
@@ -146,8 +146,8 @@ class VideoSegmentation(Benchmark):
                     f"{list(predicted.shape)}; fetch the dataset anew"
                 )
             pairs = [((predicted == one).numpy(), (label == one).numpy()) for one in range(1, num + 1)]
-            found.append([(region_similarity(*pair), contour_accuracy(*pair)) for pair in pairs])
-        return torch.tensor(found, dtype=torch.float64).transpose(0, 1)
+            scores.append([(region_similarity(*pair), contour_accuracy(*pair)) for pair in pairs])
+        return torch.tensor(scores, dtype=torch.float64).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -177,16 +177,16 @@ class Follower:
         small = F.interpolate(first[None, None].float(), size=tuple(start.shape[1:]), mode="nearest-exact")[0, 0]
         labels = F.one_hot(small.long(), int(first.max()) + 1).permute(2, 0, 1).to(start)  # [K, h, w]
         frames = chain([start], maps)
-        for found in followed(frames, labels, config.context, config.radius, config.neighbours, config.temperature):
-            objects = objects_of(found, size)
+        for frame in followed(frames, labels, config.context, config.radius, config.neighbours, config.temperature):
+            objects = objects_of(frame, size)
             yield F.interpolate(objects[None, None].float(), size=first.shape, mode="nearest-exact")[0, 0].long().cpu()
 
     def features(self, frame: Tensor, size: tuple[int, int]) -> Tensor:
         """Compute the map [C, h, w] of a frame uint8 [3, H, W] that is resized to height and width in pixels."""
         resized = resize(frame, *size, self.data.eval_interpolation).to(next(self.network.parameters()).device)
         images = network_input(resized[None], self.data.mean, self.data.std, self.data.channels)
-        (found,) = maps_of(self.network, images, [self.stage])
-        return found[0].float()
+        (maps,) = maps_of(self.network, images, [self.stage])
+        return maps[0].float()
 
 
 def sides(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:

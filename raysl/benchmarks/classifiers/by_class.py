@@ -75,7 +75,7 @@ class _Cells:
     """The cells (class, predicted class) of a confusion matrix that have images.
 
     Args:
-        wanted, given: [M], of each; -1 for none predicted.
+        labels, predictions: class and predicted class of each cell [M]; -1 for no prediction.
     """
 
     def __init__(self, labels: NDArray[np.int64], predictions: NDArray[np.int64], num_classes: int) -> None:

@@ -63,12 +63,11 @@ def _dataset(
     notes: list[dict[str, Any]] = []
     for image, objects in enumerate(objects_by_image):
         for number in range(len(objects)):
-            left, top, right, bottom = objects.boxes[number].tolist()
             note = {
                 "id": len(notes) + 1,  # 0 stands for no object there
                 "image_id": image,
                 "category_id": int(objects.labels[number]),
-                "bbox": [left, top, right - left, bottom - top],
+                "bbox": _corner_and_size(objects.boxes[number]),
                 "area": float(objects.areas[number]),
                 "iscrowd": int(objects.is_apart[number]),
             }
@@ -85,7 +84,6 @@ def _results(detections: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
     results = []
     for image, detected in enumerate(detections):
         for number in range(len(detected.scores)):
-            left, top, right, bottom = detected.boxes[number].tolist()
             result: dict[str, Any] = {
                 "image_id": image,
                 "category_id": int(detected.labels[number]),
@@ -94,9 +92,15 @@ def _results(detections: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
             if kind == "segm":
                 result["segmentation"] = detected.masks[number]
             else:
-                result["bbox"] = [left, top, right - left, bottom - top]
+                result["bbox"] = _corner_and_size(detected.boxes[number])
             results.append(result)
     return results
+
+
+def _corner_and_size(box: np.ndarray) -> list[float]:
+    """Return a box of COCO, left, top, width and height, from its edges [4]."""
+    x, y, x_end, y_end = box.tolist()
+    return [x, y, x_end - x, y_end - y]
 
 
 def run_lengths(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[dict[str, object], ...]:
@@ -123,9 +127,9 @@ def pasted(mask: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
         mask: shares in [0, 1] inside the box [m, m].
         box: [4], edges in pixels.
     """
-    left, top, right, bottom = box
-    x = (torch.arange(size[1]) + 0.5 - left) / (right - left).clamp(min=1e-6) * 2 - 1  # -1 and 1 at the edges
-    y = (torch.arange(size[0]) + 0.5 - top) / (bottom - top).clamp(min=1e-6) * 2 - 1
+    x_start, y_start, x_end, y_end = box
+    x = (torch.arange(size[1]) + 0.5 - x_start) / (x_end - x_start).clamp(min=1e-6) * 2 - 1  # -1 and 1 at the edges
+    y = (torch.arange(size[0]) + 0.5 - y_start) / (y_end - y_start).clamp(min=1e-6) * 2 - 1
     points = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).to(mask.dtype)  # [H, W, 2]
     values: Tensor = F.grid_sample(mask[None, None], points[None], mode="bilinear", align_corners=False)
     return values[0, 0]

@@ -54,8 +54,8 @@ def contour(mask: Mask) -> Mask:
     array([[ True, False, False]])
     """
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
-    found: Mask = (mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:])
-    return found
+    differs: Mask = (mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:])
+    return differs
 
 
 def _share_near(points: Mask, others: Mask, bound: int) -> float:

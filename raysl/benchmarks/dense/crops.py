@@ -57,8 +57,8 @@ def training_crop(
     height, width = resized_short(image.shape[1], image.shape[2], max(1, round(short_side * scale)))
     image = resize(image, height, width)
     mask = F.interpolate(mask[None, None], size=(height, width), mode="nearest-exact")[0, 0]
-    top, left = _corner(mask, crop, random, max_class_share)
-    image, mask = image[:, top : top + crop, left : left + crop], mask[top : top + crop, left : left + crop]
+    rows, columns = _square(mask, crop, random, max_class_share)
+    image, mask = image[:, rows, columns], mask[rows, columns]
     if random.bernoulli(0.5)[0]:
         image, mask = image.flip(2), mask.flip(1)
     if distort:
@@ -68,17 +68,18 @@ def training_crop(
     return F.pad(image, missing), F.pad(mask, missing, value=IGNORE), is_image
 
 
-def _corner(mask: Tensor, crop: int, random: SampleRandom, max_class_share: float) -> tuple[int, int]:
-    """Draw top and left of the square, see `training_crop`."""
+def _square(mask: Tensor, crop: int, random: SampleRandom, max_class_share: float) -> tuple[slice, slice]:
+    """Draw the rows and columns of the square, see `training_crop`."""
     height, width = mask.shape
-    top = left = 0
+    rows = columns = slice(0, crop)
     for _ in range(ATTEMPTS + 1 if max_class_share < 1 else 1):
-        top = int(random.integers(0, max(0, height - crop) + 1)[0])
-        left = int(random.integers(0, max(0, width - crop) + 1)[0])
-        counts = torch.bincount(mask[top : top + crop, left : left + crop].flatten().long(), minlength=IGNORE)[:IGNORE]
+        row = int(random.integers(0, max(0, height - crop) + 1)[0])
+        column = int(random.integers(0, max(0, width - crop) + 1)[0])
+        rows, columns = slice(row, row + crop), slice(column, column + crop)
+        counts = torch.bincount(mask[rows, columns].flatten().long(), minlength=IGNORE)[:IGNORE]
         if int(counts.count_nonzero()) > 1 and int(counts.max()) < max_class_share * int(counts.sum()):
             break
-    return top, left
+    return rows, columns
 
 
 def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
@@ -149,11 +150,12 @@ def slid(score: Callable[[Tensor], Tensor], image: Tensor, crop: int, stride: in
     total: Tensor | None = None
     seen = image.new_zeros(height, width)
     for top in windows(height, crop, stride):
-        for left in windows(width, crop, stride):
-            part = score(image[None, :, top : top + crop, left : left + crop])[0].float()  # [K, crop, crop]
+        for first in windows(width, crop, stride):
+            rows, columns = slice(top, top + crop), slice(first, first + crop)
+            part = score(image[None, :, rows, columns])[0].float()  # [K, crop, crop]
             if total is None:
                 total = part.new_zeros(len(part), height, width)
-            total[:, top : top + crop, left : left + crop] += part
-            seen[top : top + crop, left : left + crop] += 1
+            total[:, rows, columns] += part
+            seen[rows, columns] += 1
     assert total is not None
     return total / seen

@@ -42,10 +42,9 @@ def depth_crop(
     if does_mirror:
         pixels, depth = pixels.flip(2), depth.flip(1)
     height, width = depth.shape
-    top, left = (
-        int(random.integers(0, max(0, side - own) + 1)[0]) for side, own in zip((height, width), crop, strict=True)
-    )
-    pixels, depth = (values[..., top : top + crop[0], left : left + crop[1]] for values in (pixels, depth))
+    row = int(random.integers(0, max(0, height - crop[0]) + 1)[0])
+    column = int(random.integers(0, max(0, width - crop[1]) + 1)[0])
+    pixels, depth = (values[..., row : row + crop[0], column : column + crop[1]] for values in (pixels, depth))
     if does_color:
         pixels = colored(pixels, random)
     missing = (0, crop[1] - depth.shape[1], 0, crop[0] - depth.shape[0])

@@ -71,8 +71,8 @@ def _scores(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _ious(counts: np.ndarray) -> np.ndarray:
-    hits, wanted, given = (counts[..., number, :] for number in range(3))
-    return _share(hits, wanted + given - hits)
+    hits, wanted, predicted = (counts[..., number, :] for number in range(3))
+    return _share(hits, wanted + predicted - hits)
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -81,5 +81,5 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    are_there = ~np.isnan(values)
-    return _share(np.where(are_there, values, 0).sum(axis=-1), are_there.sum(axis=-1).astype(float))
+    are_known = ~np.isnan(values)
+    return _share(np.where(are_known, values, 0).sum(axis=-1), are_known.sum(axis=-1).astype(float))

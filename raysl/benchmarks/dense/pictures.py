@@ -65,11 +65,11 @@ class DetectorInput(TargetRecipe):
         picture = self._seen(split.image(index), split.objects[index], side, self.has_masks)
         if not random.bernoulli(0.5)[0]:
             return picture
-        left, top, right, bottom = picture.boxes.unbind(1)
+        x_start, top, x_end, bottom = picture.boxes.unbind(1)
         width = picture.image.shape[2]
         return Picture(
             picture.image.flip(2),
-            torch.stack([width - right, top, width - left, bottom], dim=1),
+            torch.stack([width - x_end, top, width - x_start, bottom], dim=1),
             picture.labels,
             None if picture.masks is None else picture.masks.flip(2),
             picture.scale,

@@ -43,8 +43,8 @@ def propagated(
     for top in range(0, height, rows):
         part = query[:, top : top + rows]  # [C, r, w]
         first, last = max(0, top - reach), min(height, top + part.shape[1] + reach)
-        own = torch.arange(top, top + part.shape[1], device=query.device)
-        is_near_down = (own[:, None] - torch.arange(first, last, device=query.device)).abs() <= reach  # [r, b]
+        own_rows = torch.arange(top, top + part.shape[1], device=query.device)
+        is_near_down = (own_rows[:, None] - torch.arange(first, last, device=query.device)).abs() <= reach  # [r, b]
         is_near = is_near_down[:, None, :, None] & is_near_across[None, :, None, :]  # [r, w, b, w]
         band = keys[:, :, first:last].transpose(0, 1).reshape(width, -1)  # [C, T*b*w]
         scores = part.flatten(1).T @ band / temperature  # [r*w, T*b*w]
@@ -75,10 +75,10 @@ def followed(
     latest: deque[tuple[Tensor, Tensor]] = deque(maxlen=context)
     for features in frames:
         known = [first, *latest]
-        keys, given = (torch.stack(values) for values in zip(*known, strict=True))
-        found = propagated(features, keys, given, radius, neighbours, temperature)
-        latest.append((features, found))
-        yield found
+        keys, known_labels = (torch.stack(values) for values in zip(*known, strict=True))
+        labels = propagated(features, keys, known_labels, radius, neighbours, temperature)
+        latest.append((features, labels))
+        yield labels
 
 
 def objects_of(labels: Tensor, size: tuple[int, int]) -> Tensor:

@@ -24,7 +24,8 @@ class Pyramid(nn.Module):
 
     Args:
         backbone: network whose stages they are made of; not a submodule.
-        norm: normalisation of so many channels behind the convolutions, of a convolutional network; None for none.
+        norm: makes the normalisation of a number of channels behind the convolutions of a convolutional network, or
+            None.
     """
 
     def __init__(self, backbone: Backbone, norm: Callable[[int], nn.Module] | None) -> None:

@@ -204,18 +204,15 @@ def extract_to(
         if not needed:
             continue
         numbers = sorted({number for numbers_of_store in missing.values() for number in numbers_of_store})
-        names = list(dict.fromkeys(name for name, _ in needed))
-        networks = nn.ModuleDict(
-            {
-                name: StagedNetwork(wanted.networks[name], [stage for own_name, stage in needed if own_name == name])
-                for name in names
-            }
-        )
+        stages: dict[str, list[str]] = {}
+        for name, stage in needed:
+            stages.setdefault(name, []).append(stage)
+        networks = nn.ModuleDict({name: StagedNetwork(wanted.networks[name], stages[name]) for name in stages})
         corrupt: list[str] = []
-        before = done = split.num_samples - sum(min(rows, split.num_samples - number * rows) for number in numbers)
+        before = num_read = split.num_samples - sum(min(rows, split.num_samples - number * rows) for number in numbers)
         for block in over_chunks(_Extraction(split, data, rows, needed, wanted.pictured), networks, numbers):
-            done += len(block["corrupt"])
-            count(done, split.num_samples, before)
+            num_read += len(block["corrupt"])
+            count(num_read, split.num_samples, before)
             corrupt += [name for name in block["corrupt"].tolist() if name]
         tell_of_corrupt(corrupt)
     return stores

@@ -106,7 +106,8 @@ def instre(folder: Folder) -> InstanceSet:
     right = tuple(  # Matlab counts from 1
         places(answer["ok"], len(names), f"{where}, query {n}, ok", first=1) for n, answer in enumerate(truth["gnd"])
     )
-    drawn = np.sort(np.random.RandomState(VALIDATION_SEED).permutation(len(right))[: _tenth(len(right))])
+    num_drawn = max(1, round(VALIDATION_SHARE * len(right)))
+    drawn = np.sort(np.random.RandomState(VALIDATION_SEED).permutation(len(right))[:num_drawn])
     tasks = _task("", np.arange(len(right)), right), _task("validation", drawn, tuple(right[n] for n in drawn))
     return InstanceSet(Images(files.uri, files.find(names, where)), _queries(files, truth, where), tasks)
 
@@ -128,13 +129,13 @@ def buildings(folder: Folder) -> InstanceSet:
     boxes, right, ignored = [], [], []
     for name in names:
         where = lists.uri_of(f"{name}{marks}")
-        words = lists.read(f"{name}{marks}").decode().split()
-        if len(words) != 5:
+        query = lists.read(f"{name}{marks}").decode().split()
+        if len(query) != 5:
             raise ConfigError(
-                f"{where}: {' '.join(words)[:60]!r} is not an image and a box of 4 numbers; fetch it anew"
+                f"{where}: {' '.join(query)[:60]!r} is not an image and a box of 4 numbers; fetch it anew"
             )
-        paths += files.find([words[0].removeprefix("oxc1_")], where)
-        boxes.append(box_of(words[1:], where))
+        paths += files.find([query[0].removeprefix("oxc1_")], where)
+        boxes.append(box_of(query[1:], where))
         good, ok, junk = (
             files.find(lists.read(f"{name}_{kind}.txt").decode().split(), lists.uri_of(f"{name}_{kind}.txt"))
             for kind in ("good", "ok", "junk")
@@ -196,10 +197,6 @@ def _joined(part: Mapping[str, Int64s], kinds: Sequence[str]) -> Int64s:
 
 def _task(name: str, queries: Int64s, right: tuple[Int64s, ...]) -> Task:
     return Task(name, queries, right, tuple(np.empty(0, np.int64) for _ in right))
-
-
-def _tenth(num: int) -> int:
-    return max(1, round(VALIDATION_SHARE * num))
 
 
 def _block(path: str, uri: str) -> int:

@@ -1,6 +1,6 @@
 """One descriptor for an image of any size, from a stage of a network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -145,35 +145,20 @@ class Described:
 
 
 def describe(
-    describer: Describer,
-    images: Images,
-    whitening: Whitening | None = None,
-    most_broken: float = MOST_BROKEN,
-    only: Sequence[int] | None = None,
+    describer: Describer, images: Images, whitening: Whitening | None = None, most_broken: float = MOST_BROKEN
 ) -> Described:
     """Compute descriptors of images, which are read one by one.
 
     Args:
         most_broken: share of them that may be broken.
-        only: numbers of those to describe; default: all. Descriptors do not depend on other images.
 
     Raises:
         ConfigError: if more are broken, with the first of them.
     """
-    folder = Folder(images.uri)
-    chosen = range(len(images.paths)) if only is None else only
-    rows: list[Tensor | None] = []
-    broken: list[str] = []
-    for number in chosen:
-        box = images.boxes[number] if images.boxes else None
-        try:
-            parts = describer.parts(read_image(folder, images.paths[number]), box)
-        except CorruptImage as error:
-            broken.append(f"{images.paths[number]}: {error}")
-            rows.append(None)
-        else:
-            rows.append(describer.descriptor(parts, whitening).cpu())
-    _check_broken(broken, len(chosen), images.uri, most_broken)
+    rows = [
+        None if parts is None else describer.descriptor(parts, whitening).cpu()
+        for parts in _parts_of(describer, images, most_broken)
+    ]
     filled = next(row for row in rows if row is not None)
     return Described(
         torch.stack([torch.zeros_like(filled) if row is None else row for row in rows]),
@@ -181,37 +166,36 @@ def describe(
     )
 
 
-def joined(first: Described, second: Described) -> Described:
-    """Concatenate descriptors."""
-    return Described(torch.cat([first.rows, second.rows]), torch.cat([first.is_read, second.is_read]))
-
-
-def gather_moments(describer: Describer, images: Images, most_broken: float = MOST_BROKEN) -> Moments:
+def gather_moments(describer: Describer, images: Images) -> Moments:
     """Sum the moments of the parts of images, for a whitening.
 
     Raises:
         ConfigError: if too many are broken, with the first of them.
     """
-    folder = Folder(images.uri)
     moments: Moments | None = None
-    broken: list[str] = []
-    for path in images.paths:
-        try:
-            parts = describer.parts(read_image(folder, path))
-        except CorruptImage as error:
-            broken.append(f"{path}: {error}")
-            continue
-        moments = moments or Moments(parts.shape[1])
-        moments.add(parts)
-    _check_broken(broken, len(images.paths), images.uri, most_broken)
+    for parts in _parts_of(describer, images, MOST_BROKEN):
+        if parts is not None:
+            moments = moments or Moments(parts.shape[1])
+            moments.add(parts)
     assert moments is not None
     return moments
 
 
-def _check_broken(broken: Sequence[str], num: int, uri: str, most: float) -> None:
-    if len(broken) > most * num or len(broken) == num:
+def _parts_of(describer: Describer, images: Images, most_broken: float) -> Iterator[Tensor | None]:
+    """Yield the parts of each image, None of a broken one; refuse too many broken ones at the end."""
+    folder, broken, num = Folder(images.uri), list[str](), len(images.paths)
+    for path, box in zip(images.paths, images.boxes or [None] * num, strict=True):
+        try:
+            parts = describer.parts(read_image(folder, path), box)
+        except CorruptImage as error:
+            broken.append(f"{path}: {error}")
+            yield None
+        else:
+            yield parts
+    if len(broken) > most_broken * num or len(broken) == num:
         raise ConfigError(
-            f"{len(broken):,} of {num:,} images in {uri!r} are broken, first {broken[0]}; fetch them anew"
+            f"{len(broken):,} of {num:,} images in {images.uri!r} are broken, first {broken[0]}; fetch them anew"
         )
     if broken:
-        log.warning("%d images in %s are broken and are found by no query, first %s", len(broken), uri, broken[0])
+        message = "%d images in %s are broken and are found by no query, first %s"
+        log.warning(message, len(broken), images.uri, broken[0])

@@ -18,8 +18,8 @@ class Task:
     Args:
         name: such as `hard`; empty where a dataset has one task.
         queries: int64 [Q], places in the list of queries.
-        right: for each of them int64 [P], places in the database.
-        ignored: likewise; these images get no rank.
+        right: numbers of the right images in the database, int64 [P] for each query.
+        ignored: numbers of images that get no rank, likewise.
     """
 
     name: str

@@ -47,6 +47,6 @@ def sized(
 
 
 def _cut(image: Tensor, box: Box) -> Tensor:
-    left, top, right, bottom = (max(0, round(edge)) for edge in box)
-    cut = image[:, top:bottom, left:right]
+    first, top, last, bottom = (max(0, round(edge)) for edge in box)
+    cut = image[:, top:bottom, first:last]
     return cut if cut.numel() else image

@@ -13,10 +13,10 @@ MOST_BESIDE = 7
 
 
 class Region(NamedTuple):
-    """A square of a map, in positions."""
+    """A square of a map, in positions: its first row and column, and its side."""
 
-    top: int
-    left: int
+    row: int
+    column: int
     side: int
 
 
@@ -38,15 +38,15 @@ def rmac_regions(height: int, width: int, levels: int = 3, overlap: float = 0.4)
         side = 2 * short // (level + 1)
         if side < 1:
             break
-        tops = _starts(height, side, level + (more if height > width else 0))
-        lefts = _starts(width, side, level + (more if width > height else 0))
-        regions += [Region(top, left, side) for top in tops for left in lefts]
+        rows = _starts(height, side, level + (more if height > width else 0))
+        columns = _starts(width, side, level + (more if width > height else 0))
+        regions += [Region(row, column, side) for row in rows for column in columns]
     return regions
 
 
 def region_maxima(maps: Tensor, regions: list[Region]) -> Tensor:
     """Return the largest value of each channel in each region, [R, C] of a map [C, H, W]."""
-    parts = [maps[:, top : top + side, left : left + side].amax(dim=(1, 2)) for top, left, side in regions]
+    parts = [maps[:, row : row + side, column : column + side].amax(dim=(1, 2)) for row, column, side in regions]
     return torch.stack(parts)
 
 

@@ -10,14 +10,7 @@ from torch import Tensor
 from raysl.benchmarks.benchmark import ConfigError, Context
 from raysl.benchmarks.class_retrieval import SCORES_AT_ONCE
 from raysl.benchmarks.instance_retrieval.datasets import Dataset, load, task_names
-from raysl.benchmarks.instance_retrieval.descriptors import (
-    Described,
-    Describer,
-    Recipe,
-    describe,
-    gather_moments,
-    joined,
-)
+from raysl.benchmarks.instance_retrieval.descriptors import Described, Describer, Recipe, describe, gather_moments
 from raysl.benchmarks.instance_retrieval.protocols import Scored, rank_database, score
 from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, InstanceSet
 from raysl.hashing import Int64s
@@ -81,7 +74,10 @@ class Search:
         database = describe(describer, images.database, whitening)
         if self.distractors is not None:
             more = Images(self.distractors, tuple(ImageFiles(self.distractors).paths))
-            database = joined(database, describe(describer, more, whitening))
+            further = describe(describer, more, whitening)
+            database = Described(
+                torch.cat([database.rows, further.rows]), torch.cat([database.is_read, further.is_read])
+            )
         cut = images.queries if self.crop_queries else Images(images.queries.uri, images.queries.paths)
         queries = describe(describer, cut, whitening, most_broken=0)
         ranked = ranking(queries.rows, database, self.similarity)

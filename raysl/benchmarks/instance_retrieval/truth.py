@@ -55,7 +55,7 @@ class ImageFiles:
             raise ConfigError(f"no images below {uri!r}; give the folder of the whole dataset")
         self._by_stem: dict[str, list[str]] = {}
         for path in self.paths:
-            self._by_stem.setdefault(_stem(path), []).append(path)
+            self._by_stem.setdefault(_without_ending(path).rpartition("/")[2], []).append(path)
 
     def find(self, names: Sequence[str], listed_in: str) -> tuple[str, ...]:
         """Return the path of each name, which may lack folders in front and the ending.
@@ -108,16 +108,12 @@ def box_of(values: Any, where: str) -> Box:
     """Parse a box of four numbers."""
     edges = np.asarray(values, dtype=object).reshape(-1).tolist()
     try:
-        left, top, right, bottom = (float(value) for value in edges)
+        first, top, last, bottom = (float(value) for value in edges)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {str(values)[:60]} is not a box of four numbers; fetch it anew") from error
-    if not (left < right and top < bottom):  # NaN is out
-        raise ConfigError(f"{where}: the box {[left, top, right, bottom]} holds nothing; fetch it anew")
-    return left, top, right, bottom
-
-
-def _stem(path: str) -> str:
-    return _without_ending(path).rpartition("/")[2]
+    if not (first < last and top < bottom):  # NaN is out
+        raise ConfigError(f"{where}: the box {[first, top, last, bottom]} holds nothing; fetch it anew")
+    return first, top, last, bottom
 
 
 def _without_ending(path: str) -> str:

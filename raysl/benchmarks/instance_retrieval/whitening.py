@@ -41,12 +41,6 @@ class Moments:
         self.total = self.total.to(rows.device) + wide.sum(dim=0)
         self.products = self.products.to(rows.device) + wide.T @ wide
 
-    def merge(self, other: "Moments") -> None:
-        """Add the rows of another."""
-        self.num += other.num
-        self.total = self.total + other.total.to(self.total.device)
-        self.products = self.products + other.products.to(self.products.device)
-
     def whitening(self, dim: int | None = None, center: bool = True) -> Whitening:
         """Return the whitening that keeps the `dim` directions of largest variance; default: all.
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.dense.crops import _corner, photometric_distortion, resized_short, slid, training_crop, windows
+from raysl.benchmarks.dense.crops import _square, photometric_distortion, resized_short, slid, training_crop, windows
 from raysl.benchmarks.dense.masks import IGNORE
 from raysl.transforms.random import SampleRandom
 
@@ -52,9 +52,9 @@ def shares(mask: Tensor, max_class_share: float) -> list[float]:
     """Of the class with the most pixels in each of 60 squares, counted one by one."""
     found = []
     for place in range(60):
-        top, left = _corner(mask, 32, random_of(place), max_class_share)
-        own = mask[top : top + 32, left : left + 32].flatten().tolist()
-        counts = [sum(value == label for value in own) for label in (0, 1)]
+        rows, columns = _square(mask, 32, random_of(place), max_class_share)
+        square = mask[rows, columns].flatten().tolist()
+        counts = [sum(value == label for value in square) for label in (0, 1)]
         found.append(max(counts) / sum(counts))
     return found
 

@@ -163,13 +163,8 @@ def folder_of(tmp_path: Path) -> Images:
 def test_descriptors_of_some_images_are_those_of_all(tmp_path: Path) -> None:
     images = folder_of(tmp_path)
     describer = Describer(tiny_resnet(), DATA, RMAC)
-    whole = describe(describer, images)
-    assert torch.equal(describe(describer, images, only=[3, 1]).rows, whole.rows[[3, 1]])
-    first, rest = (
-        gather_moments(describer, Images(images.uri, paths)) for paths in (images.paths[:1], images.paths[1:])
-    )
-    first.merge(rest)
-    assert torch.allclose(first.products, gather_moments(describer, images).products)
+    some = Images(images.uri, (images.paths[3], images.paths[1]))
+    assert torch.equal(describe(describer, some).rows, describe(describer, images).rows[[3, 1]])
 
 
 def test_a_broken_image_is_found_last_and_many_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,14 +32,13 @@ def test_what_it_was_learned_on_has_unit_covariance() -> None:
     assert white.mean(dim=0).abs().max() < 1e-4
 
 
-def test_parts_of_the_rows_can_be_seen_apart() -> None:
-    whole, first, second = Moments(5), Moments(5), Moments(5)
+def test_rows_may_come_in_parts() -> None:
+    whole, parts = Moments(5), Moments(5)
     whole.add(rows())
-    first.add(rows()[:20])
-    second.add(rows()[20:])
-    first.merge(second)
-    assert first.num == 60
-    assert torch.allclose(first.whitening().directions.abs(), whole.whitening().directions.abs(), atol=1e-5)
+    for part in rows().split(20):
+        parts.add(part)
+    assert parts.num == 60
+    assert torch.allclose(parts.whitening().directions.abs(), whole.whitening().directions.abs(), atol=1e-5)
 
 
 def test_directions_without_variance_are_not_magnified() -> None:
