@@ -125,18 +125,12 @@ class Logistic(Benchmark):
 
         config, what = self.config, "Logistic regression"
 
-        def learn(rows: FeatureSet, name: str) -> tuple[Probes, Lines]:
+        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
             scaling = Scaling.of(config.normalize, rows.features, device_for(rows.features))
             cost, tried = self._choose(rows, scaling, num_classes, seed, name)
-            return self._fit(rows, torch.arange(len(rows.labels)), (cost,), scaling, num_classes), tried
-
-        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
-            fitted, tried = learn(rows, name)
-            return fitted.probabilities(queries), tried
-
-        def score(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
-            fitted, tried = learn(rows, name)
-            return fitted.scores(queries)[:, 0], tried
+            fitted = self._fit(rows, torch.arange(len(rows.labels)), (cost,), scaling, num_classes)
+            is_sigmoid = config.loss == "sigmoid"
+            return fitted.scores(queries)[:, 0] if is_sigmoid else fitted.probabilities(queries), tried
 
         def classify_few(rows: FeatureSet, queries: Tensor) -> Tensor:
             every = torch.arange(len(rows.labels))
@@ -145,7 +139,7 @@ class Logistic(Benchmark):
 
         if config.loss == "sigmoid":
             train, test = binary_labels(train, "train", num_classes), binary_labels(test, "test", num_classes)
-            return measure_classes(train, test, self.stages(config), what, config.ap, score)
+            return measure_classes(train, test, self.stages(config), what, config.ap, classify)
         findings = measure_stages(train, test, num_classes, self.stages(config), what, "C", classify)
         few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, what, classify_few)
         return replace(findings, metrics=[*findings.metrics, *few])

@@ -17,6 +17,9 @@ _HOLD_OUT = 101  # part of random keys
 
 Lines = dict[str, list[list[float]]]
 """Points [x, y] of the lines of a chart, by title."""
+Classify = Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]]
+"""From training rows, features [N, D] of others and the name of the stage to scores of the classes [N, K], and the
+results of the settings that were tried."""
 
 
 def num_held_out(counts: Int64s, share: float) -> Int64s:
@@ -108,6 +111,23 @@ def accuracy_by_class(scores: Tensor, labels: Tensor) -> dict[str, float]:
     return {str(label): 100 * right[label] / total[label] for label in range(num_classes) if total[label]}
 
 
+def classify_stages(
+    train: FeatureSet, test: FeatureSet, stages: Sequence[str], what: str, axes: tuple[str, str], classify: Classify
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the scores [N, K] of the classes at each stage that the images have, and a chart of the settings that were
+    tried on held-out images.
+
+    Args:
+        axes: names of the axes of the chart: the setting, and its result.
+    """
+    scores: dict[str, Tensor] = {}
+    lines: Lines = {}
+    for stage in stages_in(train, stages):
+        scores[stage], tried = classify(train.at(stage), test.at(stage).features, stage or "features")
+        lines |= tried
+    return scores, {"curves": curves(f"{what}: held-out training images", *axes, lines)} if lines else {}
+
+
 def measure_stages(
     train: FeatureSet,
     test: FeatureSet,
@@ -115,7 +135,7 @@ def measure_stages(
     stages: Sequence[str],
     what: str,
     tried: str,
-    classify: Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]],
+    classify: Classify,
 ) -> Findings:
     """Measure a classifier on the features and on further stages, as far as the images have them.
 
@@ -124,25 +144,18 @@ def measure_stages(
         what: begins the titles, such as `Linear probe`.
         tried: the setting that is chosen on held-out images, such as `learning rate`.
         classify: function from training rows, features [N, D] of test rows and the name of the stage to shares of the
-            classes [N, K], and what each of the things that were tried gave.
+            classes [N, K], and the accuracy with each of the settings that were tried.
     """
     check_sets(train, test, num_classes)
-    metrics: list[Metric] = []
-    lines: Lines = {}
-    by_class: dict[str, dict[str, float]] = {}
-    shares: list[Tensor] = []
-    for stage in stages_in(train, stages):
-        name = stage or "features"
-        class_shares, its_lines = classify(train.at(stage), test.at(stage).features, name)
-        shares.append(class_shares)
-        lines |= its_lines
-        metrics += top_metrics(class_shares, test.labels, what, stage)
-        by_class[f"{what} of {name}: accuracy (%)"] = accuracy_by_class(class_shares, test.labels)
-    figures: dict[str, Any] = {"per_class": by_class}
-    if lines:
-        figures["curves"] = curves(f"{what}: held-out training images", tried, "top-1 (%)", lines)
+    shares, figures = classify_stages(train, test, stages, what, (tried, "top-1 (%)"), classify)
+    metrics = [metric for stage in shares for metric in top_metrics(shares[stage], test.labels, what, stage)]
+    by_class = {
+        f"{what} of {stage or 'features'}: accuracy (%)": accuracy_by_class(shares[stage], test.labels)
+        for stage in shares
+    }
     metrics = with_note(metrics, unseen(train.labels, test.labels, num_classes))
-    return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+    figures = {"per_class": by_class, **figures}
+    return Findings(metrics, scores=next(iter(shares.values())), are_probabilities=True, figures=figures)
 
 
 def curves(title: str, x: str, y: str, lines: Lines) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Classifiers of images with several labels each: a score for each class, measured by average precision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from raysl.benchmarks.average_precision import (
     mean_average_precision,
 )
 from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Findings, Metric
-from raysl.benchmarks.classifiers.classification import Lines, curves, stages_in, suffix_of
+from raysl.benchmarks.classifiers.classification import Classify, classify_stages, suffix_of
 from raysl.benchmarks.classifiers.probes import Probes
 from raysl.benchmarks.classifiers.svm_training import one_against_rest, warn_of_classes
 from raysl.hashing import hash_words, permutation
@@ -83,37 +82,25 @@ def map_metric(
 
 
 def measure_classes(
-    train: FeatureSet,
-    test: FeatureSet,
-    stages: Sequence[str],
-    what: str,
-    kind: Kind,
-    score: Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]],
+    train: FeatureSet, test: FeatureSet, stages: Sequence[str], what: str, kind: Kind, classify: Classify
 ) -> Findings:
     """Measure scores of classes by their mean average precision, on the features and on further stages.
 
     Args:
         train, test: the images, with labels [N, K].
         what: begins the titles, such as `Logistic regression`.
-        score: function from training rows, features [N, D] of test rows and the name of the stage to scores [N, K], and
-            what each of the C that were tried gave.
+        classify: function that scores the classes, and returns the precision with each C that was tried.
 
     Raises:
         ConfigError: if no class is on some test images and absent on others.
     """
     labels = test.labels.cpu().numpy().astype(np.int8)
     warn_of_classes(labels, np.arange(labels.shape[1]), "logistic")
+    scores_by_stage, figures = classify_stages(train, test, stages, what, ("C", "mAP (%)"), classify)
     metrics: list[Metric] = []
-    lines: Lines = {}
     by_class: dict[str, dict[str, float]] = {}
-    for stage in stages_in(train, stages):
-        name = stage or "features"
-        class_scores, its_lines = score(train.at(stage), test.at(stage).features, name)
-        scores = class_scores.double().numpy()
-        lines |= its_lines
-        metric, by_class[f"{what} of {name}: average precision (%)"] = map_metric(scores, labels, what, stage, kind)
+    for stage, scores in scores_by_stage.items():
+        title = f"{what} of {stage or 'features'}: average precision (%)"
+        metric, by_class[title] = map_metric(scores.double().numpy(), labels, what, stage, kind)
         metrics.append(metric)
-    figures: dict[str, Any] = {"per_class": by_class}
-    if lines:
-        figures["curves"] = curves(f"{what}: held-out training images", "C", "mAP (%)", lines)
-    return Findings(metrics, figures=figures)
+    return Findings(metrics, figures={"per_class": by_class, **figures})
