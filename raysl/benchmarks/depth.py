@@ -141,12 +141,7 @@ class Depth(TargetBenchmark):
         config = self.config
         return Course(
             method=settings_from(config, DepthHead.Config, crop=(config.crop_height, config.crop_width)),
-            optim=AdamW.Config(
-                lr=config.lr,
-                lr_batch_size=16,
-                warmup=config.warmup,
-                weight_decay=config.weight_decay,
-            ),
+            optim=settings_from(config, AdamW.Config, lr_batch_size=16),
             iterations=config.iterations,
             checkpoint_every=config.checkpoint_every,
             clip_grad=CLIPPED,

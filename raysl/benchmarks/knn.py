@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,16 +104,10 @@ class KNN(Benchmark):
         for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
-        predict = partial(
-            knn_predict,
-            temperature=config.temperature,
-            chunk_rows=config.chunk_rows,
-            backend=config.backend,
-            similarity=config.similarity,
-            weights=config.weights,
-        )
+        names = ("temperature", "chunk_rows", "backend", "similarity", "weights")
+        options: dict[str, Any] = {name: getattr(config, name) for name in names}
         ks = sorted(set(config.k))
-        ranked = predict(train, test.features, num_classes, ks)
+        ranked = knn_predict(train, test.features, num_classes, ks, **options)
         note = unseen(train.labels, test.labels, num_classes)
         metrics: list[Metric] = []
         for k in ks:
@@ -122,7 +115,7 @@ class KNN(Benchmark):
             accuracies = with_note(_accuracies(ranked[k], test.labels, num_classes, k, seed), note)
 
             def classify(rows: FeatureSet, queries: Tensor, k: int = k) -> Tensor:
-                return predict(rows, queries, num_classes, [k])[k][:, 0]
+                return knn_predict(rows, queries, num_classes, [k], **options)[k][:, 0]
 
             few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, title, classify)
             metrics += [replace(metric, name=f"k{k}/{metric.name}") for metric in (*accuracies, *few)]

@@ -18,10 +18,8 @@ from raysl.benchmarks.classifiers.svm_training import (
     MachinesBenchmark,
     MachinesConfig,
     decisions,
-    learned_classes,
+    learned_labels,
     normalised,
-    one_against_rest,
-    warn_of_classes,
 )
 from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
@@ -75,11 +73,7 @@ class LowShotSVM(MachinesBenchmark):
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """The draws are a function of the seed and the order of the training rows."""
-        labels = one_against_rest(train, "train", num_classes)
-        test_labels = one_against_rest(test, "test", num_classes)
-        columns = learned_classes(train, labels)
-        warn_of_classes(test_labels, columns, "low_shot_svm")
-        labels, test_labels = labels[:, columns], test_labels[:, columns]
+        labels, test_labels, columns = learned_labels(train, test, num_classes, "low_shot_svm")
         shots, costs = tuple(dict.fromkeys(self.config.shots)), tuple(dict.fromkeys(self.config.costs))
         self._check(labels, shots, columns)
         machine = Machine(self.config.positive_weight, self.config.max_iter, is_dual=False, seed=seed)

@@ -113,13 +113,7 @@ class Segmentation(TargetBenchmark):
         crop = crop_side(config, context.checkpoint.backbone)
         return Course(
             method=settings_from(config, Segmenter.Config, crop=crop),
-            optim=AdamW.Config(
-                lr=config.lr,
-                lr_batch_size=16,
-                schedule="linear",
-                warmup=config.warmup,
-                weight_decay=config.weight_decay,
-            ),
+            optim=settings_from(config, AdamW.Config, lr_batch_size=16, schedule="linear"),
             iterations=config.iterations,
             checkpoint_every=config.checkpoint_every,
         )

@@ -39,21 +39,25 @@ class Spectrum:
 
     def singular_values(self) -> Tensor:
         """Singular values of the rows as they are, descending, float64 [min(N, D)]; RankMe does not centre them."""
-        if self._second_moment is None:
-            rows = torch.cat(self._chunks).double()
-            return _sqrt_eigenvalues(rows @ rows.T)
-        return _sqrt_eigenvalues(self._second_moment)
+        return self._sqrt_eigenvalues(is_centred=False)
 
     def variances(self) -> Tensor:
         """Variance (over N) of the centred rows along each principal direction, descending, float64 [min(N, D)]."""
+        return self._sqrt_eigenvalues(is_centred=True).square() / self.num_rows
+
+    def _sqrt_eigenvalues(self, is_centred: bool) -> Tensor:
+        """Return the square roots of the eigenvalues of X X^T or X^T X, descending."""
         if self._second_moment is None:
             rows = torch.cat(self._chunks).double()
-            rows = rows - rows.mean(dim=0)
-            return _sqrt_eigenvalues(rows @ rows.T).square() / self.num_rows
-        assert self._sum is not None
-        mean = self._sum / self.num_rows
-        centred = self._second_moment - self.num_rows * torch.outer(mean, mean)
-        return _sqrt_eigenvalues(centred).square() / self.num_rows
+            rows = rows - rows.mean(dim=0) if is_centred else rows
+            products = rows @ rows.T
+        else:
+            assert self._sum is not None
+            mean = self._sum / self.num_rows
+            shift = self.num_rows * torch.outer(mean, mean)
+            products = self._second_moment - shift if is_centred else self._second_moment
+        eigenvalues: Tensor = torch.linalg.eigvalsh(products)
+        return eigenvalues.clamp_min(0).sqrt().flip(0)
 
     def _add(self, rows: Tensor) -> None:
         self.num_rows += len(rows)
@@ -192,9 +196,3 @@ class Lidar:
         # the smaller product has the same eigenvalues other than 0
         products = scaled @ scaled.T if len(scaled) < scaled.shape[1] else scaled.T @ scaled
         return effective_rank(torch.linalg.eigvalsh(products).clamp_min(0) / len(means))  # eigenvalues of a covariance
-
-
-def _sqrt_eigenvalues(matrix: Tensor) -> Tensor:
-    """Return the square roots of the eigenvalues of a symmetric matrix, descending."""
-    eigenvalues: Tensor = torch.linalg.eigvalsh(matrix)
-    return eigenvalues.clamp_min(0).sqrt().flip(0)

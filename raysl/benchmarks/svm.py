@@ -20,10 +20,8 @@ from raysl.benchmarks.classifiers.svm_training import (
     cross_validated,
     decisions,
     fit_class,
-    learned_classes,
+    learned_labels,
     normalised,
-    one_against_rest,
-    warn_of_classes,
 )
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.component import MAY_CHANGE
@@ -92,11 +90,7 @@ class SVM(MachinesBenchmark):
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """The order in which liblinear visits the rows is random."""
-        labels = one_against_rest(train, "train", num_classes)
-        test_labels = one_against_rest(test, "test", num_classes)
-        columns = learned_classes(train, labels)
-        warn_of_classes(test_labels, columns, "svm")
-        labels, test_labels = labels[:, columns], test_labels[:, columns]
+        labels, test_labels, columns = learned_labels(train, test, num_classes, "svm")
         positives = (labels == 1).sum(axis=0)
         for column in np.argsort(positives)[[0, -1]].tolist():
             _check_positives(self.config, int(positives[column]), len(labels), f"number {columns[column]}")

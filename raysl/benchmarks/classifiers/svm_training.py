@@ -161,17 +161,22 @@ def normalised(features: Tensor) -> Floats:
     return scaled
 
 
-def learned_classes(train: FeatureSet, labels: Labels) -> Int64s:
-    """Return the classes that machines can be trained for, int64 [L].
+def learned_labels(train: FeatureSet, test: FeatureSet, num_classes: int, name: str) -> tuple[Labels, Labels, Int64s]:
+    """Return training and test labels, see `one_against_rest`, of the classes that machines can be trained for, and
+    the numbers of these classes, int64 [L].
 
     Numbers that no training image has are no classes where each image has one label; of several labels an image, all
     classes count.
 
     Args:
-        labels: their labels [N, K], as `one_against_rest` returns them.
+        num_classes: labels lie in [0, num_classes).
+        name: name of the benchmark, for warnings.
     """
-    has_images = (labels == 1).any(axis=0) if train.labels.ndim == 1 else np.ones(labels.shape[1], dtype=np.bool_)
-    return np.flatnonzero(has_images)
+    labels, test_labels = one_against_rest(train, "train", num_classes), one_against_rest(test, "test", num_classes)
+    has_images = (labels == 1).any(axis=0) if train.labels.ndim == 1 else np.ones(num_classes, dtype=np.bool_)
+    learned = np.flatnonzero(has_images)
+    warn_of_classes(test_labels, learned, name)
+    return labels[:, learned], test_labels[:, learned], learned
 
 
 def warn_of_classes(test_labels: Labels, learned: Int64s, name: str) -> None:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from raysl.benchmarks.metric import Metric, mean_of
 
-NAMES = ("rmse", "abs_rel", "log10", "delta1", "delta2", "delta3")
 TITLES = {
     "rmse": ("Depth, RMSE", "m"),
     "abs_rel": ("Depth, absolute relative error", ""),
@@ -17,6 +16,7 @@ TITLES = {
     "delta2": ("Depth within 1.25²", "%"),
     "delta3": ("Depth within 1.25³", "%"),
 }
+NAMES = tuple(TITLES)
 
 
 def depth_scores(predicted: Tensor, label: Tensor) -> Tensor:
@@ -50,8 +50,7 @@ def depth_metrics(scores: Tensor, seed: int = 0) -> list[Metric]:
     """
     scores = scores[scores.isfinite().all(dim=1)]
     metrics = []
-    for name, values in zip(NAMES, scores.T, strict=True):
-        title, unit = TITLES[name]
+    for (name, (title, unit)), values in zip(TITLES.items(), scores.T, strict=True):
         metric = mean_of(name, values, unit=unit, title=title, is_headline=name == "rmse", seed=seed)
         metrics.append(replace(metric, is_lower_better=unit != "%"))
     return metrics

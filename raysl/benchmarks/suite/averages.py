@@ -3,9 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from raysl.report.contents import Score
+
+if TYPE_CHECKING:
+    from raysl.benchmarks.suite.results import Result
 
 AVERAGE = "mean"
 """Metric of the average."""
@@ -37,23 +40,7 @@ class Member:
     size: int
 
 
-class HasScores(Protocol):
-    """A result, see `raysl.benchmarks.suite.results.Result`."""
-
-    @property
-    def name(self) -> str:
-        """Of the benchmark, with a mark where its settings are special."""
-
-    @property
-    def scores(self) -> list[Score]:
-        """Its numbers."""
-
-    @property
-    def member(self) -> Member | None:
-        """The suite that it is a part of."""
-
-
-def scores_of(results: Sequence[HasScores]) -> list[Score]:
+def scores_of(results: "Sequence[Result]") -> list[Score]:
     """Return all scores of results: of a part of a suite the one that counts, and before them the suite's average.
 
     A number that several results have, such as one k of `k=[20]` and `k=[20, 200]`, is that of the first.
@@ -73,7 +60,7 @@ def scores_of(results: Sequence[HasScores]) -> list[Score]:
     return list(reversed(first.values()))
 
 
-def _with_average(member: Member, results: Sequence[HasScores]) -> list[Score]:
+def _with_average(member: Member, results: "Sequence[Result]") -> list[Score]:
     """Return the average of a suite and the rows of its parts."""
     rows: list[Score] = []
     first: dict[str, Score] = {}

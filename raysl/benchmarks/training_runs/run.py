@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Labelled
+from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Labelled, settings_from
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.locations import content_of
 from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
@@ -170,15 +170,12 @@ def training_run(
         method=Probe.Config(weights=weights, views=config.views.crops(context.data.image_size), **method),
         backbone=replace(backbone, freeze=("all",) if freeze else (), adapters=None),
         data=replace(data, lanes=None),
-        optim=SGD.Config(
-            lr=config.lr,
-            momentum=config.momentum,
+        optim=settings_from(
+            config,
+            SGD.Config,
             nesterov=config.nesterov and config.momentum > 0,
-            weight_decay=config.weight_decay,
             exclude_bias=False if config.decay_biases else None,
             schedule="steps" if config.decay_at else "cosine",
-            decay_at=config.decay_at,
-            warmup=config.warmup,
             layer_decay=layer_decay,
         ),
         train=TrainConfig(
@@ -209,7 +206,16 @@ def named_run(context: Context, run: RunConfig, config: BenchmarkConfig, images:
     """Return the run of a benchmark under a name that follows from everything that its result depends on: the same one
     at the next start, and another one for other settings, images, weights or code.
     """
-    return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config, images)}")
+    states = [images[split].state() for split in ("train", "test")]
+    readers = [reader for split in images.values() for reader in split.readers()]
+    callbacks = [resolve("callback", callback.name) for callback in run.callbacks.values()]
+    others = (type(context.network), *callbacks, resolve("optimizer", run.optim.name), *readers)
+    code = code_of(resolve("benchmark", config.name), *others)
+    locations, every = content_of(config), str(getattr(config, "eval_every", ""))
+    basis = [_lasting(run), run.train.epochs, every, states, locations, context.checkpoint.digest, code]
+    digest = hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
+    in_folders = re.sub(r"\W+", "-", config.name.rpartition(":")[2])
+    return replace(run, name=f"{in_folders}_{digest}")
 
 
 def machine_of(train: TrainConfig, workers: int | tuple[int, int]) -> dict[str, Any]:
@@ -220,23 +226,6 @@ def machine_of(train: TrainConfig, workers: int | tuple[int, int]) -> dict[str, 
     """
     settings = {name: getattr(train, name) for name in ("device", "threads", "cpus_per_worker", "max_failures")}
     return settings | {"gpus_per_worker": train.gpus_per_worker if workers == 1 else 1.0}
-
-
-def _word(name: str) -> str:
-    """Return the name of a benchmark without characters that folders cannot have."""
-    return re.sub(r"\W+", "-", name.rpartition(":")[2])
-
-
-def _digest(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> str:
-    """Return a digest of everything that the result of a run depends on."""
-    states = [images[split].state() for split in ("train", "test")]
-    readers = [reader for split in images.values() for reader in split.readers()]
-    callbacks = [resolve("callback", callback.name) for callback in run.callbacks.values()]
-    others = (type(context.network), *callbacks, resolve("optimizer", run.optim.name), *readers)
-    code = code_of(resolve("benchmark", config.name), *others)
-    locations, every = content_of(config), str(getattr(config, "eval_every", ""))
-    basis = [_lasting(run), run.train.epochs, every, states, locations, context.checkpoint.digest, code]
-    return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _lasting(node: Any) -> Any:
