@@ -80,7 +80,7 @@ def compare(
     for checkpoint in checkpoints:
         log.info("measuring %s", checkpoint)
         reports.append(benchmark(checkpoint, benchmarks, overrides, **options))
-    if out is None:
+    if not out:
         runs = {cut(uri)[0] for uri in uris}
         digest = hashlib.sha256("\n".join(sorted(uris)).encode()).hexdigest()[:6]
         storage, _ = cut(cut(uris[0])[0])
