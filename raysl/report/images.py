@@ -174,7 +174,5 @@ def _fitting(text: str, width: int) -> tuple[str, ImageFont.FreeTypeFont]:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the font that comes with matplotlib, the same on every machine."""
-    from matplotlib import get_data_path  # half a second, which no start should wait for
-
-    return ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), size)
+    """Return the font beside this file: the same on every machine, with the letters of most alphabets."""
+    return ImageFont.truetype(str(Path(__file__).with_name("DejaVuSans-Bold.ttf")), size)
