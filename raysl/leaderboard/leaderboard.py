@@ -74,6 +74,11 @@ class Leaderboard:
         return ranked(choices(self.entries), self.facts.objectives[0])
 
     @cached_property
+    def units(self) -> dict[str, str]:
+        """Units of the measured numbers of all runs."""
+        return {name: unit for run in self.entries for name, unit in run.units.items()}
+
+    @cached_property
     def front(self) -> list[Choice]:
         """Rows that no other of their section beats in all objectives, the best of the first one first."""
         return [row for section in self.sections for row in pareto(section.choices, self.facts.objectives)]

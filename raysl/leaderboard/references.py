@@ -61,9 +61,8 @@ def verdict(board: Leaderboard) -> str:
     if board.best is None:
         return ""
     row, objective = board.choices[0], board.facts.objectives[0]
-    units = {name: unit for entry in board.entries for name, unit in entry.units.items()}
     name = next((one.metric for one in references([row], objective.metric)), objective.metric)
-    by_rival = gains(row, objective.metric, units.get(name, ""), objective.mode == "min")
+    by_rival = gains(row, objective.metric, board.units.get(name, ""), objective.mode == "min")
     if not by_rival:
         return ""
     measured = "" if name == objective.metric else f", by {name}"

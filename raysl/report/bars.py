@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from raysl.report.chart import Chart, Scale
 from raysl.report.contents import Score
+from raysl.report.marks import Chart, legend
+from raysl.report.scales import PERCENT_TICKS, Scale
+from raysl.report.score_table import COLUMN_TITLES
 from raysl.report.summary import large
 
-COLUMNS = (("trained", "var(--trained)"), ("untrained", "var(--untrained)"), ("pixels", "var(--pixels)"))
-"""Numbers of a score that are drawn, with their colours."""
+COLOURS = {"trained": "var(--trained)", "untrained": "var(--untrained)", "pixels": "var(--pixels)"}
+"""Colours of the numbers of a score that are drawn."""
 WIDTH, GROUP, ROW = 500, 26, 21
 """Pixels: of a drawing, between two groups of bars, and of a bar with the space around it."""
 TITLE_LETTER = 7.4
@@ -41,26 +43,20 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
         unit: unit of all values; percent ends at 100.
         label: description for readers who do not see the drawing.
     """
-    names = [_lines(name) for name, _ in groups]
+    names = [wrap(name, MAX_LABEL, max_lines=MAX_LINES, placeholder=" …") or [""] for name, _ in groups]
     values = [bar.value for _, bars in groups for bar in bars if bar is not None]
     is_percent = unit == "%" and all(0 <= value <= 100 for value in values)
     high = 100.0 if is_percent else max(0.0, *values) or (0.0 if min(values) < 0 else 1.0)
     left = 12 + TITLE_LETTER * max(len(line) for lines in names for line in lines)
-    num_rows = sum(len(bars) for _, bars in groups)
-    bottom = 6.0 + GROUP * len(groups) + ROW * num_rows
+    bottom = 6.0 + GROUP * len(groups) + ROW * sum(len(bars) for _, bars in groups)
     chart = Chart(WIDTH, bottom + (34 if unit else 18), label)
     scale = Scale.fit([min(0.0, *values), high], left, WIDTH - 52, 4, padding=0)
-    ticks = [(float(tick), str(tick)) for tick in range(0, 101, 25)] if is_percent else scale.ticks
-    for value, text in ticks:
-        chart.add("line", class_="grid", x1=scale(value), x2=scale(value), y1=0, y2=bottom)
-        chart.add("text", text, class_="tick", x=scale(value), y=bottom + 14, text_anchor="middle")
-    chart.add("text", unit, class_="tick", x=(left + WIDTH - 52) / 2, y=bottom + 30, text_anchor="middle")
+    chart.columns(scale, PERCENT_TICKS if is_percent else scale.ticks, 0, bottom, unit)
     top = 6.0
     for lines, (_, bars) in zip(names, groups, strict=True):
         middle = top + (GROUP + ROW * len(bars)) / 2
         for turn, line in enumerate(lines):
-            y = middle + 4 + 14 * (turn - (len(lines) - 1) / 2)
-            chart.add("text", line, class_="title", x=left - 8, y=y, text_anchor="end")
+            chart.text(line, left - 8, middle + 4 + 14 * (turn - (len(lines) - 1) / 2), "title", "end")
         for turn, bar in enumerate(bars):
             if bar is not None:
                 _draw(chart, scale, bar, top + GROUP / 2 + ROW * (turn + 0.5), unit)
@@ -68,21 +64,14 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
     return chart.svg()
 
 
-def _lines(name: str) -> list[str]:
-    """Return a name on at most three short lines."""
-    return wrap(name, MAX_LABEL, max_lines=MAX_LINES, placeholder=" …") or [""]
-
-
 def _draw(chart: Chart, scale: Scale, bar: Bar, middle: float, unit: str) -> None:
     start, end = sorted((scale(0.0), scale(bar.value)))
     chart.add("rect", x=start, y=middle - 9, width=max(end - start, 1.0), height=18, fill=bar.colour)
     if bar.reach is not None:
         low, high = (scale(value) for value in bar.reach)
-        path = f"M{low:.1f} {middle:.1f}H{high:.1f}M{low:.1f} {middle - 4:.1f}v8M{high:.1f} {middle - 4:.1f}v8"
-        chart.add("path", d=path, fill="none", stroke="var(--ink)", stroke_width=1.4)
+        chart.whiskers((low, high), (middle, middle))
         end = max(end, high)
-    text, kind = large(bar.value, unit), "label" if bar.is_main else "tick"
-    chart.add("text", text, class_=kind, x=max(end, scale(0.0)) + 5, y=middle + 4)
+    chart.text(large(bar.value, unit), max(end, scale(0.0)) + 5, middle + 4, "label" if bar.is_main else "tick")
 
 
 def score_bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
@@ -91,27 +80,36 @@ def score_bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
     Args:
         scores: scores of one unit.
     """
-    unit = scores[0].unit
-    columns = [(name, colour) for name, colour in COLUMNS if any(is_drawn(score, name) for score in scores)]
-    groups = [
-        (heading, [_bar(score, name, colour) for name, colour in columns])
-        for score, heading in zip(scores, headings, strict=True)
-    ]
+    unit, columns = scores[0].unit, columns_of(scores)
     if not columns:
         return ""
+    groups = [
+        (heading, [score_bar(score, COLOURS[name], name) for name in columns])
+        for score, heading in zip(scores, headings, strict=True)
+    ]
     return bar_chart(groups, unit, f"Bars of the scores in {unit or 'numbers'}: trained, untrained, raw pixels")
 
 
-def _bar(score: Score, column: str, colour: str) -> Bar | None:
-    is_main = column == "trained"
-    reach = whiskers(score) if is_main else None
-    return Bar(float(getattr(score, column)), colour, reach, is_main) if is_drawn(score, column) else None
+def score_bar(score: Score, colour: str, column: str = "trained") -> Bar | None:
+    """Return the bar of a number of a score; None where it has none or it is not finite."""
+    value, is_main = drawn_value(score, column), column == "trained"
+    return None if value is None else Bar(value, colour, whiskers(score) if is_main else None, is_main)
 
 
-def is_drawn(score: Score, column: str) -> bool:
-    """Return whether a column of a score holds a number that can be drawn."""
+def drawn_value(score: Score, column: str = "trained") -> float | None:
+    """Return a number of a score that can be drawn; None where it has none or it is not finite."""
     value = getattr(score, column)
-    return value is not None and math.isfinite(value)
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def columns_of(scores: Sequence[Score]) -> list[str]:
+    """Return the columns of which some score has a number that can be drawn."""
+    return [name for name in COLOURS if any(drawn_value(score, name) is not None for score in scores)]
+
+
+def column_legend(scores: Sequence[Score]) -> str:
+    """Return what the colours of trained and untrained networks and of raw pixels are, as far as they are drawn."""
+    return legend((COLOURS[name], "o", COLUMN_TITLES[name]) for name in columns_of(scores))
 
 
 def whiskers(score: Score) -> tuple[float, float] | None:

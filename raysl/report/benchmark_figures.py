@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from raysl.report.bars import COLUMNS, is_drawn, whiskers
-from raysl.report.chart import Chart, legend
+from raysl.report.bars import COLOURS, column_legend, columns_of, score_bar
 from raysl.report.families import FEATURES, Family, Stages
-from raysl.report.html import table
-from raysl.report.line_chart import Line, line_chart, lines_of
+from raysl.report.html import bar_cell, figure, table
+from raysl.report.line_chart import line_chart, lines_of, score_line
+from raysl.report.marks import Chart
+from raysl.report.scales import PERCENT_TICKS, Point
 from raysl.report.score_table import COLUMN_TITLES
 from raysl.report.summary import large, readable
 
 COLOUR = "var(--trained)"
 MAX_BY_CLASS = 30
-"""Classes that are all drawn; of more the worst and the best, half of so many each."""
+"""Most classes that are drawn; of more, the worst half and the best half of this number."""
 
 
 def reliability_figure(content: Mapping[str, Any]) -> str:
@@ -27,21 +28,18 @@ def reliability_figure(content: Mapping[str, Any]) -> str:
         raise ValueError("bins are [mean confidence, share that is right, number of images]")
     confidence, share, counts = bins.T
     chart = Chart(420, 370, "Reliability: share of right predictions over their confidence")
-    ticks = [(float(tick), str(tick)) for tick in range(0, 101, 25)]
-    chart.frame([0, 100], [0, 100], "confidence, %", "right, %", x_ticks=ticks)
+    chart.frame([0, 100], [0, 100], "confidence, %", "right, %", x_ticks=PERCENT_TICKS)
     chart.line([(0, 0), (100, 100)], stroke="var(--muted)", stroke_width=1.2, stroke_dasharray="5 4")
     for mean, right, count in zip(100 * confidence, 100 * share, counts / counts.max(), strict=True):
-        gap: dict[str, Any] = {"stroke": COLOUR, "stroke_width": 2, "stroke_opacity": 0.45}
-        chart.line([(mean, mean), (mean, right)], **gap)
+        chart.line([(mean, mean), (mean, right)], stroke=COLOUR, stroke_width=2, stroke_opacity=0.45)
         chart.dot((mean, right), float(np.sqrt(8 + 90 * count)), fill=COLOUR)
-    svg = chart.svg()
     means = np.average(100 * bins[:, :2], axis=0, weights=counts)
     error = float(content["ece"])
     note = (
         f"Expected calibration error {large(error)} %: the gap to the dashed line, on average over images (Guo et al. "
         f"2017). Mean confidence {large(means[0])} %, right {large(means[1])} %. Area of a dot: number of images."
     )
-    return f"<figure><h3>Reliability</h3>{svg}<figcaption>{note}</figcaption></figure>"
+    return figure("Reliability", chart.svg(), note)
 
 
 def per_class_figure(values_by_title: Mapping[str, Any], classes: Sequence[Any]) -> str:
@@ -70,16 +68,14 @@ def _by_class(title: str, values: Mapping[str, float]) -> str:
     rows, note = [_class_row(name, value, end) for name, value in ordered], ""
     if len(rows) > MAX_BY_CLASS:
         half = MAX_BY_CLASS // 2
-        note = f"<figcaption>The {half} lowest and the {half} highest of {len(rows):,} classes.</figcaption>"
+        note = f"The {half} lowest and the {half} highest of {len(rows):,} classes."
         rows = rows[:half] + rows[-half:]
-    return f'<figure class="classes"><h3>{escape(title)}</h3>{table("", rows)}{note}</figure>'
+    return figure(escape(title), table("", rows), note, "classes")
 
 
 def _class_row(name: str, value: float, end: float) -> str:
-    share = min(100.0, max(0.0, 100 * value / end))
     shown = large(value) if end == 100 else readable(value)
-    bar = f'<td class="bar"><div style="width:{share:.1f}%"></div></td>'
-    return f'<td class="name">{escape(name)}</td><td class="number">{shown}</td>{bar}'
+    return f'<td class="name">{escape(name)}</td><td class="number">{shown}</td>{bar_cell(100 * value / end)}'
 
 
 def curves_figures(charts: Mapping[str, Any]) -> str:
@@ -92,7 +88,7 @@ def curves_figures(charts: Mapping[str, Any]) -> str:
     return "".join(drawings)
 
 
-def _points(points: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
+def _points(points: Sequence[Sequence[Any]]) -> list[Point]:
     """Return finite points by ascending x."""
     pairs = [(float(x), float(y)) for x, y in points if x is not None and y is not None]
     return sorted(pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1]))
@@ -100,47 +96,36 @@ def _points(points: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
 
 def family_figure(family: Family) -> str:
     """Draw one number against k or the like: trained with its whiskers, untrained and raw pixels."""
-    lines = []
-    for column, colour in COLUMNS:
-        members = [(x, score) for x, score in family.scores.items() if is_drawn(score, column)]
-        points = [(x, float(getattr(score, column))) for x, score in members]
-        bounds = [whiskers(score) if column == "trained" else None for _, score in members]
-        lines.append(Line(COLUMN_TITLES[column], points, colour, bounds=bounds))
-    unit = next(iter(family.scores.values())).unit
-    return line_chart(lines, family.x, unit, family.title)
+    lines = [score_line(COLUMN_TITLES[name], family.scores, colour, name) for name, colour in COLOURS.items()]
+    return line_chart(lines, family.x, next(iter(family.scores.values())).unit, family.title)
 
 
 def stages_figure(stages: Stages) -> str:
     """Return bars of one number by stage, from the first to the last: trained with whiskers, untrained, raw pixels."""
     scores = list(stages.scores.values())
-    columns = [(name, colour) for name, colour in COLUMNS if any(is_drawn(score, name) for score in scores)]
-    reaches = {index: whiskers(score) for index, score in enumerate(scores)}
-    values = [float(getattr(score, name)) for score in scores for name, _ in columns if is_drawn(score, name)]
-    ends = [end for reach in reaches.values() for end in reach or ()]
+    columns = columns_of(scores)
+    bars = [
+        (index, turn, bar)
+        for turn, name in enumerate(columns)
+        for index, score in enumerate(scores)
+        if (bar := score_bar(score, COLOURS[name], name)) is not None
+    ]
+    values = [value for *_, bar in bars for value in (bar.value, *(bar.reach or ()))]
     chart = Chart(max(420, 80 + 80 * len(scores)), 310, f"{stages.title}: trained, untrained, raw pixels")
     ticks = [(float(index), name) for index, name in enumerate(stages.scores)]
-    chart.frame([-0.5, len(scores) - 0.5], [0.0, *values, *ends], " ", scores[0].unit, padding=0, x_ticks=ticks, top=40)
+    chart.frame([-0.5, len(scores) - 0.5], [0.0, *values], " ", scores[0].unit, padding=0, x_ticks=ticks, top=40)
     thick = 0.8 / max(1, len(columns)) * (chart.x(1) - chart.x(0))
-    for turn, (name, colour) in enumerate(columns):
-        for index, score in enumerate(scores):
-            if is_drawn(score, name):
-                left = chart.x(index) + (turn - len(columns) / 2) * thick
-                reach = reaches[index] if name == "trained" else None
-                _stage_bar(chart, (left, 0.9 * thick), float(getattr(score, name)), colour, reach)
-                if name == "trained":
-                    top = chart.y(max(0.0, float(score.trained), *(reach or ())))
-                    where: dict[str, Any] = {"x": left + 0.45 * thick, "y": top - 5, "text_anchor": "middle"}
-                    chart.add("text", large(score.trained, score.unit), class_="label", **where)
-    marks = legend([(colour, "o", COLUMN_TITLES[name]) for name, colour in columns])
-    note = f"<figcaption>From shallow to deep; {FEATURES}: what the network gives at its end.</figcaption>"
-    return f"<figure><h3>{escape(stages.title)}</h3>{marks}{chart.svg()}{note}</figure>"
-
-
-def _stage_bar(
-    chart: Chart, span: tuple[float, float], value: float, colour: str, reach: tuple[float, float] | None
-) -> None:
-    """Draw one upright bar, whose left edge and width are in pixels, with its whiskers."""
-    (left, width), (top, bottom) = span, sorted((chart.y(0.0), chart.y(value)))
-    chart.add("rect", x=left, y=top, width=width, height=bottom - top, fill=colour)
-    if reach is not None:
-        chart.whiskers(left + width / 2, *reach, "var(--ink)")
+    for index, turn, bar in bars:
+        left, (top, bottom) = (
+            chart.x(index) + (turn - len(columns) / 2) * thick,
+            sorted((chart.y(0), chart.y(bar.value))),
+        )
+        middle = left + 0.45 * thick
+        chart.add("rect", x=left, y=top, width=0.9 * thick, height=bottom - top, fill=bar.colour)
+        if bar.reach is not None:
+            chart.whiskers((middle, middle), (chart.y(bar.reach[0]), chart.y(bar.reach[1])))
+        if bar.is_main:
+            top = chart.y(max(0.0, bar.value, *(bar.reach or ())))
+            chart.text(large(bar.value, scores[0].unit), middle, top - 5, "label", "middle")
+    note = f"From shallow to deep; {FEATURES}: what the network gives at its end."
+    return figure(escape(stages.title), column_legend(scores) + chart.svg(), note)

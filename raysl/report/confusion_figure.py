@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from raysl.report.html import table
+from raysl.report.html import figure, table
+from raysl.report.marks import Chart
+from raysl.report.scales import LETTER, cut
 
 MAX_CLASSES = 50
 MAX_PAIRS = 10
@@ -15,8 +17,8 @@ SIDE = 520
 """Pixels of the longer side of the cells together."""
 MIN_CELL, MAX_CELL, MIN_NUMBERED = 13, 46, 30
 """Pixels of a cell's side, and from which it has room for a number."""
-LABEL_LETTERS, LETTER = 14, 6.6
-"""Letters of a class's name at the axes, and pixels of one."""
+LABEL_LETTERS = 14
+"""Letters of a class's name at the axes."""
 
 
 def confusion_figure(content: Mapping[str, Any]) -> str:
@@ -33,7 +35,7 @@ def confusion_figure(content: Mapping[str, Any]) -> str:
             for true, taken, count in pairs
         ]
         head = '<th>class</th><th>taken for</th><th class="number">images</th>'
-        parts.append(f"<figure><h3>Most frequent mistakes</h3>{table(head, rows)}</figure>")
+        parts.append(figure("Most frequent mistakes", table(head, rows)))
     return "".join(parts)
 
 
@@ -54,54 +56,43 @@ def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     """Draw a row for each true class: hits in the colour of the trained backbone, mistakes in that of warnings."""
     num = len(classes)
     cell = max(MIN_CELL, min(MAX_CELL, SIDE // num))
-    labels = [name if len(name) <= LABEL_LETTERS else f"{name[: LABEL_LETTERS - 1]}…" for name in classes]
+    labels = [cut(name, LABEL_LETTERS) for name in classes]
     font = max(10, min(13, cell - 2))
     margin = 12 + math.ceil(LETTER / 11 * font * max(map(len, labels)))
-    width, height = margin + num * cell + 8, num * cell + margin + 8
-    parts = [f'<g font-size="{font}" fill="var(--muted)">']
-    for index, label in enumerate(labels):
-        middle, text = (index + 0.5) * cell, escape(label)
-        left, end = margin + middle, num * cell + 7
-        parts.append(f'<text x="{margin - 6}" y="{middle:g}" dy=".35em" text-anchor="end">{text}</text>')
-        parts.append(
-            f'<text x="{left:g}" y="{end}" dy=".35em" text-anchor="end" '
-            f'transform="rotate(-90 {left:g} {end})">{text}</text>'
-        )
-    parts.append("</g>")
-    side = num * cell
-    parts.append(f'<rect x="{margin}" width="{side}" height="{side}" fill="none" stroke="var(--grid)"/>')
+    side, size = num * cell, num * cell + margin + 8
+    label = f"Confusion of {num} classes: a row for each true class, a column for each predicted one"
+    chart = Chart(size, size, label, min_width=min(size, 9 * num + margin))
+    style: dict[str, Any] = {"anchor": "end", "dy": ".35em", "style": f"font-size:{font}px"}
+    for index, text in enumerate(labels):
+        middle = (index + 0.5) * cell
+        chart.text(text, margin - 6, middle, **style)
+        chart.text(text, margin + middle, side + 7, transform=f"rotate(-90 {margin + middle:g} {side + 7})", **style)
+    chart.add("rect", x=margin, width=side, height=side, fill="none", stroke="var(--grid)")
     for row, row_counts in enumerate(counts):
         total = sum(row_counts)
         for column, count in enumerate(row_counts):
             if count:
-                spoken = f"{classes[row]} taken for {classes[column]}: {count:,} of {total:,}"
-                corner = (margin + column * cell, row * cell)
-                parts.append(_cell(corner, cell, count, count / total, row == column, spoken))
-    spoken = f"Confusion of {num} classes: a row for each true class, a column for each predicted one"
-    style = f"max-width:{width}px;min-width:{min(width, 9 * num + margin)}px"
-    svg = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{spoken}" style="{style}">{"".join(parts)}</svg>'
+                title = f"{classes[row]} taken for {classes[column]}: {count:,} of {total:,}"
+                _draw_cell(
+                    chart, (margin + column * cell, row * cell), cell, count, count / total, row == column, title
+                )
     note = (
         "Rows: true classes; columns: what they were taken for. Blue: right; red: mistakes. The stronger, the larger "
         "the share of the row, mistakes by the square root of theirs. Pointing at a cell tells its number."
     )
-    kind = ' class="whole"' if num > MAX_IN_COLUMN else ""
-    return f'<figure{kind}><h3>Confusion</h3><div class="wide">{svg}</div><figcaption>{note}</figcaption></figure>'
+    return figure("Confusion", f'<div class="wide">{chart.svg()}</div>', note, "whole" if num > MAX_IN_COLUMN else "")
 
 
-def _cell(corner: tuple[int, int], side: int, count: int, share: float, is_right: bool, spoken: str) -> str:
+def _draw_cell(
+    chart: Chart, corner: tuple[int, int], side: int, count: int, share: float, is_right: bool, title: str
+) -> None:
     """Draw one cell, with its number where there is room and its meaning as a title."""
     left, top = corner
     strength = share if is_right else max(0.15, share**0.5)
     colour = "var(--trained)" if is_right else "var(--bad)"
-    cell = (
-        f'<rect x="{left}" y="{top}" width="{side}" height="{side}" fill="{colour}" fill-opacity="{strength:.2f}">'
-        f"<title>{escape(spoken)}</title></rect>"
-    )
-    if side < MIN_NUMBERED:
-        return cell
-    ink = "var(--paper)" if strength > 0.6 else "var(--ink)"
-    size = 12 if count < 10_000 else 9
-    return (
-        f'{cell}<text x="{left + side / 2:g}" y="{top + side / 2:g}" dy=".35em" text-anchor="middle" '
-        f'font-size="{size}" fill="{ink}" pointer-events="none">{count}</text>'
-    )
+    box: dict[str, Any] = {"x": left, "y": top, "width": side, "height": side}
+    chart.add("rect", title=title, **box, fill=colour, fill_opacity=f"{strength:.2f}")
+    if side >= MIN_NUMBERED:
+        ink, font = "var(--paper)" if strength > 0.6 else "var(--ink)", 12 if count < 10_000 else 9
+        style = f"font-size:{font}px;fill:{ink};pointer-events:none"
+        chart.text(str(count), left + side / 2, top + side / 2, "tick", "middle", dy=".35em", style=style)

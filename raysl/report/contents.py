@@ -72,8 +72,8 @@ class Score:
     @property
     def heading(self) -> str:
         """The title, or one made of both names; behind it the protocol where it is not that of the run."""
-        words = f"{self.benchmark}, {self.metric}".replace("_", " ")
-        title = self.title or words[:1].upper() + words[1:]
+        names = f"{self.benchmark}, {self.metric}".replace("_", " ")
+        title = self.title or names[:1].upper() + names[1:]
         return title if self.is_own else f"{title} ({self.protocol or DEFAULTS})"
 
     @property
@@ -162,7 +162,7 @@ class RunReport:
     notes: list[str] = field(default_factory=list)
     """What was not measured, and why."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """Figures of benchmarks besides numbers, by their names; see `raysl.benchmarks.metric.Findings`."""
+    """Figures by the names of benchmarks; see `raysl.benchmarks.metric.Findings`."""
     embeddings: EmbeddingSample | None = None
     neighbours: Neighbours | None = None
     views: ViewSample | None = None
@@ -187,6 +187,14 @@ class RunReport:
     def metrics(self) -> dict[str, float]:
         """The scores, flat; see `flat_metrics`."""
         return flat_metrics(self.scores)
+
+
+def by_benchmark(scores: Iterable[Score]) -> dict[str, list[Score]]:
+    """Return the scores of each benchmark, in the order of their first appearance."""
+    groups: dict[str, list[Score]] = {}
+    for score in scores:
+        groups.setdefault(score.benchmark, []).append(score)
+    return groups
 
 
 def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:

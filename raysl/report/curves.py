@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.report.chart import Chart
 from raysl.report.contents import ONLINE_KNN
+from raysl.report.marks import Chart
 
 MAX_POINTS = 400
-"""Longer courses are drawn as means of so many stretches."""
+"""Points of a course that are drawn; longer courses are drawn as means of this number of stretches."""
 MIN_SMOOTHED = 50
 """Shorter courses are drawn as they are."""
 MAX_DOTS = 12
-MAX_MARKS = 5
+MAX_SHOWN_STEPS = 5
 COLOUR = "var(--trained)"
 
 
@@ -128,9 +128,8 @@ def curve(course: Course, last_step: float | None = None) -> str:
     if is_smoothed:
         means = running_mean(values, len(values) // 10)
         chart.line(list(zip(steps, means, strict=True)), stroke=COLOUR, stroke_width=2)
-    for step in course.broken[:MAX_MARKS]:
-        style: dict[str, Any] = {"stroke": "var(--bad)", "stroke_width": 1.5, "stroke_dasharray": "5 3"}
-        chart.add("line", x1=chart.x(step), x2=chart.x(step), y1=chart.y.start, y2=chart.y.end, **style)
+    for step in course.broken[:MAX_SHOWN_STEPS]:
+        chart.rule("broken", (chart.x(step), chart.x(step)), (chart.y.start, chart.y.end))
     return chart.svg()
 
 
@@ -162,5 +161,5 @@ def _quantity(key: str) -> Quantity:
 
 def _title(key: str) -> str:
     """Return an unknown key for people: `grad_norm` -> `Grad norm`."""
-    words = key.replace("_", " ").replace("/", " / ")
-    return words[:1].upper() + words[1:]
+    title = key.replace("_", " ").replace("/", " / ")
+    return title[:1].upper() + title[1:]

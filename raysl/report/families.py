@@ -45,8 +45,8 @@ class Family:
 
 def number_title(base: str) -> str:
     """Return what people call a number: `Top-1` for `top1`."""
-    words = _TITLES.get(base) or re.sub(r"^top(\d+)", r"top-\1", base.replace("_", " "))
-    return words[:1].upper() + words[1:]
+    title = _TITLES.get(base) or re.sub(r"^top(\d+)", r"top-\1", base.replace("_", " "))
+    return title[:1].upper() + title[1:]
 
 
 _TITLES = {"map": "Mean average precision"}

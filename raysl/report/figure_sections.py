@@ -14,9 +14,9 @@ from raysl.report.benchmark_figures import (
     stages_figure,
 )
 from raysl.report.confusion_figure import confusion_figure
-from raysl.report.contents import Retrieved, RunReport, Score
+from raysl.report.contents import Retrieved, RunReport, Score, by_benchmark
 from raysl.report.families import families, stages_of
-from raysl.report.html import slug
+from raysl.report.html import fold, quiet, section, slug
 from raysl.report.images import retrieved_sheet
 from raysl.report.picture_sections import sheet_figure
 
@@ -31,10 +31,8 @@ def figures_section(figures: Mapping[str, Mapping[str, str]]) -> str:
         names = f'<span class="quiet">{escape(", ".join(drawings))}</span>'
         body = f'<div class="figures">{"".join(drawings.values())}</div>'
         is_open = " open" if index == 0 else ""
-        parts.append(
-            f'<details id="{anchor(benchmark)}"{is_open}><summary>{escape(benchmark)} {names}</summary>{body}</details>'
-        )
-    return f'<section id="figures"><h2>Benchmark by benchmark</h2>{"".join(parts)}</section>' if parts else ""
+        parts.append(fold(f"{escape(benchmark)} {names}", body, f' id="{anchor(benchmark)}"{is_open}'))
+    return section("figures", "Benchmark by benchmark", "".join(parts)) if parts else ""
 
 
 def anchor(benchmark: str) -> str:
@@ -47,13 +45,11 @@ def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
 
     Figures of unknown names are left out; one that cannot be drawn is left out with a line in the log.
     """
-    by_benchmark: dict[str, list[Score]] = {}
-    for score in report.scores:
-        by_benchmark.setdefault(score.benchmark, []).append(score)
+    scores = by_benchmark(report.scores)
     pictures = report.retrieved or {}
     figures = {}
-    for benchmark in dict.fromkeys([*by_benchmark, *report.figures, *pictures]):
-        drawn = _of_scores(by_benchmark.get(benchmark, ()))
+    for benchmark in dict.fromkeys([*scores, *report.figures, *pictures]):
+        drawn = _of_scores(scores.get(benchmark, ()))
         drawn |= _of_figures(report.figures.get(benchmark), benchmark)
         if benchmark in pictures:
             drawn["retrieved images"] = _drawn(partial(_grid, pictures[benchmark], _class_names(report)), benchmark)
@@ -65,16 +61,9 @@ def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
 
 def _of_scores(scores: Sequence[Score]) -> dict[str, str]:
     """Draw numbers that belong together."""
-    drawn = {}
-    for stages in stages_of(scores):
-        drawn[_lower(stages.title)] = stages_figure(stages)
-    for family in families(scores):
-        drawn[_lower(family.title)] = family_figure(family)
-    return drawn
-
-
-def _lower(title: str) -> str:
-    return title[:1].lower() + title[1:]
+    drawn = {stages.title: stages_figure(stages) for stages in stages_of(scores)}
+    drawn |= {family.title: family_figure(family) for family in families(scores)}
+    return {title[:1].lower() + title[1:]: drawing for title, drawing in drawn.items()}
 
 
 def _of_figures(figures: Any, benchmark: str) -> dict[str, str]:
@@ -111,8 +100,8 @@ def _grid(sample: Retrieved, class_names: Sequence[str]) -> str:
     sheet = retrieved_sheet(sample, class_names)
     shown = sample.right[: sheet.num_rows]
     note = f"✔ and green: right ({int(shown.sum())} of {shown.size}); ✘ and red: wrong. Best first."
-    figure = sheet_figure(sheet, "Queries and search results")
-    return f'<div class="whole"><h3>Retrieved images</h3>{figure}<p class="quiet">{note}</p></div>'
+    picture = sheet_figure(sheet, "Queries and search results")
+    return f'<div class="whole"><h3>Retrieved images</h3>{picture}{quiet(note)}</div>'
 
 
 def _class_names(report: RunReport) -> list[str]:

@@ -42,6 +42,37 @@ def facts_line(facts: Sequence[str]) -> str:
     return f'<p class="what facts">{" ".join(f"<span>{fact}</span>" for fact in facts)}</p>'
 
 
+def section(name: str, title: str, body: str, kind: str = "") -> str:
+    """Return a section of a page; `name` is its id, `title` HTML, and `kind` its class."""
+    return f'<section id="{name}"{_class(kind)}><h2>{title}</h2>{body}</section>'
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def quiet(html: str) -> str:
+    """Return a note beside a drawing or a table; nothing for an empty one."""
+    return f'<p class="quiet">{html}</p>' if html else ""
+
+
+def figure(title: str, body: str, note: str = "", kind: str = "") -> str:
+    """Return a drawing between its title and what stands beneath it, all of them HTML; `kind` is its class."""
+    heading = f"<h3>{title}</h3>" if title else ""
+    caption = f"<figcaption>{note}</figcaption>" if note else ""
+    return f"<figure{_class(kind)}>{heading}{body}{caption}</figure>"
+
+
+def fold(summary: str, body: str, attributes: str = "") -> str:
+    """Return HTML that is unfolded by a click on its summary."""
+    return f"<details{attributes}><summary>{summary}</summary>{body}</details>"
+
+
+def bar_cell(percent: float) -> str:
+    """Return a cell of a table with a bar of this share of its width."""
+    return f'<td class="bar"><div style="width:{min(100.0, max(0.0, percent)):.1f}%"></div></td>'
+
+
 def table(head: str, rows: Sequence[str]) -> str:
     """Return rows of cells as a table that scrolls by itself where it is too wide."""
     return grouped_table(head, [rows])

@@ -2,20 +2,23 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from raysl.report.chart import CLASS_COLOURS, CLASS_SHAPES, Chart, legend
+from raysl.report.bars import drawn_value, whiskers
+from raysl.report.contents import Score
+from raysl.report.html import figure
+from raysl.report.marks import MAX_MARKS, Chart, legend, mark_of
+from raysl.report.scales import Point
 from raysl.report.summary import readable
 
-MAX_LINES = len(CLASS_COLOURS) * len(CLASS_SHAPES)
 MAX_DOTS = 30
 """Lines of more points have no marks."""
 MAX_TICKS = 8
-"""Places up to which each of them is written at the axis."""
+"""Values of x up to which each of them is written at the axis."""
 LOG_FROM = 10.0
-"""Positive values whose largest is so many times the smallest have a logarithmic axis."""
+"""Ratio of the largest to the smallest positive value from which an axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,22 @@ class Line:
     """
 
     name: str
-    points: Sequence[tuple[float, float]]
+    points: Sequence[Point]
     colour: str
     shape: str = "o"
     bounds: Sequence[tuple[float, float] | None] = ()
 
 
-def lines_of(named: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> list[Line]:
-    """Return lines that colour and shape tell apart; those beyond MAX_LINES are left out."""
-    return [
-        Line(name, points, CLASS_COLOURS[turn % len(CLASS_COLOURS)], CLASS_SHAPES[turn // len(CLASS_COLOURS)])
-        for turn, (name, points) in enumerate(named[:MAX_LINES])
-    ]
+def lines_of(named: Sequence[tuple[str, Sequence[Point]]]) -> list[Line]:
+    """Return lines that colour and shape tell apart; those beyond MAX_MARKS are left out."""
+    return [Line(name, points, *mark_of(turn)) for turn, (name, points) in enumerate(named[:MAX_MARKS])]
+
+
+def score_line(name: str, scores: Mapping[float, Score], colour: str, column: str = "trained") -> Line:
+    """Return one number of scores, by x, as a line; only that of the trained backbone has whiskers."""
+    drawn = {x: (score, value) for x, score in scores.items() if (value := drawn_value(score, column)) is not None}
+    bounds = [whiskers(score) if column == "trained" else None for score, _ in drawn.values()]
+    return Line(name, [(x, value) for x, (_, value) in drawn.items()], colour, bounds=bounds)
 
 
 def line_chart(
@@ -74,16 +81,16 @@ def line_chart(
     for line in lines:
         _draw(chart, line)
     marks = legend([(line.colour, line.shape, line.name) for line in lines]) if len(lines) > 1 else ""
-    return f"<figure><h3>{escape(title)}</h3>{marks}{chart.svg()}</figure>"
+    return figure(escape(title), marks + chart.svg())
 
 
 def _draw(chart: Chart, line: Line) -> None:
     chart.line(line.points, stroke=line.colour, stroke_width=1.8)
     for (at, value), reach in zip(line.points, line.bounds or [None] * len(line.points), strict=True):
         if reach is not None:
-            chart.whiskers(chart.x(at), *reach, line.colour)
+            chart.whiskers((chart.x(at), chart.x(at)), (chart.y(reach[0]), chart.y(reach[1])), line.colour)
         if len(line.points) <= MAX_DOTS:
-            chart.marker(chart.x(at), chart.y(value), 3.4, line.shape, line.colour)
+            chart.marker(chart.x(at), chart.y(value), 3.4, line.colour, line.shape)
 
 
 def _crowded(xs: Sequence[float], is_log: bool) -> bool:

@@ -1,29 +1,28 @@
 """The parts of a run's page that are drawn: curves, the map of the embeddings, views, neighbours."""
 
 import itertools
-from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
-from raysl.report.chart import MAX_NAMED_CLASSES, legend
 from raysl.report.contents import RunReport, ViewSample
-from raysl.report.curves import MAX_MARKS, MAX_POINTS, MIN_SMOOTHED, Course, courses, curve
+from raysl.report.curves import MAX_POINTS, MAX_SHOWN_STEPS, MIN_SMOOTHED, Course, courses, curve
+from raysl.report.html import figure, quiet, section
 from raysl.report.images import (
     MAX_NEIGHBOURS,
     MAX_ROWS,
     MAX_VIEWS,
     Sheet,
+    class_title,
     contact_sheet,
     data_uri,
     neighbour_sheet,
     thumbnail_map,
 )
+from raysl.report.marks import MAX_MARKS, legend, mark_of
 from raysl.report.projection import (
     MIN_POINTS,
     chosen,
-    class_colour,
-    class_shape,
     embedding_map,
     has_collapsed,
     project,
@@ -47,21 +46,19 @@ def curves_section(report: RunReport) -> str:
         notes.append("Faint: as logged; strong: running mean.")
     if any(len(course.steps) > MAX_POINTS for course in panels):
         notes.append(f"Long courses are drawn as {MAX_POINTS} means.")
-    return (
-        f'<section id="curves"><h2>Course of training</h2><div class="curves">{figures}</div>'
-        f'<p class="quiet">{" ".join(notes)}</p></section>'
-    )
+    return section("curves", "Course of training", f'<div class="panels">{figures}</div>{quiet(" ".join(notes))}')
 
 
 def _curve(course: Course, last_step: float) -> str:
     """Return one course under its title and last value; the steps of all of them end alike."""
     unit = f" {course.quantity.unit}" if course.quantity.unit else ""
-    broken = ""
+    note = ""
     if course.broken:
-        steps = ", ".join(map(str, course.broken[:MAX_MARKS])) + (" …" if len(course.broken) > MAX_MARKS else "")
-        broken = f'<figcaption class="worse">Not finite at step {steps}.</figcaption>'
+        steps = ", ".join(map(str, course.broken[:MAX_SHOWN_STEPS]))
+        more = " …" if len(course.broken) > MAX_SHOWN_STEPS else ""
+        note = f'<span class="worse">Not finite at step {steps}{more}.</span>'
     title = f"{escape(course.quantity.title)}<span>last {readable(course.last)}{escape(unit)}</span>"
-    return f"<figure><h3>{title}</h3>{curve(course, last_step)}{broken}</figure>"
+    return figure(title, curve(course, last_step), note)
 
 
 def map_section(report: RunReport) -> str:
@@ -72,18 +69,17 @@ def map_section(report: RunReport) -> str:
     rows = chosen(sample.features)
     if len(rows) < MIN_POINTS or sample.features.shape[1] < 2:
         return ""
-    heading = '<section id="map"><h2>Map of the embeddings</h2>'
+    heading = "Map of the embeddings"
     if has_collapsed(sample.features[rows]):
         text = f"The embeddings of {len(rows)} different images are all the same: the representation has collapsed."
-        return f'{heading}<p class="note">{text}</p></section>'
+        return section("map", heading, f'<p class="note">{text}</p>')
     points, perplexity = project(sample.features[rows])
     labels = sample.labels[rows]
     classes = [int(label) for label in np.unique(labels)]
-    marks_of = ""
-    if len(classes) <= MAX_NAMED_CLASSES and classes != [-1]:
-        names = [_class_title(label, sample.class_names) for label in classes]
-        marks = [(class_colour(label), class_shape(label)) for label in classes]
-        marks_of = legend([(*mark, name) for mark, name in zip(marks, names, strict=True)])
+    marks = ""
+    if len(classes) <= MAX_MARKS and classes != [-1]:
+        names = {label: class_title(label, sample.class_names) if label >= 0 else "unlabelled" for label in classes}
+        marks = legend((*mark_of(label), name) for label, name in names.items())
     kind = "held-out" if sample.is_held_out else "training"
     caption = (
         f"t-SNE (started from PCA, perplexity {perplexity:.3g}, fixed seed) of the embeddings, at length 1, of "
@@ -91,10 +87,8 @@ def map_section(report: RunReport) -> str:
     )
     picture = data_uri(thumbnail_map(points, sample.thumbnails[rows]))
     images = f'<img src="{picture}" alt="The same map with the images in place of points">'
-    return (
-        f'{heading}{marks_of}<div class="pair"><figure>{embedding_map(points, labels, sample.class_names)}</figure>'
-        f'<figure>{images}</figure></div><p class="quiet">{caption}</p></section>'
-    )
+    drawings = figure("", embedding_map(points, labels, sample.class_names)) + figure("", images)
+    return section("map", heading, f'{marks}<div class="pair">{drawings}</div>{quiet(caption)}')
 
 
 def nearest_class_notes(report: RunReport) -> list[str]:
@@ -115,13 +109,6 @@ def nearest_class_notes(report: RunReport) -> list[str]:
     ]
 
 
-def _class_title(label: int, class_names: Sequence[str]) -> str:
-    """Return a class's name for the legend."""
-    if label < 0:
-        return "unlabelled"
-    return class_names[label] if label < len(class_names) else f"class {label}"
-
-
 def views_section(report: RunReport) -> str:
     """Return the views that the method gets of some images."""
     sample = report.views
@@ -134,8 +121,7 @@ def views_section(report: RunReport) -> str:
     caption = f"Views of each image: {'; '.join(counts)}. All drawn at one size."
     sheets = [contact_sheet(part) for part in _side_by_side(sample)]
     pictures = "".join(sheet_figure(sheet, "Views") for sheet in sheets)
-    sheets_and_caption = f'<div class="sheets">{pictures}</div><p class="quiet">{caption}</p>'
-    return f'<section id="views"><h2>Views</h2>{sheets_and_caption}</section>'
+    return section("views", "Views", f'<div class="sheets">{pictures}</div>{quiet(caption)}')
 
 
 def _side_by_side(sample: ViewSample) -> list[ViewSample]:
@@ -166,8 +152,8 @@ def neighbours_section(report: RunReport) -> str:
     if known.any():
         num_same = int((labels == query_labels)[known].sum())
         caption += f" ✔ and green: same class ({num_same} of {known.sum()}); ✘ and red: another class."
-    figure = sheet_figure(sheet, "Queries and their nearest neighbours")
-    return f'<section id="neighbours"><h2>Nearest neighbours</h2>{figure}<p class="quiet">{caption}</p></section>'
+    picture = sheet_figure(sheet, "Queries and their nearest neighbours")
+    return section("neighbours", "Nearest neighbours", picture + quiet(caption))
 
 
 def sheet_figure(sheet: Sheet, alt: str) -> str:
@@ -175,8 +161,6 @@ def sheet_figure(sheet: Sheet, alt: str) -> str:
     columns = " ".join(f"{width}fr" for _, width in sheet.columns)
     heads = "".join(f"<span>{escape(name)}</span>" for name, _ in sheet.columns)
     width = f"min-width:min({MIN_SHEET}px,{sheet.picture.width}px);max-width:{sheet.picture.width}px"
-    return (
-        f'<figure><div class="wide"><div class="sheet" style="{width}">'
-        f'<div class="heads" style="grid-template-columns:{columns}">{heads}</div>'
-        f'<img src="{data_uri(sheet.picture)}" alt="{escape(alt)}"></div></div></figure>'
-    )
+    picture = f'<img src="{data_uri(sheet.picture)}" alt="{escape(alt)}">'
+    heads = f'<div class="heads" style="grid-template-columns:{columns}">{heads}</div>'
+    return figure("", f'<div class="wide"><div class="sheet" style="{width}">{heads}{picture}</div></div>')

@@ -1,11 +1,13 @@
 """The map of embeddings: their projection into two dimensions, and its drawing."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.report.chart import CLASS_COLOURS, CLASS_SHAPES, MAX_NAMED_CLASSES, Chart
+from raysl.report.marks import MAX_MARKS, Chart, mark_of
+from raysl.report.scales import cut
 
 MAX_POINTS = 1000
 MIN_POINTS = 10
@@ -92,32 +94,32 @@ def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64], class_
     for label in classes:
         chart.parts.append('<g fill-opacity=".85">')
         for x, y in pixels[labels == label]:
-            chart.marker(float(x), float(y), 3, class_shape(label), class_colour(label))
+            chart.marker(float(x), float(y), 3, *mark_of(label))
         chart.parts.append("</g>")
     named = [label for label in classes if 0 <= label < len(class_names)]
-    if named and len(classes) <= MAX_NAMED_CLASSES:
+    if named and len(classes) <= MAX_MARKS:
         middles = [_middle(pixels[labels == label]) for label in named]
         _name_classes(chart, middles, [class_names[label] for label in named])
     return chart.svg()
 
 
 def _middle(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the point that is nearest to the median of some."""
+    """Return the point of a class that is nearest to the median of its points."""
     nearest: NDArray[np.float64] = pixels[np.argmin(np.square(pixels - np.median(pixels, axis=0)).sum(axis=1))]
     return nearest
 
 
 def _name_classes(chart: Chart, middles: Sequence[NDArray[np.float64]], names: Sequence[str]) -> None:
     """Write names just above the middles of their classes, or a little apart from there, with a line to the middle."""
-    texts = [name if len(name) <= 16 else name[:15] + "…" for name in names]
+    texts = [cut(name, 16) for name in names]
     sizes = np.array([(LABEL_LETTER * len(text) + 6, LABEL_HEIGHT) for text in texts])
     wanted = np.array(middles) - (0, 8 + LABEL_HEIGHT / 2 - 3)
-    places = apart(wanted, sizes, (chart.width, chart.height))
-    for middle, (x, y), moved in zip(middles, places, np.abs(places - wanted).max(axis=1), strict=True):
+    centres = apart(wanted, sizes, (chart.width, chart.height))
+    for middle, (x, y), moved in zip(middles, centres, np.abs(centres - wanted).max(axis=1), strict=True):
         if moved > LABEL_HEIGHT:
-            chart.add("line", class_="axis", x1=float(middle[0]), y1=float(middle[1]), x2=float(x), y2=float(y))
-    for text, (x, y) in zip(texts, places, strict=True):
-        chart.add("text", text, class_="label halo", x=float(x), y=float(y) + 4, text_anchor="middle")
+            chart.rule("axis", (float(middle[0]), float(x)), (float(middle[1]), float(y)))
+    for text, (x, y) in zip(texts, centres, strict=True):
+        chart.text(text, float(x), float(y) + 4, "label halo", "middle")
 
 
 LABEL_LETTER, LABEL_HEIGHT = 8.0, 15.0
@@ -136,32 +138,21 @@ def apart(centres: NDArray[np.float64], sizes: NDArray[np.float64], area: tuple[
         sizes: widths and heights [N, 2].
         area: width and height; boxes stay inside.
     """
-    places = np.clip(centres, sizes / 2, np.array(area) - sizes / 2)
+    half = sizes / 2
+    centres = np.clip(centres, half, np.subtract(area, half))
     for _ in range(TURNS):
         has_moved = False
-        for one in range(len(places)):
-            for other in range(one + 1, len(places)):
-                between = places[other] - places[one]
-                covered = (sizes[one] + sizes[other]) / 2 - np.abs(between)
-                if (covered <= 1e-6).any():
-                    continue
-                axis = int(np.argmin(covered))
+        for one, other in itertools.combinations(range(len(centres)), 2):
+            between = centres[other] - centres[one]
+            covered = half[one] + half[other] - np.abs(between)
+            if (covered > 1e-6).all():
                 step = np.zeros(2)
+                axis = int(np.argmin(covered))
                 step[axis] = covered[axis] / 2 * (1 if between[axis] >= 0 else -1)
-                places[one] -= step
-                places[other] += step
+                centres[one] -= step
+                centres[other] += step
                 has_moved = True
         if not has_moved:
             break
-        places = np.clip(places, sizes / 2, np.array(area) - sizes / 2)
-    return places
-
-
-def class_colour(label: int) -> str:
-    """Return the colour of a class; grey for unlabelled (-1)."""
-    return CLASS_COLOURS[label % len(CLASS_COLOURS)] if label >= 0 else "var(--muted)"
-
-
-def class_shape(label: int) -> str:
-    """Return the marker of a class: the second ten classes differ by shape."""
-    return CLASS_SHAPES[label // len(CLASS_COLOURS) % len(CLASS_SHAPES)] if label >= 0 else "o"
+        centres = np.clip(centres, half, np.subtract(area, half))
+    return centres

@@ -9,7 +9,7 @@ import numpy as np
 
 from raysl.report.contents import RunReport
 from raysl.report.curves import courses
-from raysl.report.html import table
+from raysl.report.html import bar_cell, fold, section, table
 from raysl.report.summary import readable
 
 
@@ -19,8 +19,7 @@ def times_section(report: RunReport) -> str:
     if report.times:
         total = report.times.get("total") or sum(report.times.values())
         rows = [
-            f'<td class="name">{escape(phase)}</td><td class="number">{duration(seconds)}</td>'
-            f'<td class="number">{_share(seconds, total)}</td><td class="bar">{_share_bar(seconds, total)}</td>'
+            f'<td class="name">{escape(phase)}</td><td class="number">{duration(seconds)}</td>{_share(seconds, total)}'
             for phase, seconds in report.times.items()
             if phase != "total"
         ]
@@ -36,7 +35,7 @@ def times_section(report: RunReport) -> str:
     if not parts and not happened:
         return ""
     columns = f'<div class="pair">{"".join(parts)}</div>' if parts else ""
-    return f'<section id="times"><h2>Time and throughput</h2>{columns}{happened}</section>'
+    return section("times", "Time and throughput", columns + happened)
 
 
 def _speeds(report: RunReport) -> list[str]:
@@ -53,15 +52,10 @@ def _speeds(report: RunReport) -> list[str]:
 
 
 def _share(part: float, total: float) -> str:
-    return f"{part / total:.0%}" if _is_share(part, total) else ""
-
-
-def _share_bar(part: float, total: float) -> str:
-    return f'<div style="width:{min(100.0, 100 * part / total):.1f}%"></div>' if _is_share(part, total) else ""
-
-
-def _is_share(part: float, total: float) -> bool:
-    return math.isfinite(part) and math.isfinite(total) and part >= 0 and total > 0
+    """Return two cells: the share of the total as a number and as a bar; empty where there is none."""
+    if not (math.isfinite(part) and math.isfinite(total) and part >= 0 and total > 0):
+        return "<td></td><td></td>"
+    return f'<td class="number">{part / total:.0%}</td>{bar_cell(100 * part / total)}'
 
 
 def duration(seconds: float) -> str:
@@ -86,7 +80,7 @@ def settings_section(report: RunReport) -> str:
     if not report.config:
         return ""
     tree = _tree(report.config, report.config_docs or {}, "")
-    return f'<section id="config"><h2>Settings</h2><details><summary>All settings</summary>{tree}</details></section>'
+    return section("config", "Settings", fold("All settings", tree))
 
 
 def _tree(node: Mapping[str, Any], docs: Mapping[str, str], path: str) -> str:
@@ -97,7 +91,7 @@ def _tree(node: Mapping[str, Any], docs: Mapping[str, str], path: str) -> str:
         doc = f"<p>{escape(docs[dotted])}</p>" if dotted in docs else ""
         if isinstance(value, Mapping) and value:
             inner = _tree(value, docs, f"{dotted}.")
-            branches.append(f"<details open><summary>{escape(str(key))}</summary>{doc}{inner}</details>")
+            branches.append(fold(escape(str(key)), doc + inner, " open"))
         else:
             leaves.append(f"<dt>{escape(str(key))}</dt><dd><code>{escape(_setting(value))}</code>{doc}</dd>")
     return (f'<dl class="tree">{"".join(leaves)}</dl>' if leaves else "") + "".join(branches)
@@ -117,7 +111,7 @@ def environment_section(report: RunReport) -> str:
     if not report.environment:
         return ""
     rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(str(value))}</dd>" for key, value in report.environment.items())
-    return f'<section id="environment"><h2>Environment</h2><dl class="tree">{rows}</dl></section>'
+    return section("environment", "Environment", f'<dl class="tree">{rows}</dl>')
 
 
 def use_section(report: RunReport) -> str:
@@ -126,11 +120,8 @@ def use_section(report: RunReport) -> str:
     if report.command:
         parts.append(f"<h3>Run it again</h3><pre>{escape(report.command)}</pre>")
     if report.checkpoint:
-        load = f"import raysl\n\nbackbone = raysl.load_backbone({_quoted(report.checkpoint)})"
-        lines = f"{load}\nfeatures = backbone(images)  # [B, 3, H, W] -> [B, D]"
+        checkpoint = report.checkpoint.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines = f'import raysl\n\nbackbone = raysl.load_backbone("{checkpoint}")\n'
+        lines += "features = backbone(images)  # [B, 3, H, W] -> [B, D]"
         parts.append(f"<h3>Use the backbone</h3><pre>{escape(lines)}</pre>")
-    return f'<section id="use"><h2>Use it</h2>{"".join(parts)}</section>' if parts else ""
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return section("use", "Use it", "".join(parts)) if parts else ""

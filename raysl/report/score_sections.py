@@ -1,15 +1,14 @@
 """The numbers of a run's page: the leading ones, and every score."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from raysl.report.bars import COLUMNS, score_bars, whiskers_note
-from raysl.report.chart import legend
-from raysl.report.contents import Score
+from raysl.report.bars import column_legend, score_bars, whiskers_note
+from raysl.report.contents import Score, by_benchmark
+from raysl.report.html import figure, fold, quiet, section
 from raysl.report.score_table import COLUMN_TITLES, headings_of, score_table, spread_note
 from raysl.report.summary import large
-from raysl.report.verdict import RIVALS, RULE, gain, notes, verdicts
+from raysl.report.verdict import RIVALS, RULE, Gain, gain, notes, verdicts
 
 MIN_CARDS, MAX_SHOWN = 4, 8
 """Cards that are filled up with numbers that are no headlines, and the most numbers that open the page."""
@@ -30,16 +29,14 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     left_out = _left_out(notes)
     shown = _leading(scores)
     if not shown:
-        return f'<section id="results"><h2>Results</h2>{left_out}</section>' if left_out else ""
+        return section("results", "Results", left_out) if left_out else ""
     headings = headings_of(shown)
     num_cards = max(MIN_CARDS, sum(score.is_headline for score in shown))
     cards = "".join(map(_card, shown[:num_cards], headings))
     numbers = score_table(shown, [escape(heading) for heading in headings], is_narrow=True)
-    return (
-        f'<section id="results"><h2>Results</h2><div class="cards">{cards}</div>{_verdicts(scores)}'
-        f'<div class="pair">{_bars(shown, headings)}'
-        f"<div>{numbers}{spread_note(shown)}{_saturation_note(scores)}{left_out}</div></div></section>"
-    )
+    numbers = f"<div>{numbers}{spread_note(shown)}{_saturation_note(scores)}{left_out}</div>"
+    pair = f'<div class="pair">{_bars(shown, headings)}{numbers}</div>'
+    return section("results", "Results", f'<div class="cards">{cards}</div>{_verdicts(scores)}{pair}')
 
 
 def _left_out(notes: Sequence[str]) -> str:
@@ -47,37 +44,27 @@ def _left_out(notes: Sequence[str]) -> str:
     if len(notes) <= MAX_NOTES:
         return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     lines = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    summary = f"{len(notes)} notes on what was not measured"
-    return f'<details class="note"><summary>{summary}</summary><ul>{lines}</ul></details>'
+    return fold(f"{len(notes)} notes on what was not measured", f"<ul>{lines}</ul>", ' class="note"')
 
 
 def _leading(scores: Sequence[Score]) -> list[Score]:
     """Return the numbers that open the page; without room for all headlines, the first of each benchmark."""
     ordered = sorted(scores, key=lambda score: (not score.is_headline, score.tells_little, score.unit != "%"))
     if sum(score.is_headline for score in scores) > MAX_SHOWN:
-        seen: Counter[str] = Counter()
-        turns = []
-        for score in ordered:
-            turns.append(seen[score.benchmark])
-            seen[score.benchmark] += 1
-        pairs = sorted(zip(turns, ordered, strict=True), key=lambda pair: (not pair[1].is_headline, pair[0] > 0))
-        ordered = [score for _, score in pairs]
+        first = {id(group[0]) for group in by_benchmark(ordered).values()}
+        ordered.sort(key=lambda score: (not score.is_headline, id(score) not in first))
     return ordered[:MAX_SHOWN]
 
 
 def _bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
     """Return a drawing for each unit, under one legend; numbers without a unit share no axis."""
-    filled = [(name, colour) for name, colour in COLUMNS if any(getattr(score, name) is not None for score in scores)]
-    marks = legend([(colour, "o", COLUMN_TITLES[name]) for name, colour in filled])
     drawings = []
     for unit in dict.fromkeys(score.unit for score in scores if score.unit):
         rows = [row for row, score in enumerate(scores) if score.unit == unit]
         drawings.append(score_bars([scores[row] for row in rows], [headings[row] for row in rows]))
     if not drawings:
         return ""
-    note = whiskers_note(scores)
-    lines = f"<figcaption>{note}</figcaption>" if note else ""
-    return f"<figure>{marks}{''.join(drawings)}{lines}</figure>"
+    return figure("", column_legend(scores) + "".join(drawings), whiskers_note(scores))
 
 
 def _verdicts(scores: Sequence[Score]) -> str:
@@ -90,7 +77,7 @@ def _verdicts(scores: Sequence[Score]) -> str:
         subject, _, rest = sentence.partition(": ")
         items.append(f"<li><b>{escape(subject)}</b>: {escape(rest)}{beside}</li>")
     gains = [difference for score in scores for rival in RIVALS if (difference := gain(score, rival)) is not None]
-    rule = f'<p class="quiet">{RULE}</p>' if any(difference.interval is not None for difference in gains) else ""
+    rule = quiet(RULE) if any(difference.interval is not None for difference in gains) else ""
     return f'<ul class="verdicts">{"".join(items)}</ul>{rule}' if items else ""
 
 
@@ -98,26 +85,24 @@ def _card(score: Score, heading: str) -> str:
     """Return one number in large type, with the gains over the untrained network and over raw pixels."""
     unit = f" {escape(score.unit)}" if score.unit else ""
     spread = "" if score.deviation is None else f" ± {large(score.deviation, score.unit)}"
-    interval = "" if score.interval is None else f'<div class="interval">95 %: {_large_bounds(score)}</div>'
-    gains = "".join(_gain(score, name) for name in ("untrained", "pixels"))
+    interval = ""
+    if score.interval is not None:
+        low, high = (large(end, score.unit) for end in score.interval)
+        interval = f'<div class="interval">95 %: {low} to {high}</div>'
+    gains = "".join(gain_line(rival, gain(score, rival)) for rival in RIVALS)
     return (
         f'<div class="card"><h3>{escape(heading)}</h3>'
         f'<div class="big">{large(score.trained, score.unit)}<small>{unit}{spread}</small></div>{interval}{gains}</div>'
     )
 
 
-def _large_bounds(score: Score) -> str:
-    low, high = score.interval or (None, None)
-    return f"{large(low, score.unit)} to {large(high, score.unit)}"
-
-
-def _gain(score: Score, column: str) -> str:
-    difference = gain(score, column)
+def gain_line(rival: str, difference: Gain | None) -> str:
+    """Return the difference between a number and a rival as a line of a card; empty where it is not known."""
     if difference is None:
         return ""
-    unit = f" {escape(score.unit)}" if score.unit not in ("", "%") else ""
-    change = f"{'−' if difference.change < 0 else '+'}{large(abs(difference.change), score.unit)}{unit}"
-    return f'<div class="gain {column} {difference.tone}">{change} vs {COLUMN_TITLES[column]}</div>'
+    unit = f" {escape(difference.unit)}" if difference.unit not in ("", "%") else ""
+    change = f"{'−' if difference.change < 0 else '+'}{large(abs(difference.change), difference.unit)}{unit}"
+    return f'<div class="gain {rival} {difference.tone}">{change} vs {COLUMN_TITLES[rival]}</div>'
 
 
 def _saturation_note(scores: Sequence[Score]) -> str:
@@ -144,16 +129,14 @@ def benchmarks_section(scores: Sequence[Score], anchors: Mapping[str, str]) -> s
     """
     if not scores:
         return ""
-    order = list(dict.fromkeys(score.benchmark for score in scores))
-    scores = sorted(scores, key=lambda score: order.index(score.benchmark))
+    groups = by_benchmark(scores)
+    scores = [score for group in groups.values() for score in group]
     names = [
         f"{escape(heading)}<div><code>{escape(f'{score.benchmark}/{score.metric}')}</code></div>"
         for score, heading in zip(scores, headings_of(scores), strict=True)
     ]
-    numbers = score_table(scores, names, with_notes=True, anchors=anchors if len(order) > 1 else None) + spread_note(
-        scores
-    )
+    numbers = score_table(scores, names, with_notes=True, anchors=anchors if len(groups) > 1 else None)
+    numbers += spread_note(scores)
     if len(scores) > MAX_OPEN:
-        what = f"All {len(scores)} numbers of {len(order)} benchmark{'s' * (len(order) > 1)}"
-        numbers = f"<details><summary>{what}</summary>{numbers}</details>"
-    return f'<section id="benchmarks"><h2>Benchmarks</h2>{numbers}</section>'
+        numbers = fold(f"All {len(scores)} numbers of {len(groups)} benchmark{'s' * (len(groups) > 1)}", numbers)
+    return section("benchmarks", "Benchmarks", numbers)

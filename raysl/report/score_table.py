@@ -6,7 +6,7 @@ from html import escape
 from itertools import groupby
 
 from raysl.report.contents import Score
-from raysl.report.html import grouped_table
+from raysl.report.html import grouped_table, quiet
 from raysl.report.summary import bounds, number
 
 COLUMN_TITLES = {"trained": "pre-trained", "untrained": "untrained", "pixels": "raw pixels"}
@@ -89,4 +89,4 @@ def spread_note(scores: Sequence[Score]) -> str:
         )
     if any(score.deviation is not None for score in scores):
         lines.append("±: standard deviation over repeated draws or trainings of the benchmark itself.")
-    return f'<p class="quiet">{" ".join(lines)}</p>' if lines else ""
+    return quiet(" ".join(lines))

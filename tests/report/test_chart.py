@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from raysl.report.bars import Bar, bar_chart
-from raysl.report.chart import Chart, Scale, spelled
+from raysl.report.marks import Chart
+from raysl.report.scales import Scale, spelled
 from tests.report.test_page import HOSTILE, Outline
 
 

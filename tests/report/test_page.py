@@ -377,7 +377,7 @@ def test_a_loss_that_is_not_finite_is_marked() -> None:
     history = [{"step": step, "loss": float("nan") if step == 7 else 1.0} for step in range(20)]
     full = page(example(history=history, embeddings=None))
     assert "Not finite at step 7." in Outline(full).text
-    assert "var(--bad)" in full[full.index("<body>") :]
+    assert 'class="broken"' in full[full.index("<body>") :]
 
 
 def test_collapsed_embeddings_are_called_so() -> None:

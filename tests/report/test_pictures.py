@@ -22,6 +22,7 @@ from raysl.report.images import (
     neighbour_sheet,
     thumbnail_map,
 )
+from raysl.report.marks import COLOURS
 from raysl.report.projection import FLATTEST, apart, chosen, embedding_map, has_collapsed, level, project
 
 
@@ -182,6 +183,12 @@ def test_names_of_classes_in_one_place_of_the_map_are_moved_apart() -> None:
         for left, top, other in boxes[:turn]:
             assert abs(x - left) >= (width + other) / 2 or abs(y - top) >= 12
     assert svg.count("<line") > 0, "from a name that was moved far to its class"
+
+
+def test_classes_differ_on_the_map_by_colour_and_then_by_shape() -> None:
+    svg = embedding_map(np.random.default_rng(0).normal(size=(4, 2)), np.array([-1, 0, 1, 10]), [])
+    assert re.findall(r'<circle[^>]* fill="([^"]*)"', svg) == ["var(--muted)", COLOURS[0], COLOURS[1]]
+    assert re.findall(r'<path[^>]* fill="([^"]*)"', svg) == [COLOURS[0]]
 
 
 def test_boxes_that_do_not_meet_stay_and_none_leaves_the_area() -> None:

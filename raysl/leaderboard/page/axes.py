@@ -11,7 +11,7 @@ from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.flat import shown, varied
 
 LOG_FROM = 100.0
-"""Positive values whose largest is so many times the smallest have a logarithmic axis."""
+"""Ratio of the largest to the smallest positive value from which an axis is logarithmic."""
 UNSET = "unset"
 
 
@@ -78,13 +78,13 @@ def _drawn_by_logarithm(space: str) -> set[str]:
         tree = yaml.safe_load(space)
     except yaml.YAMLError:  # a space is shown as its sweep writes it, which need not be plain YAML
         return set()
-    names, left = set(), [tree]
-    while left:
-        node = left.pop()
+    names, nodes = set(), [tree]
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, list):
-            left += node
+            nodes += node
         elif isinstance(node, dict):
-            left += node.values()
+            nodes += node.values()
             names |= {
                 str(key)
                 for key, distribution in node.items()

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from html import escape
 
 from raysl.leaderboard.comparison import Comparison, Row
-from raysl.leaderboard.page.comparison_charts import bars_section, depth_section, steps_section
+from raysl.leaderboard.page.comparison_charts import bars_figure, depth_section, steps_section
 from raysl.report.contents import Score
-from raysl.report.html import document, table
+from raysl.report.html import document, fold, quiet, section, table
 from raysl.report.page import contents
 from raysl.report.score_table import spread_note
+from raysl.report.tables import RIVALS
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -40,30 +41,27 @@ def _checkpoints(comparison: Comparison) -> str:
     note = ""
     if len({report.dataset for report in comparison.reports}) > 1:
         note = '<p class="note">These were not all measured on the same images: their numbers may not be compared.</p>'
-    return f'<section id="checkpoints"><h2>Checkpoints</h2>{table(head, rows)}{note}</section>'
+    return section("checkpoints", "Checkpoints", table(head, rows) + note)
 
 
 def _results(comparison: Comparison, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     numbers = _table(comparison, rows, is_grouped=False) + _notes(rows)
-    return f'<section id="results"><h2>Results</h2>{numbers}{bars_section(comparison, rows)}</section>'
+    return section("results", "Results", numbers + bars_figure(comparison, rows))
 
 
 def _notes(rows: Sequence[Row]) -> str:
     scores = [score for row in rows for score in row.scores if score is not None]
     lines = "Bold and green: the best of a row." if any(row.best for row in rows) else ""
-    if any(len(row.rivals) < _num_rivals(row) for row in rows):
+    measured = ((row, rival) for row in rows for rival in RIVALS for score in row.scores if _has(score, rival))
+    if any(rival not in row.rivals for row, rival in measured):
         lines += " Untrained networks and raw pixels have a number where all checkpoints have the same one."
-    return f'<p class="quiet">{lines.strip()}</p>{spread_note(scores)}'
+    return quiet(lines.strip()) + spread_note(scores)
 
 
-def _num_rivals(row: Row) -> int:
-    """Return how many rivals were measured beside any checkpoint of a row."""
-    return sum(
-        any(getattr(score, name) is not None for score in row.scores if score is not None)
-        for name in ("untrained", "pixels")
-    )
+def _has(score: Score | None, rival: str) -> bool:
+    return score is not None and getattr(score, rival) is not None
 
 
 def _table(comparison: Comparison, rows: Sequence[Row], is_grouped: bool) -> str:
@@ -80,19 +78,15 @@ def _table(comparison: Comparison, rows: Sequence[Row], is_grouped: bool) -> str
 
 def _all_numbers(comparison: Comparison) -> str:
     numbers = _table(comparison, comparison.rows, is_grouped=True) + _notes(comparison.rows)
-    fold = f"<details><summary>All {len(comparison.rows)} numbers</summary>{numbers}</details>"
-    return f'<section id="benchmarks"><h2>Benchmarks</h2>{fold}</section>'
+    return section("benchmarks", "Benchmarks", fold(f"All {len(comparison.rows)} numbers", numbers))
 
 
 def _settings(comparison: Comparison) -> str:
     if len(comparison.reports) < 2:
         return ""
-    heading = '<section id="settings"><h2>Settings that differ</h2>'
-    if not comparison.settings:
-        return f"{heading}<p>None.</p></section>"
     head = "<th></th>" + "".join(f"<th>{escape(name)}</th>" for name in comparison.names)
     rows = []
     for key, values in comparison.settings.items():
         cells = "".join(f"<td>{'–' if value is None else f'<code>{escape(value)}</code>'}</td>" for value in values)
         rows.append(f'<td class="name"><code>{escape(key)}</code></td>{cells}')
-    return f"{heading}{table(head, rows)}</section>"
+    return section("settings", "Settings that differ", table(head, rows) if rows else "<p>None.</p>")

@@ -1,25 +1,28 @@
 """Charts that compare several checkpoints: bars, and line charts by stage, by k, and by training step."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 from raysl.leaderboard.comparison import Comparison, Row
-from raysl.report.bars import Bar, bar_chart, whiskers, whiskers_note
-from raysl.report.chart import CLASS_COLOURS, legend
-from raysl.report.contents import Score
+from raysl.report.bars import Bar, bar_chart, drawn_value, score_bar, whiskers_note
+from raysl.report.contents import Score, by_benchmark
 from raysl.report.families import families, stages_of
-from raysl.report.line_chart import MAX_LINES, Line, line_chart, lines_of
+from raysl.report.html import figure, fold, quiet, section
+from raysl.report.line_chart import Line, line_chart, lines_of, score_line
+from raysl.report.marks import COLOURS, MAX_MARKS, legend
+from raysl.report.scales import Point
 
 MAX_BARS = 8
 """Largest number of rows drawn as bars; a row has one bar for each checkpoint."""
-MAX_CHECKPOINTS = len(CLASS_COLOURS)
+MAX_CHECKPOINTS = len(COLOURS)
 """Largest number of checkpoints in bars and in charts by stage and by k; the tables have all."""
 MAX_CHARTS = 24
 """Largest number of charts by step in each of two groups: headlines, and further numbers."""
 
 
-def bars_section(comparison: Comparison, rows: Sequence[Row]) -> str:
+def bars_figure(comparison: Comparison, rows: Sequence[Row]) -> str:
     """Return bar charts of at most MAX_BARS rows, two for each unit; empty if no row has a unit."""
     rows = _choose_rows(rows)
     charts: list[str] = []
@@ -30,12 +33,10 @@ def bars_section(comparison: Comparison, rows: Sequence[Row]) -> str:
         charts += [_bar_chart(comparison, part, unit) for part in (same_unit[:half], same_unit[half:])]
     if not any(charts):
         return ""
-    names = comparison.names[:MAX_CHECKPOINTS]
-    colours = legend([(CLASS_COLOURS[index], "o", name) for index, name in enumerate(names)])
+    colours = legend((colour, "o", name) for colour, name in zip(COLOURS, comparison.names, strict=False))
     scores = [score for row in rows for score in row.scores if score is not None]
     note = f"{_limit_note(comparison)} {whiskers_note(scores)}".strip()
-    caption = f"<figcaption>{note}</figcaption>" if note else ""
-    return f'<figure class="bars">{colours}<div class="pair">{"".join(charts)}</div>{caption}</figure>'
+    return figure("", f'{colours}<div class="pair">{"".join(charts)}</div>', note, "bars")
 
 
 def _limit_note(comparison: Comparison) -> str:
@@ -53,10 +54,8 @@ def _choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _first_rows(rows: Sequence[Row]) -> list[Row]:
-    first: dict[str, Row] = {}
-    for row in rows:
-        first.setdefault(row.first_score.benchmark, row)
-    return list(first.values())
+    """Return the first row of each benchmark."""
+    return list({row.first_score.benchmark: row for row in reversed(rows)}.values())[::-1]
 
 
 def _bar_chart(comparison: Comparison, rows: Sequence[Row], unit: str) -> str:
@@ -70,31 +69,22 @@ def _bar_chart(comparison: Comparison, rows: Sequence[Row], unit: str) -> str:
 def _bar(row: Row, index: int) -> Bar | None:
     """Return the bar of the checkpoint with this index; None if it has no finite score."""
     score = row.scores[index]
-    if score is None or not math.isfinite(score.trained):
-        return None
-    return Bar(score.trained, CLASS_COLOURS[index], whiskers(score), index in row.best)
+    bar = None if score is None else score_bar(score, COLOURS[index])
+    return None if bar is None else replace(bar, is_main=index in row.best)
 
 
 def depth_section(comparison: Comparison) -> str:
     """Return line charts by stage and by k, one line for each checkpoint."""
-    groups = list(_benchmark_scores(comparison))
+    groups = [
+        (index, benchmark, scores)
+        for index, report in enumerate(comparison.reports[:MAX_CHECKPOINTS])
+        for benchmark, scores in by_benchmark(report.scores).items()
+    ]
     charts = _stage_charts(comparison, groups) + _family_charts(comparison, groups)
     if not charts:
         return ""
-    note = _limit_note(comparison)
-    quiet = f'<p class="quiet">{note}</p>' if note else ""
-    heading = f'<section id="lines"><h2>By stage, and against k</h2>{quiet}'
-    return f'{heading}<div class="figures">{"".join(charts)}</div></section>'
-
-
-def _benchmark_scores(comparison: Comparison) -> Iterator[tuple[int, str, list[Score]]]:
-    """Yield (index of the checkpoint, benchmark, its scores) of the checkpoints that are drawn."""
-    for index, report in enumerate(comparison.reports[:MAX_CHECKPOINTS]):
-        scores: dict[str, list[Score]] = {}
-        for score in report.scores:
-            scores.setdefault(score.benchmark, []).append(score)
-        for benchmark, benchmark_scores in scores.items():
-            yield index, benchmark, benchmark_scores
+    body = f'{quiet(_limit_note(comparison))}<div class="figures">{"".join(charts)}</div>'
+    return section("lines", "By stage, and against k", body)
 
 
 def _stage_charts(comparison: Comparison, groups: Sequence[tuple[int, str, list[Score]]]) -> list[str]:
@@ -111,9 +101,8 @@ def _stage_charts(comparison: Comparison, groups: Sequence[tuple[int, str, list[
         lines = []
         for index, by_stage in checkpoints.items():
             spacing = 1.0 if has_same_stages else 1 / max(1, len(by_stage) - 1)
-            lines.append(
-                _line(comparison, index, {depth * spacing: score for depth, score in enumerate(by_stage.values())})
-            )
+            by_depth = {depth * spacing: score for depth, score in enumerate(by_stage.values())}
+            lines.append(score_line(comparison.names[index], by_depth, COLOURS[index]))
         unit = next(iter(first.values())).unit
         x, labels = ("stage", stages) if has_same_stages else ("relative depth", [])
         charts.append(line_chart(lines, x, unit, title, may_be_log=False, labels=labels))
@@ -127,23 +116,15 @@ def _family_charts(comparison: Comparison, groups: Sequence[tuple[int, str, list
     for index, benchmark, scores in groups:
         for family in families(scores):
             key = (f"{benchmark}: {family.title}", family.x)
-            by_title.setdefault(key, []).append(_line(comparison, index, family.scores))
+            line = score_line(comparison.names[index], family.scores, COLOURS[index])
+            by_title.setdefault(key, []).append(line)
             units[key] = next(iter(family.scores.values())).unit
     return [line_chart(lines, key[1], units[key], key[0]) for key, lines in by_title.items()]
 
 
-def _line(comparison: Comparison, index: int, scores: Mapping[float, Score]) -> Line:
-    """Return the finite scores of a checkpoint, by x, as a line in its colour."""
-    finite = {x: score for x, score in scores.items() if math.isfinite(score.trained)}
-    points = [(x, score.trained) for x, score in finite.items()]
-    return Line(
-        comparison.names[index], points, CLASS_COLOURS[index], bounds=[whiskers(score) for score in finite.values()]
-    )
-
-
 def steps_section(comparison: Comparison) -> str:
     """Return line charts by training step, one line for each run."""
-    runs = dict(list(comparison.runs.items())[:MAX_LINES])
+    runs = dict(list(comparison.runs.items())[:MAX_MARKS])
     if not runs:
         return ""
     headlines, others = list[str](), list[str]()
@@ -158,17 +139,15 @@ def steps_section(comparison: Comparison) -> str:
             charts.append(line_chart(lines, "step", score.unit, title, may_be_log=False))
     if not headlines and not others:
         return ""
-    folded = ""
-    if headlines and others:
-        inner = "".join(others)
-        folded = f'<details><summary>Further numbers</summary><div class="figures">{inner}</div></details>'
+    further = fold("Further numbers", f'<div class="figures">{"".join(others)}</div>') if headlines and others else ""
     limit = f" The first {len(runs)} of {len(comparison.runs)} runs." if len(comparison.runs) > len(runs) else ""
     note = f"Checkpoints of {escape(', '.join(runs))}.{limit}"
-    heading = f'<section id="steps"><h2>Against the steps of training</h2><p class="quiet">{note}</p>'
-    return f'{heading}<div class="figures">{"".join(headlines or others)}</div>{folded}</section>'
+    body = f'{quiet(note)}<div class="figures">{"".join(headlines or others)}</div>{further}'
+    return section("steps", "Against the steps of training", body)
 
 
-def _points(comparison: Comparison, row: Row, indices: Sequence[int]) -> list[tuple[float, float]]:
+def _points(comparison: Comparison, row: Row, indices: Sequence[int]) -> list[Point]:
     """Return (step, value) of a run's checkpoints that have a finite score."""
     pairs = [(comparison.reports[index].step, row.scores[index]) for index in indices]
-    return [(float(step), score.trained) for step, score in pairs if score is not None and math.isfinite(score.trained)]
+    values = [(step, drawn_value(score)) for step, score in pairs if score is not None]
+    return [(float(step), value) for step, value in values if value is not None]

@@ -2,25 +2,21 @@
 
 import itertools
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
+from raysl.leaderboard.best import best_runs
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.leaderboard import Leaderboard, thinned
-from raysl.leaderboard.page.rows import (
-    BETWEEN,
-    chart_section,
-    clock,
-    draw_rivals,
-    number_of_best,
-    rank_class,
-    rivals,
-    row_name,
-)
+from raysl.leaderboard.page.rows import BETWEEN, chart_section, clock, draw_rivals, rank_class, row_name
+from raysl.leaderboard.references import references
 from raysl.nn.collapse import COLLAPSE
-from raysl.report.chart import Chart, Point, spelled
 from raysl.report.contents import online_names
 from raysl.report.curves import is_spent
+from raysl.report.marks import Chart
+from raysl.report.scales import Point, spelled
 
 WIDTH, HEIGHT, MAX_WIDTH = 1100, 400, 1320
 MAX_POINTS, MAX_CURVES = 100, 8
@@ -48,15 +44,8 @@ def curves_section(board: Leaderboard) -> str:
     note = "A line a run; a dot ends a run that is over. Point at a line or at a row of the table."
     if is_spread:
         note += " Seconds of a run are spread evenly over its epochs."
-    return chart_section(
-        "courses",
-        board.headed("Course of training"),
-        drawings,
-        note,
-        {"metric": names, "against": units},
-        _legend(board),
-        board.anchor("curves"),
-    )
+    choosers = {"metric": names, "against": units}
+    return chart_section(board, "curves", "Course of training", drawings, note, choosers, _legend(board))
 
 
 def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> list[str]:
@@ -65,12 +54,12 @@ def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> li
 
     Metrics of which no run has two points come last.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     with_lines: set[str] = set()
     for entry in entries:
         for name, line in entry.course.items():
             if name not in NO_CURVE and any(math.isfinite(value) for _, value in line):
-                counts[name] = counts.get(name, 0) + 1
+                counts[name] += 1
                 with_lines |= {name} if len(line) > 1 else set()
     online = online_names(counts)
     first = [*(one.metric for one in objectives), *online, *LEADING]
@@ -90,27 +79,27 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
             points = finite_points(run.course.get(metric, []), limit)
             times = _clock(run) if unit == CLOCK else []
             if points and (times or unit != CLOCK):
-                at = [_seconds_at(times, epoch) if times else epoch for epoch, _ in points]
-                lines.append((index, row, run, points, at))
-    beside = rivals(board.choices, metric)
-    latest = [x for *_, at in lines for x in at]
-    title, seconds = clock(latest) if unit == CLOCK else (unit, 1.0)
-    values = [y for *_, points, _ in lines for _, y in points] + [value for _, value in beside]
+                xs = [_seconds_at(times, epoch) if times else epoch for epoch, _ in points]
+                lines.append((index, row, run, points, xs))
+    rivals = references(board.choices, metric)
+    all_xs = [x for *_, xs in lines for x in xs]
+    title, seconds = clock(all_xs) if unit == CLOCK else (unit, 1.0)
+    values = [y for *_, points, _ in lines for _, y in points] + [rival.mean for rival in rivals]
     chart = Chart(WIDTH, HEIGHT, f"{metric} of each run over {unit}", MAX_WIDTH)
-    chart.frame([0.0, *(x / seconds for x in latest)], values, title, metric, padding=0.01)
-    num_best = number_of_best(board)
-    for index, row, run, points, at in lines:
+    chart.frame([0.0, *(x / seconds for x in all_xs)], values, title, metric, padding=0.01)
+    num_best = len(best_runs(board))
+    for index, row, run, points, xs in lines:
         kind, (epoch, value) = rank_class(index, num_best), points[-1]
         seed = f", seed {run.seed}" if len(row.runs) > 1 else ""
         description = f"{row_name(row)}{seed}\n{metric} {spelled(value)} at epoch {spelled(epoch)}\n"
         description += f"{run.status}, rank {index + 1}"
-        placed = [(x / seconds, y) for x, (_, y) in zip(at, points, strict=True)]
-        if len(placed) > 1:
-            chart.line(placed, description, class_=f"curve {kind}", data_row=board.first + index, fill=None)
-        if run.status != "running" or len(placed) == 1:
+        scaled = [(x / seconds, y) for x, (_, y) in zip(xs, points, strict=True)]
+        if len(scaled) > 1:
+            chart.line(scaled, description, class_=f"curve {kind}", data_row=board.first + index, fill=None)
+        if run.status != "running" or len(scaled) == 1:
             radius = 2 if kind == "rest" else 3.5
-            chart.dot(placed[-1], radius, description, class_=f"end {kind}", data_row=board.first + index)
-    draw_rivals(chart, beside)
+            chart.dot(scaled[-1], radius, description, class_=f"end {kind}", data_row=board.first + index)
+    draw_rivals(chart, rivals)
     return chart.svg()
 
 
@@ -128,23 +117,19 @@ def _clock(run: Entry) -> list[Point]:
 
 
 def _seconds_at(times: Sequence[Point], epoch: float) -> float:
-    """Return the seconds at an epoch, on straight lines between what is known, and on from the last.
+    """Return the seconds at an epoch: linear between the known times from (0, 0) on, and beyond the last.
 
     >>> _seconds_at([(1.0, 10.0), (3.0, 20.0)], 2.0)
     15.0
     """
-    before, after = (0.0, 0.0), times[0]
-    for index, after in enumerate(times):
-        if epoch <= after[0] or index == len(times) - 1:
-            break
-        before = after
-    (first, start), (last, end) = before, after
+    index = min(bisect_left(times, epoch, key=lambda point: point[0]), len(times) - 1)
+    (first, start), (last, end) = times[index - 1] if index else (0.0, 0.0), times[index]
     return start + (end - start) * (epoch - first) / (last - first) if last > first else end
 
 
 def _legend(board: Leaderboard) -> str:
     """Return what the colours of the curves are."""
-    rows, num_best = board.choices, number_of_best(board)
+    rows, num_best = board.choices, len(best_runs(board))
     names = [(rank_class(index, num_best), f"{index + 1}: {row_name(rows[index])}") for index in range(num_best)]
     names += [("rest", "others")] if len(rows) > num_best else []
     items = "".join(

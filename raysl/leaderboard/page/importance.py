@@ -10,7 +10,7 @@ from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import Axis
 from raysl.leaderboard.page.parallel import MIN_AXES
-from raysl.report.html import table
+from raysl.report.html import bar_cell, quiet, section, table
 
 MIN_ROWS = 10
 """Rows with a number below which nothing is said."""
@@ -86,22 +86,19 @@ def importance_section(board: Leaderboard, axes: Sequence[Axis], learned: Import
     if len(axes) < MIN_AXES:
         return ""
     rows, objective = board.choices, board.facts.objectives[0]
-    anchor, title = board.anchor("importance"), board.headed("Importance of settings")
-    heading = f'<section id="{anchor}" class="importance"><h2>{title}</h2>'
-    metric = escape(objective.metric)
+    name, title, metric = board.anchor("importance"), board.headed("Importance of settings"), escape(objective.metric)
     if learned is None:
         num = sum(row.value(objective.metric) is not None for row in rows)
         text = f"It takes {MIN_ROWS} rows with different numbers of {metric} to tell; there are {num} rows with one."
-        return f'{heading}<p class="quiet">{text}</p></section>'
+        return section(name, title, quiet(text), "importance")
     facts = f"n = {learned.num} rows, out-of-bag R² = {learned.fit:.2f}"
     if not learned.settings:
         text = f"A random forest does not predict {metric} from the settings better than the mean does ({facts})."
-        return f'{heading}<p class="quiet">{text} More rows may help.</p></section>'
+        return section(name, title, quiet(f"{text} More rows may help."), "importance")
     largest = max(max(mean for _, mean, _ in learned.settings), 1e-9)
     bars = [
         f'<td class="name"><code>{escape(key)}</code></td><td class="number main">{mean:.3f} '
-        f'<span class="spread">± {deviation:.3f}</span></td>'
-        f'<td class="bar"><div style="width:{max(0.0, 100 * mean / largest):.1f}%"></div></td>'
+        f'<span class="spread">± {deviation:.3f}</span></td>{bar_cell(100 * mean / largest)}'
         for key, mean, deviation in learned.settings
     ]
     note = (
@@ -109,4 +106,4 @@ def importance_section(board: Leaderboard, axes: Sequence[Axis], learned: Import
         f"rows; mean ± standard deviation of {REPEATS} shuffles, fixed seed. It holds for the ranges searched here; "
         "settings that vary together share their importance."
     )
-    return f'{heading}{table("", bars)}<p class="quiet">{note}</p></section>'
+    return section(name, title, table("", bars) + quiet(note), "importance")

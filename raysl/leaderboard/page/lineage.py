@@ -7,7 +7,11 @@ from typing import Any
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.rows import Shades, chart_section, row_name, short_name
-from raysl.report.chart import Chart, Scale, spelled
+from raysl.report.marks import Chart
+from raysl.report.scales import Scale, spelled
+
+TOP = 24
+"""Pixels above the lines."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Stretch:
     Args:
         lane: line of its member, from 0.
         start, end: epochs between which it trained itself.
-        parent: the run whose weights it began with; None of one that began anew, or whose parent is not known.
+        parent: run whose weights it began with; None if it began anew or its parent is not known.
     """
 
     run: Entry
@@ -59,25 +63,22 @@ def lineage_section(board: Leaderboard) -> str:
     if not stretches:
         return ""
     note = "A line a member, a stretch a run, coloured by its number; arrows lead from the run that gave its weights."
-    return chart_section("lineage", "Lineage", {"": _drawing(board, stretches)}, note)
+    return chart_section(board, "lineage", "Lineage", {"": _drawing(board, stretches)}, note)
 
 
 def _drawing(board: Leaderboard, stretches: Sequence[Stretch]) -> str:
     """Return stretches of epochs on the lines of their members, with arrows where weights were copied."""
     num_lanes = max(one.lane for one in stretches) + 1
     gap = max(16.0, min(44.0, 520 / num_lanes))
-    left, top, width = 84, 24, 1100
+    left, top, width = 84, TOP, 1100
     bottom = top + gap * num_lanes
     chart = Chart(width, bottom + 68, "Which run took weights from which", 1320)
     x = chart.x = Scale.fit([0.0, *(one.end for one in stretches)], left, width - 16, 11, padding=0.01)
     for lane in range(num_lanes):
         y = top + gap * (lane + 0.5)
-        chart.add("line", class_="grid", x1=left, x2=width - 16, y1=y, y2=y)
-        chart.add("text", f"member {lane + 1}", class_="tick", x=left - 8, y=y + 4, text_anchor="end")
-    for value, text in x.ticks:
-        chart.add("line", class_="grid", x1=x(value), x2=x(value), y1=top, y2=bottom)
-        chart.add("text", text, class_="tick", x=x(value), y=bottom + 17, text_anchor="middle")
-    chart.add("text", "epochs", class_="title", x=(left + width - 16) / 2, y=bottom + 33, text_anchor="middle")
+        chart.rule("grid", (left, width - 16), (y, y))
+        chart.text(f"member {lane + 1}", left - 8, y + 4, anchor="end")
+    chart.columns(x, x.ticks, top, bottom, "epochs")
     indices = {run.trial: index for index, row in enumerate(board.choices) for run in row.runs}
     shades, thick = Shades(board), max(5.0, gap * 0.3)
     for one in stretches:
@@ -86,7 +87,7 @@ def _drawing(board: Leaderboard, stretches: Sequence[Stretch]) -> str:
         end = max(x(one.end) - 2.5, start + 1.5)
         box: dict[str, Any] = {"x": start, "y": middle - thick / 2, "width": end - start, "height": thick, "rx": 2}
         style = f"fill:{shades.colour(board.choices[index])}"
-        chart.add("rect", title=_told(board, one, index), class_="stretch", style=style, data_row=index, **box)
+        chart.add("rect", title=_description(board, one, index), class_="stretch", style=style, data_row=index, **box)
     lanes = {one.run.trial: one.lane for one in stretches}
     for one in stretches:
         above = None if one.parent is None else lanes.get(one.parent.trial)
@@ -96,7 +97,7 @@ def _drawing(board: Leaderboard, stretches: Sequence[Stretch]) -> str:
     return chart.svg()
 
 
-def _told(board: Leaderboard, one: Stretch, index: int) -> str:
+def _description(board: Leaderboard, one: Stretch, index: int) -> str:
     row, metric = board.choices[index], board.facts.objectives[0].metric
     value = row.value(metric)
     number = "–" if value is None else spelled(value)
@@ -106,11 +107,11 @@ def _told(board: Leaderboard, one: Stretch, index: int) -> str:
 
 def _draw_arrow(chart: Chart, one: Stretch, above: int, index: int, gap: float, thick: float) -> None:
     """Draw an arrow from the line of the member whose weights were copied, at a lane `above` or below."""
-    top, at, way = 24, chart.x(one.start), 1 if one.lane > above else -1
+    top, x, way = TOP, chart.x(one.start), 1 if one.lane > above else -1
     tail = top + gap * (above + 0.5) + way * thick / 2
     end = top + gap * (one.lane + 0.5) - way * (thick / 2 + 5)
     bend = 7 + 2.5 * abs(one.lane - above)
     half = way * gap * 0.5
-    curve = f"C{at - 4 - bend:.1f} {tail + half:.1f} {at + 5 - bend / 2:.1f} {end - half:.1f} {at + 5:.1f} {end:.1f}"
-    chart.add("path", class_="copied", d=f"M{at - 4:.1f} {tail:.1f}{curve}", data_row=index)
-    chart.add("path", class_="arrow", d=f"M{at + 5:.1f} {end + way * 5:.1f}l-4 {-way * 7}l8 0Z", data_row=index)
+    curve = f"C{x - 4 - bend:.1f} {tail + half:.1f} {x + 5 - bend / 2:.1f} {end - half:.1f} {x + 5:.1f} {end:.1f}"
+    chart.add("path", class_="copied", d=f"M{x - 4:.1f} {tail:.1f}{curve}", data_row=index)
+    chart.add("path", class_="arrow", d=f"M{x + 5:.1f} {end + way * 5:.1f}l-4 {-way * 7}l8 0Z", data_row=index)

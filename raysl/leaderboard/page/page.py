@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from raysl.leaderboard.best import NUM_BEST, best_runs
+from raysl.leaderboard.best import NUM_BEST, BestRun, best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import Axis, axes
@@ -22,7 +22,7 @@ from raysl.leaderboard.page.parallel import parallel_section
 from raysl.leaderboard.page.rows import row_name
 from raysl.leaderboard.page.scatters import scatter_sections
 from raysl.leaderboard.page.table import table_section
-from raysl.report.html import document
+from raysl.report.html import document, figure, fold, quiet, section
 from raysl.report.images import BAND, CELL, FRAME, GAP, data_uri
 from raysl.report.page import contents
 
@@ -60,23 +60,16 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
         _neighbours(board, extras),
         _configurations(board, extras),
     ]
-    again = ""
-    if facts.state == "running":
-        again = f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
-    links = contents(parts)
+    again = f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
     body = [
-        again,
+        again if facts.state == "running" else "",
         head(board, reload_s),
-        *links,
-        *(part for part in parts if part),
+        *contents(parts),
+        *parts,
         '<div id="tip" role="status" hidden></div>',
     ]
-    return document(
-        f"{facts.name}: {'runs' if facts.kind == 'runs' else 'leaderboard'}",
-        "\n".join(filter(None, body)),
-        _read("page.css"),
-        script(),
-    )
+    title = f"{facts.name}: {'runs' if facts.kind == 'runs' else 'leaderboard'}"
+    return document(title, "\n".join(filter(None, body)), _read("page.css"), script())
 
 
 def _drawings(board: Leaderboard, extras: Extras) -> list[str]:
@@ -104,37 +97,34 @@ def _neighbours(board: Leaderboard, extras: Extras) -> str:
     figures = []
     for best in best_runs(board):
         if picture := extras.neighbours.get(best.run.trial):
-            title = f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
             image = f'<img src="{picture}" alt="Queries and their nearest neighbours of rank {best.rank}">'
-            figures.append(f"<figure><h3>{title}</h3>{image}</figure>")
+            figures.append(figure(_title(best), image))
     if not figures:
         return ""
     note = (
         "The same queries (grey, on the left) and what each backbone finds most similar, nearest first. ✔ and green: "
         "same class; ✘ and red: another class. The number is the cosine similarity."
     )
-    return (
-        '<section id="neighbours"><h2>Neighbours of the best</h2>'
-        f'<p class="quiet">{note}</p><div class="beside">{"".join(figures)}</div></section>'
-    )
+    body = f'{quiet(note)}<div class="beside">{"".join(figures)}</div>'
+    return section("neighbours", "Neighbours of the best", body)
+
+
+def _title(best: BestRun) -> str:
+    return f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
 
 
 def _configurations(board: Leaderboard, extras: Extras) -> str:
     folds, commands = [], []
     for best in best_runs(board):
         if text := extras.configs.get(best.file):
-            title = f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
-            fold = f'<summary>{title} <code><a href="{best.file}">{best.file}</a></code></summary>'
+            title = f'{_title(best)} <code><a href="{best.file}">{best.file}</a></code>'
             copy = '<button type="button" class="copy" hidden>Copy</button>'
             commands.append(f"<pre>{escape(best.command(board))}</pre>")
-            folds.append(f'<details id="config{best.rank}">{fold}{copy}<pre>{escape(text)}</pre></details>')
+            folds.append(fold(title, f"{copy}<pre>{escape(text)}</pre>", f' id="config{best.rank}"'))
     if not folds:
         return ""
     note = f"Whole configurations of the best {NUM_BEST}, each a run of its own beside the sweep."
-    return (
-        f'<section id="configurations"><h2>Best configurations</h2><p class="quiet">{note}</p>{commands[0]}'
-        f"{''.join(folds)}</section>"
-    )
+    return section("configurations", "Best configurations", quiet(note) + commands[0] + "".join(folds))
 
 
 NUM_QUERIES, WIDTH = 6, 620

@@ -4,16 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from raysl.leaderboard.best import best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.references import references
-from raysl.report.chart import Chart, spelled
+from raysl.leaderboard.references import Reference
+from raysl.report.html import quiet, section
+from raysl.report.marks import Chart
+from raysl.report.scales import spelled
+from raysl.report.tables import RIVALS
 
 BETWEEN = " · "
-"""Joins what is chosen in the selects of a section, which names one of its drawings."""
+"""Text between the choices of a section's selects in the name of a drawing."""
 MOST_NAMED = 2
 """Settings up to which they are part of a row's name."""
 WORST_SHARE = 0.9
@@ -73,64 +75,52 @@ class Shades:
         chart.parts.append(f'<defs><linearGradient id="{name}">{stops}</linearGradient></defs>')
         chart.add("rect", x=left, y=top, width=width, height=8, rx=2, fill=f"url(#{name})")
         sign = ("≥ " if self.objective.mode == "min" else "≤ ") if self.has_worse else ""
-        chart.add("text", f"{sign}{spelled(self.bad)}", class_="tick", x=left, y=top + 21)
-        chart.add("text", spelled(self.good), class_="tick", x=left + width, y=top + 21, text_anchor="end")
-        chart.add("text", self.objective.metric, class_="tick", x=left - 8, y=top + 8, text_anchor="end")
+        chart.text(f"{sign}{spelled(self.bad)}", left, top + 21)
+        chart.text(spelled(self.good), left + width, top + 21, anchor="end")
+        chart.text(self.objective.metric, left - 8, top + 8, anchor="end")
 
 
 def _mixed(percent: int) -> str:
     return f"color-mix(in oklab, var(--high) {percent}%, var(--low))"
 
 
-def number_of_best(board: Leaderboard) -> int:
-    """Return how many rows have colours of their own."""
-    return len(best_runs(board))
-
-
-def rivals(rows: Sequence[Choice], metric: str) -> list[tuple[str, float]]:
-    """Return raw pixels and untrained networks with their numbers, as far as they were measured for a metric."""
-    return [(one.rival, one.mean) for one in references(rows, metric)]
-
-
-def draw_rivals(chart: Chart, lines: Sequence[tuple[str, float]]) -> None:
+def draw_rivals(chart: Chart, rivals: Sequence[Reference]) -> None:
     """Add the numbers of rivals as lines across the axes of a chart, with their names at the left.
 
     The best marks are at the right.
     """
     left, right = chart.x.start - 4, chart.width - 14
-    for rival, value in lines:
-        y = chart.y(value)
-        chart.add("line", class_=f"reference {rival}", x1=left, x2=right, y1=y, y2=y)
-        name = "raw pixels" if rival == "pixels" else rival
-        chart.add("text", f"{name} {spelled(value)}", class_="halo rival", x=left + 6, y=y - 4)
+    for one in rivals:
+        y = chart.y(one.mean)
+        chart.rule(f"reference {one.rival}", (left, right), (y, y))
+        chart.text(f"{RIVALS[one.rival]} {spelled(one.mean)}", left + 6, y - 4, "halo rival")
 
 
 def clock(values: Sequence[float]) -> tuple[str, float]:
-    """Return the unit in which seconds up to the largest of some are written, and its seconds."""
+    """Return the unit in which an axis of seconds is written, and its seconds."""
     most = max(values, default=0.0)
     return ("seconds", 1.0) if most < 180 else ("minutes", 60.0) if most < 10_800 else ("hours", 3600.0)
 
 
 def chart_section(
+    board: Leaderboard,
     name: str,
     title: str,
     drawings: Mapping[str, str],
-    note: str = "",
+    note: str,
     choosers: Mapping[str, Sequence[str]] | None = None,
     legend: str = "",
-    anchor: str = "",
 ) -> str:
     """Return a section with drawings, of which one is shown at a time.
 
     Args:
-        name: class of the section, and its id unless there is an anchor.
-        drawings: HTML by what the reader chooses, joined by `BETWEEN`; the first is shown at first.
-        note: HTML of what stands beneath.
+        name: class of the section; its id is made of it.
+        drawings: HTML by the reader's choices, joined by `BETWEEN`; the first is shown at first.
+        note: HTML beneath the drawings.
         choosers: names to choose from, by the titles of their selects.
-        legend: HTML of what stands above the drawings.
-        anchor: id of the section where the page has several of the name.
+        legend: HTML above the drawings.
     """
-    anchor = anchor or name
+    anchor = board.anchor(name)
     selects = "".join(
         f'<label>{label} <select id="{anchor}-{index}">{"".join(f"<option>{escape(one)}</option>" for one in names)}'
         "</select></label>"
@@ -142,6 +132,4 @@ def chart_section(
         f'<div class="drawing" data-choice="{escape(choice)}"{" hidden" * (index > 0)}>{drawing}</div>'
         for index, (choice, drawing) in enumerate(drawings.items())
     )
-    note = f'<p class="quiet">{note}</p>' if note else ""
-    head = f'<section id="{anchor}" class="{name}"><h2>{title}</h2>'
-    return f"{head}{tools}{legend}{figures}{note}</section>"
+    return section(anchor, board.headed(title), tools + legend + figures + quiet(note), name)

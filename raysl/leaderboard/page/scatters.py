@@ -1,28 +1,33 @@
 """One number of each row against another: trade-offs, costs, and the geometry of features beside accuracy."""
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import numpy as np
 
+from raysl.leaderboard.best import best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.flat import COSTS
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.rows import chart_section, clock, draw_rivals, number_of_best, rank_class, rivals, row_name
+from raysl.leaderboard.page.rows import chart_section, clock, draw_rivals, rank_class, row_name
+from raysl.leaderboard.references import references
 from raysl.nn.collapse import COLLAPSE
-from raysl.report.chart import LETTER, Chart, spelled
 from raysl.report.contents import is_beside
+from raysl.report.html import quiet
+from raysl.report.marks import Chart
 from raysl.report.record_sections import duration
+from raysl.report.scales import LETTER, Point, cut, spelled
 
 WIDTH, HEIGHT, MAX_WIDTH = 440, 340, 640
 MIN_DOTS = 2
 """Rows from which one number is drawn against another."""
 LOG_FROM = 20.0
-"""Positive values whose largest is so many times the smallest have a logarithmic axis."""
+"""Ratio of the largest to the smallest positive value from which an axis is logarithmic."""
 MAX_NAME = 26
 """Letters of a name beside a dot."""
 CORNERS = (
@@ -57,8 +62,7 @@ def scatter_sections(board: Leaderboard) -> str:
     for kind in scatters(board.choices, board.facts.objectives):
         drawings = {x if len(kind.xs) > 1 else "": _drawing(board, kind, x) for x in kind.xs}
         note = f"{escape(metric)} of each row.{reach} {kind.front}".rstrip()
-        title, anchor = board.headed(kind.title), board.anchor(kind.name)
-        sections.append(chart_section(kind.name, title, drawings, note, {"against": kind.xs}, anchor=anchor))
+        sections.append(chart_section(board, kind.name, kind.title, drawings, note, {"against": kind.xs}))
     return f'<div class="pair scatters">{"".join(sections)}</div>' if sections else ""
 
 
@@ -87,18 +91,21 @@ def _beside(names: Sequence[str], known: set[str], ranks: Sequence[str]) -> list
 
 def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
     """Return one drawing: a dot a row, whose interval is cut off where it is much longer than all else."""
-    y, num_best = board.facts.objectives[0].metric, number_of_best(board)
+    y, num_best = board.facts.objectives[0].metric, len(best_runs(board))
     dots = [(index, row) for index, row in enumerate(board.choices) if x in row.numbers and y in row.numbers]
     xs = [row.numbers[x].mean for _, row in dots]
     ys = [row.numbers[y].mean for _, row in dots]
     title, unit = clock(xs) if x == "seconds" else (x, 1.0)
     low, high = min(ys, default=0.0), max(ys, default=0.0)
-    reach = (high - low) / 2 or float("inf")
-    beside = rivals(board.choices, y)
-    ends = [min(max(end, low - reach), high + reach) for _, row in dots for end in row.numbers[y].interval or ()]
+    reach = (high - low) / 2 or math.inf
+    bounds = {
+        index: [min(max(end, low - reach), high + reach) for end in row.numbers[y].interval or ()]
+        for index, row in dots
+    }
+    rivals = references(board.choices, y)
     chart = Chart(WIDTH, HEIGHT, f"{y} against {x}", MAX_WIDTH)
     is_log = min(xs, default=0.0) > 0 and max(xs) / min(xs) >= LOG_FROM
-    values = [*ys, *ends, *(value for _, value in beside)]
+    values = [*ys, *itertools.chain(*bounds.values()), *(rival.mean for rival in rivals)]
     chart.frame([value / unit for value in xs], values, title, y, is_log=is_log, top=40)
     if kind.front:
         _draw_front(chart, [row for _, row in dots], x, board.facts.objectives, unit)
@@ -108,8 +115,7 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
         interval = ""
         if number.interval is not None:
             interval = f" ({spelled(number.interval[0])} to {spelled(number.interval[1])})"
-            bounds = [min(max(end, low - reach), high + reach) for end in number.interval]
-            line = [(across / unit, end) for end in bounds]
+            line = [(across / unit, end) for end in bounds[index]]
             chart.line(line, class_=f"reach {rank}", data_row=board.first + index, fill=None)
         spent = duration(across) if x == "seconds" else spelled(across)
         description = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {index + 1}"
@@ -117,10 +123,9 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
         chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=board.first + index)
         if rank != "rest":
             names.append((index, row_name(row), chart.x(point[0]), chart.y(point[1])))
-    draw_rivals(chart, beside)
+    draw_rivals(chart, rivals)
     _draw_names(chart, names[::-1], board.first)
-    note = "" if kind.front else _correlation(board.choices, x, y)
-    return chart.svg() + (f'<p class="quiet">{note}</p>' if note else "")
+    return chart.svg() + ("" if kind.front else quiet(_correlation(board.choices, x, y)))
 
 
 def _correlation(rows: Sequence[Choice], x: str, y: str) -> str:
@@ -138,7 +143,7 @@ def _draw_front(chart: Chart, rows: Sequence[Choice], x: str, objectives: Sequen
     y, modes = objectives[0].metric, {one.metric: one.mode for one in objectives}
     across, up = (1 if modes.get(x, "min") == "min" else -1), (1 if modes[y] == "min" else -1)
     points = [(row.numbers[x].mean, row.numbers[y].mean) for row in rows if row.standing == 0]
-    corners: list[tuple[float, float]] = []
+    corners: list[Point] = []
     for point in sorted(points, key=lambda point: (across * point[0], up * point[1])):
         if not corners or up * point[1] < up * corners[-1][1]:
             corners += [(point[0], corners[-1][1]), point] if corners else [point]
@@ -150,18 +155,16 @@ def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]], fir
     """Write the names of the best rows beside their dots, where there is room: index, name and pixels of each."""
     taken: list[tuple[float, float, float, float]] = []
     for index, name, x, y in dots:
-        text = f"{index + 1} {name}"
-        text = text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+        text = cut(f"{index + 1} {name}", MAX_NAME)
         width = len(text) * LETTER
         others = [(left - 6, left + 6, top - 6, top + 6) for other, _, left, top in dots if other != index]
         for right, down, anchor in CORNERS:
-            left = x + right - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
-            box = (left, left + width, y + down - 11, y + down + 3)
+            start = x + right - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            box = (start, start + width, y + down - 11, y + down + 3)
             is_inside = box[0] >= chart.x.start - 4 and box[1] <= chart.width - 14 and box[2] >= 17
             if is_inside and not any(_overlap(box, other) for other in (*others, *taken)):
                 taken.append(box)
-                where: dict[str, Any] = {"x": x + right, "y": y + down, "text_anchor": anchor}
-                chart.add("text", text, class_="label halo", data_row=first + index, **where)
+                chart.text(text, x + right, y + down, "label halo", anchor, data_row=first + index)
                 break
 
 

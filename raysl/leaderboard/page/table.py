@@ -1,20 +1,22 @@
 """The rows of a leaderboard as an HTML table, complete without the script that sorts and filters it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from urllib.parse import quote
 
 from raysl.leaderboard.best import best_runs
-from raysl.leaderboard.choice import Choice, Number
+from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry
-from raysl.leaderboard.flat import ENDS, measured, shown, varied
+from raysl.leaderboard.flat import ENDS, measured, varied
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import short_name
 from raysl.leaderboard.references import Reference, references
 from raysl.report.contents import DEFAULTS
+from raysl.report.html import quiet, section
 from raysl.report.tables import Cell, link
 from raysl.storage.addresses import split_query
 
@@ -29,58 +31,58 @@ MOST_LETTERS = 24
 """Letters up to which the text of a setting stays on one line."""
 MAX_PLAIN = 25
 """Rows up to which the table has no height of its own."""
-Column = tuple[str, str, str]
-"""Class, what sorts (a number, or text), HTML."""
+HIDDEN = (MORE, OTHER)
+Content = tuple[str, str, str]
+"""Class, sort key (a number, or text) and HTML of a cell."""
+Column = tuple[str, str, Callable[[Choice], Content]]
+"""Class, title and cells of a column."""
 
 
 def table_section(board: Leaderboard) -> str:
     """The table, its filters, and what its intervals are."""
     if not board.choices:
         return ""
-    heads, rows = _columns(board)
+    columns = _columns(board)
     titles = "".join(
         f'<th scope="col" class="{kind}" aria-sort="{"ascending" if index == 0 else "none"}">{_heading(title)}</th>'
-        for index, (kind, title) in enumerate(heads)
+        for index, (kind, title, _) in enumerate(columns)
     )
-    body = "".join(_body(section, heads, rows[section.first :]) for section in board.sections)
+    body = "".join(_body(part, columns) for part in board.sections)
     configs = {row.config for row in board.choices if row.config} if board.facts.kind == "sweep" else set()
-    tools = _filters(board.choices, sorted(configs), any(kind in (MORE, OTHER) for kind, _ in heads))
+    tools = _filters(board.choices, sorted(configs), any(kind in HIDDEN for kind, *_ in columns))
     tall = " tall" if len(board.choices) > MAX_PLAIN else ""
-    return (
-        f'<section id="results"><h2>Results</h2>{tools}<div class="wide{tall}" tabindex="0" '
-        f'role="region" aria-label="Results"><table class="full board"><thead><tr>{titles}</tr></thead>'
-        f"{body}</table></div>{_note(board)}</section>"
-    )
+    table = f'<table class="full board"><thead><tr>{titles}</tr></thead>{body}</table>'
+    wide = f'<div class="wide{tall}" tabindex="0" role="region" aria-label="Results">{table}</div>'
+    return section("results", "Results", f"{tools}{wide}{quiet(_note(board))}")
 
 
-def _body(section: Leaderboard, heads: Sequence[tuple[str, str]], rows: Sequence[list[Column]]) -> str:
+def _body(board: Leaderboard, columns: Sequence[Column]) -> str:
     """Return the rows of a section below its title, and behind them those of its rivals."""
-    lines = "".join(
-        f'<tr data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"{_settings(row)}>'
-        + "".join(f'<td class="{kind}"{_sorted(by)}>{html}</td>' for kind, by, html in cells)
-        + "</tr>"
-        for index, (row, cells) in enumerate(zip(section.choices, rows, strict=False), section.first)
-    )
-    foot = _foot(section, heads)
-    if not section.title:
+    lines = ""
+    for index, row in enumerate(board.choices, board.first):
+        cells = ""
+        for head, _, cell in columns:
+            kind, key, html = cell(row)
+            # a cell of a column that may be hidden is hidden with its heading
+            cells += f'<td class="{head if head in HIDDEN else kind}"{_attribute("by", key)}>{html}</td>'
+        settings = "\n".join(f"{key} {spelled(value)}" for key, value in row.settings.items())
+        facts = f'data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"'
+        lines += f"<tr {facts}{_attribute('told', settings)}>{cells}</tr>"
+    foot = _foot(board, columns)
+    if not board.title:
         return f"<tbody>{lines}</tbody>" + (f"<tfoot>{foot}</tfoot>" if foot else "")
-    title = f'<th class="group" scope="rowgroup" colspan="{len(heads)}"><span>{escape(section.title)}</span></th>'
+    title = f'<th class="group" scope="rowgroup" colspan="{len(columns)}"><span>{escape(board.title)}</span></th>'
     return f'<tbody><tr class="section">{title}</tr>{lines}</tbody>' + (f"<tbody>{foot}</tbody>" if foot else "")
+
+
+def _attribute(name: str, value: str) -> str:
+    """Return an attribute that the script reads; empty without a value."""
+    return f' data-{name}="{escape(value)}"' if value else ""
 
 
 def _heading(title: str) -> str:
     """Return a title that may break behind its dots and strokes."""
     return re.sub(r"(?<=[./])", "<wbr>", escape(title))
-
-
-def _settings(row: Choice) -> str:
-    """Return what the script shows of a row, beside what a drawing says of it."""
-    lines = [f"{key} {spelled(value)}" for key, value in row.settings.items()]
-    return f' data-told="{escape(chr(10).join(lines))}"' if lines else ""
-
-
-def _sorted(by: str) -> str:
-    return f' data-by="{escape(by)}"' if by else ""
 
 
 def _filters(rows: Sequence[Choice], configs: list[str], has_more: bool) -> str:
@@ -96,56 +98,54 @@ def _filters(rows: Sequence[Choice], configs: list[str], has_more: bool) -> str:
     return f'<div class="tools" hidden>{fields}<output id="count"></output></div>'
 
 
-def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Column]]]:
-    """Headings with their classes, and the cells of each row."""
-    rows, objectives = board.choices, board.facts.objectives
-    ranks = [objective.metric for objective in objectives]
+def _columns(board: Leaderboard) -> list[Column]:
+    rows, ranks = board.choices, [objective.metric for objective in board.facts.objectives]
     known = {name for row in rows for name in row.numbers}
-    rivals = [name for rank in ranks if (name := f"{rank}/untrained") in known]
-    ends = [name for name in ENDS if name in known and name not in ranks]
-    with_seeds = any(len(row.runs) > 1 for row in rows)
-    numbers = [*ranks, *(["untrained"] if len(rivals) == 1 else rivals)]
-    heads = [("number", "#"), ("name", "run"), *(("number", name) for name in numbers), ("", "status")]
-    heads += [("number", "epoch")] + [("number", "seeds")] * with_seeds
-    settings = varied(rows)
-    heads += [("number" if _are_numbers(rows, name) else "", name) for name in settings]
-    others = measured(rows, objectives)
-    mores = [*[OTHER] * MOST_OTHERS, *[MORE] * len(others)]
-    heads += [(kind, name) for kind, name in zip(mores, others, strict=False)]
-    heads += [(MORE, TITLES.get(name, name)) for name in ends]
-    units = {name: unit for run in board.entries for name, unit in run.units.items()}
-    cells = []
-    places = [(index, row, len(best_runs(part))) for part in board.sections for index, row in enumerate(part.choices)]
-    for index, row, num_best in places:
-        line = [_rank(index, row, ranks[0], index < num_best), _name(row, board.facts.path)]
-        line += [_number(row.numbers.get(name), units.get(name, ""), name == ranks[0]) for name in ranks]
-        line += [_bare(row.numbers.get(name), units.get(name.removesuffix("/untrained"), "")) for name in rivals]
-        line += [_status(row), ("number", _key(row.epoch), "" if row.epoch is None else f"{row.epoch:.4g}")]
-        line += [("number", str(len(row.counted)), _seeds(row))] * with_seeds
-        line += [_setting(row, name) for name in settings]
-        line += [_number(row.numbers.get(name), units.get(name, "")) for name in others]
-        line += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
-        # a cell of a column that may be hidden is hidden with its heading
-        pairs = zip(heads, line, strict=True)
-        cells.append([(head, *cell[1:]) if head in (MORE, OTHER) else cell for (head, _), cell in pairs])
-    return heads, cells
-
-
-def _foot(board: Leaderboard, heads: Sequence[tuple[str, str]]) -> str:
-    """A line each for raw pixels and untrained networks, below the numbers that they were measured for."""
-    units = {name: unit for run in board.entries for name, unit in run.units.items()}
-    known = {
-        title: {reference.rival: reference for reference in references(board.choices, title)} for _, title in heads
+    rivals = [name for metric in ranks if (name := f"{metric}/untrained") in known]
+    others = measured(rows, board.facts.objectives)
+    kinds = [*[OTHER] * MOST_OTHERS, *[MORE] * len(others)]
+    ranking = {
+        id(row): (index, index < num_best)
+        for part in board.sections
+        for num_best in [len(best_runs(part))]
+        for index, row in enumerate(part.choices)
     }
+
+    def number(name: str, is_main: bool = False) -> Callable[[Choice], Content]:
+        return partial(_number, name=name, unit=board.units.get(name, ""), is_main=is_main)
+
+    def bare(name: str) -> Callable[[Choice], Content]:
+        return partial(_bare, name=name, unit=board.units.get(name.removesuffix("/untrained"), ""))
+
+    columns: list[Column] = [
+        ("number", "#", lambda row: _rank(row, ranks[0], *ranking[id(row)])),
+        ("name", "run", partial(_name, path=board.facts.path)),
+    ]
+    columns += [("number", name, number(name, name == ranks[0])) for name in ranks]
+    columns += [("number", "untrained" if len(rivals) == 1 else name, bare(name)) for name in rivals]
+    columns += [("", "status", _status), ("number", "epoch", _epoch)]
+    columns += [("number", "seeds", _seeds)] * any(len(row.runs) > 1 for row in rows)
+    columns += [
+        ("number" if _are_numbers(rows, name) else "", name, partial(_setting, name=name)) for name in varied(rows)
+    ]
+    columns += [(kind, name, number(name)) for kind, name in zip(kinds, others, strict=False)]
+    return columns + [
+        (MORE, TITLES.get(name, name), bare(name)) for name in ENDS if name in known and name not in ranks
+    ]
+
+
+def _foot(board: Leaderboard, columns: Sequence[Column]) -> str:
+    """A line each for raw pixels and untrained networks, below the numbers that they were measured for."""
+    known = {title: {one.rival: one for one in references(board.choices, title)} for _, title, _ in columns}
     lines = []
-    for rival, words in (("pixels", "raw pixels"), ("untrained", "untrained")):
+    for rival, name in (("pixels", "raw pixels"), ("untrained", "untrained")):
         if not any(rival in rivals for rivals in known.values()):
             continue
         cells = []
-        for kind, title in heads:
+        for kind, title, _ in columns:
             reference = known[title].get(rival)
-            text = "" if reference is None else _range(reference, units.get(reference.metric, ""))
-            cells.append(f'<td class="{kind}">{words if title == "run" else text}</td>')
+            text = "" if reference is None else _range(reference, board.units.get(reference.metric, ""))
+            cells.append(f'<td class="{kind}">{name if title == "run" else text}</td>')
         lines.append(f'<tr class="rival">{"".join(cells)}</tr>')
     return "".join(lines)
 
@@ -157,40 +157,39 @@ def _range(reference: Reference, unit: str) -> str:
 
 
 def _are_numbers(rows: Sequence[Choice], name: str) -> bool:
-    values = [row.settings[name] for row in rows if name in row.settings]
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return all(_is_number(row.settings[name]) for row in rows if name in row.settings)
 
 
-def _key(value: float | None) -> str:
-    return "" if value is None else repr(float(value))
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _rank(index: int, row: Choice, metric: str, is_best: bool) -> Column:
+def _rank(row: Choice, metric: str, index: int, is_best: bool) -> Content:
     rank = f'<span class="badge best{index + 1}">{index + 1}</span>' if is_best else str(index + 1)
     return "number", str(index + 1), rank if row.value(metric) is not None else '<span class="quiet">–</span>'
 
 
-def _name(row: Choice, path: str) -> Column:
+def _name(row: Choice, path: str) -> Content:
     """The configuration, and the runs, with links to the pages of those that are finished."""
-    links = []
-    for run in row.runs:
-        text = escape(short_name(run))
-        if len(row.runs) > 1:
-            text = f"seed\N{NO-BREAK SPACE}{run.seed}"
-        target = link(_report(run, path)) if run.status == "finished" and run.path else ""
-        links.append(f'<a href="{escape(target)}">{text}</a>' if target else text)
-    runs = " · ".join(links)
-    if not row.config:
-        return (
-            "name",
-            "",
-            f"<code>{runs}</code>" if len(row.runs) == 1 else f"{escape(short_name(row.runs[0]))}: {runs}",
-        )
-    config = escape(row.config).replace("/", "/<wbr>")
-    if row.config == row.runs[0].trial and len(row.runs) == 1:
-        target = link(_report(row.runs[0], path)) if row.runs[0].path and row.status == "finished" else ""
-        return "name", row.config, f'<b><a href="{escape(target)}">{config}</a></b>' if target else f"<b>{config}</b>"
-    return "name", row.config, f'<b>{config}</b><div class="spread">{runs}</div>'
+    if row.config and row.config == row.runs[0].trial and len(row.runs) == 1:
+        return "name", row.config, f"<b>{_linked(row.runs[0], _breakable(row.config), path)}</b>"
+    is_alone = len(row.runs) == 1
+    texts = [escape(short_name(run)) if is_alone else f"seed\N{NO-BREAK SPACE}{run.seed}" for run in row.runs]
+    runs = " · ".join(_linked(run, text, path) for run, text in zip(row.runs, texts, strict=True))
+    if row.config:
+        return "name", row.config, f'<b>{_breakable(row.config)}</b><div class="spread">{runs}</div>'
+    return "name", "", f"<code>{runs}</code>" if is_alone else f"{escape(short_name(row.runs[0]))}: {runs}"
+
+
+def _breakable(config: str) -> str:
+    """Return the name of a configuration that may break behind its strokes."""
+    return escape(config).replace("/", "/<wbr>")
+
+
+def _linked(run: Entry, text: str, path: str) -> str:
+    """Return HTML as a link to the page of a run that is finished."""
+    target = link(_report(run, path)) if run.status == "finished" and run.path else ""
+    return f'<a href="{escape(target)}">{text}</a>' if target else text
 
 
 def _report(run: Entry, path: str) -> str:
@@ -200,45 +199,49 @@ def _report(run: Entry, path: str) -> str:
     return f"{quote(base.removeprefix(f'{above}/')) if is_below else run.path}/report.html"
 
 
-def _number(number: Number | None, unit: str, is_main: bool = False) -> Column:
+def _number(row: Choice, name: str, unit: str, is_main: bool) -> Content:
     """A number, its deviation beside it and its interval beneath."""
-    kind = "number main" if is_main else "number"
+    kind, number = "number main" if is_main else "number", row.numbers.get(name)
     if number is None:
         return kind, "", ""
     if number.deviation == 0:
-        return kind, _key(number.mean), Cell(number.mean, unit).text
-    return kind, _key(number.mean), Cell(number.mean, unit, number.deviation, number.interval).html()
+        return kind, repr(float(number.mean)), Cell(number.mean, unit).text
+    return kind, repr(float(number.mean)), Cell(number.mean, unit, number.deviation, number.interval).html()
 
 
-def _bare(number: Number | None, unit: str) -> Column:
+def _bare(row: Choice, name: str, unit: str) -> Content:
     """A number without what stands beside it."""
-    return ("number", "", "") if number is None else ("number", _key(number.mean), Cell(number.mean, unit).text)
+    value = row.value(name)
+    return ("number", "", "") if value is None else ("number", repr(float(value)), Cell(value, unit).text)
 
 
-def _status(row: Choice) -> Column:
+def _status(row: Choice) -> Content:
     """Return the statuses of a row's runs, and why one failed or was stopped."""
     marks = "".join(
-        f'<div class="nowrap"><i class="mark {status}">{mark}</i>{escape(words)}</div>'
+        f'<div class="nowrap"><i class="mark {status}">{mark}</i>{escape(count)}</div>'
         for status, mark in STATUSES.items()
-        for words in row.status.split(", ")
-        if words.endswith(status)
+        for count in row.status.split(", ")
+        if count.endswith(status)
     )
     reasons = dict.fromkeys(run.reason for run in row.runs if run.reason)
-    why = "".join(f'<div class="why">{escape(reason)}</div>' for reason in reasons)
-    return "state", row.status, marks + why
+    return "state", row.status, marks + "".join(f'<div class="why">{escape(reason)}</div>' for reason in reasons)
 
 
-def _seeds(row: Choice) -> str:
-    return f"{len(row.counted)} of {len(row.runs)}" if len(row.counted) < len(row.runs) else str(len(row.runs))
+def _epoch(row: Choice) -> Content:
+    return ("number", "", "") if row.epoch is None else ("number", repr(float(row.epoch)), f"{row.epoch:.4g}")
 
 
-def _setting(row: Choice, name: str) -> Column:
+def _seeds(row: Choice) -> Content:
+    counted, num = len(row.counted), len(row.runs)
+    return "number", str(counted), f"{counted} of {num}" if counted < num else str(num)
+
+
+def _setting(row: Choice, name: str) -> Content:
     if name not in row.settings:
         return "", "", '<span class="quiet">–</span>'
-    value = row.settings[name]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return "number", _key(value), escape(shown(value))
-    text = spelled(value)
+    value, text = row.settings[name], spelled(row.settings[name])
+    if _is_number(value):
+        return "number", repr(float(value)), escape(text)
     return "taken nowrap" if len(text) <= MOST_LETTERS else "taken", "", escape(text)
 
 
@@ -263,15 +266,15 @@ def _note(board: Leaderboard) -> str:
         lines.append(f"Not all measured by the same settings, and not to be compared: {escape(mixed)}.")
     if any(row.status != "finished" for row in rows):
         lines.append("Numbers of runs that were stopped or still go on are those of the last epoch that they reached.")
-    return f'<p class="quiet">{" ".join(lines)}</p>' if lines else ""
+    return " ".join(lines)
 
 
 def _mixed_protocols(board: Leaderboard) -> str:
     """Return the names of numbers that the runs of a section have by several protocols, with these."""
     texts = {}
-    for section in board.sections:
-        for name in measured(section.choices, board.facts.objectives):
-            found = {run.protocol(name) or DEFAULTS for run in section.entries if name in run.metrics}
-            if len(found) > 1:
-                texts[name] = f"{name} ({'; '.join(sorted(found))})"
+    for part in board.sections:
+        for name in measured(part.choices, board.facts.objectives):
+            protocols = {run.protocol(name) or DEFAULTS for run in part.entries if name in run.metrics}
+            if len(protocols) > 1:
+                texts[name] = f"{name} ({'; '.join(sorted(protocols))})"
     return ", ".join(texts.values())

@@ -13,7 +13,7 @@ from raysl.leaderboard.page.importance import importance
 from raysl.leaderboard.page.lineage import lineage
 from raysl.leaderboard.page.page import Extras, page
 from raysl.leaderboard.page.rows import Shades, row_name
-from raysl.report.chart import spelled
+from raysl.report.scales import spelled
 from tests.leaderboard.boards import asha, board, entry, population, single, zoo
 from tests.report.test_page import Outline
 
