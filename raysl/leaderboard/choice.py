@@ -13,7 +13,7 @@ from raysl.leaderboard.entry import Entry, Objective, Status
 from raysl.report.contents import DEFAULTS
 
 CONFIDENCE = 0.95
-"""Of intervals."""
+"""Confidence of intervals over seeds."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def _quantile(freedom: int) -> float:
 
 
 COUNTED: tuple[Status, ...] = ("finished", "stopped", "running", "failed", "waiting")
-"""Runs of the first of these that has numbers are what a row tells of: a run that is half done is not averaged with
-whole ones."""
+"""Statuses in the order in which a row takes its numbers from them: from runs of the first that has any, so that a run
+that is half done is not averaged with whole ones."""
 
 STANDINGS: dict[Status, int] = {"finished": 0, "running": 1, "waiting": 1, "stopped": 2, "failed": 3}
 """Order of rows on a leaderboard."""
@@ -199,9 +199,8 @@ def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
     datasets = {dataset for dataset, _ in order}
 
     def title(dataset: str, protocol: str) -> str:
-        words = [dataset] if len(datasets) > 1 else []
-        words += [f"{metric}: {protocol or DEFAULTS}"] if len(protocols) > 1 else []
-        return ", ".join(filter(None, words))
+        parts = [dataset] * (len(datasets) > 1) + [f"{metric}: {protocol or DEFAULTS}"] * (len(protocols) > 1)
+        return ", ".join(filter(None, parts))
 
     return {title(*group): groups[group] for group in order}
 
@@ -216,7 +215,7 @@ def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:
     """Return rows in the order of a leaderboard: finished ones first, since only their numbers can be compared.
 
     Behind them come those that still run, then those that were stopped, the longest trained first, then those that
-    failed, and last those without the number; equals as they were drawn.
+    failed, and last those without the number; ties keep the order of drawing.
     """
 
     def key(row: Choice) -> tuple[bool, int, float, float, int]:
@@ -240,4 +239,4 @@ def pareto(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Choi
 
 
 def _beats(other: tuple[float, ...], point: tuple[float, ...]) -> bool:
-    return other != point and all(theirs <= mine for theirs, mine in zip(other, point, strict=True))
+    return other != point and all(one <= value for one, value in zip(other, point, strict=True))

@@ -11,13 +11,13 @@ from raysl.report.summary import aligned
 from raysl.report.tables import Cell, Table, as_csv
 
 COSTS = ("seconds", "gpu_hours", "step_s", "memory_gb")
-"""What a run takes, as far as it is known."""
+"""Costs of a run, as far as they are known."""
 ENDS = (*COSTS, *COLLAPSE, "path")
-"""What a row ends with."""
+"""Last columns of a row."""
 OVER_CLASSES = ("mean_per_class", "macro_f1")
 """Beginnings of the names of means over classes, which stand behind the accuracies over all images."""
 PARTS = ("deviation", "low", "high")
-"""What stands beside a number under `metric: deviation` and so on, where there is any."""
+"""Columns beside a number, as `metric: deviation`, where it has them."""
 
 
 def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
@@ -57,8 +57,7 @@ def flat_rows(
     known = {name for row in rows for name in row.numbers}
     settings, has_config, fronts = varied(rows), any(row.config for row in rows), {id(row) for row in front}
     flat = []
-    places = [(title, rank, row) for title, section in sections for rank, row in enumerate(section, 1)]
-    for title, rank, row in places:
+    for title, rank, row in [(title, rank, row) for title, section in sections for rank, row in enumerate(section, 1)]:
         line: dict[str, Any] = {"section": title} if len(sections) > 1 else {}
         line |= {
             "rank": rank,
@@ -174,7 +173,7 @@ def _latex_cell(row: Choice, name: str, units: Mapping[str, str], is_best: bool)
 
 
 def shown(value: Any, digits: int = 4) -> str:
-    """Return a value as text: a float with so many digits, nothing for None."""
+    """Return a value as text: a float with this number of digits, nothing for None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -20,7 +20,7 @@ class Logged:
 
     Attributes:
         reached: epochs at the last line; 0 without lines.
-        epochs, values: by name, ascending, for each line with it.
+        epochs, values: ascending epochs of the lines with a number, and its values, by its name.
     """
 
     def __init__(self, lines: Sequence[Line] = ()) -> None:

@@ -39,7 +39,7 @@ HELD_OUT = ("test", "test_split", "num_test")
 """Settings of the data that choose the held-out images."""
 BENCHMARK_KNN = re.compile(r"knn/k\d+/top1")
 PERCENT = re.compile(r"top\d+\b")
-"""Is in the names of accuracies."""
+"""Part of the names of accuracies."""
 
 
 class RunsPage:
@@ -72,8 +72,7 @@ class RunsPage:
             is_served: whether the page loads itself again while runs go on.
         """
         runs = find_runs(self.storage, self.where)
-        asked = [*self.show, *([self.objective.metric] if self.objective else [])]
-        check_keys(runs, asked)
+        check_keys(runs, [*self.show, *([self.objective.metric] if self.objective else [])])
         datasets = _datasets(runs)
         root = Folder(absolute(self.storage))
         with ThreadPoolExecutor(4 if root.is_local else REMOTE_READS) as pool:

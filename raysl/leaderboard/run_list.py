@@ -1,5 +1,6 @@
 """All runs under a storage, as a list or a table."""
 
+import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
 
 DEPTH = 3
 """Levels below a storage at which runs are looked for: those of a sweep are deeper than a run of one's own."""
+FIELDS = (
+    *("name", "uri", "state", "reason", "method", "backbone", "dataset"),
+    *("step", "epoch", "epochs", "left_s", "updated"),
+)
+"""Fields of a run that are columns of the table."""
 _CONDITION = re.compile(r"(?P<key>[^<>=!]+?)\s*(?P<test><=|>=|!=|=|<|>)\s*(?P<value>.*)")
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": lambda found, asked: found == asked,
-    "!=": lambda found, asked: found != asked,
-    "<": lambda found, asked: found < asked,
-    "<=": lambda found, asked: found <= asked,
-    ">": lambda found, asked: found > asked,
-    ">=": lambda found, asked: found >= asked,
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 
@@ -86,22 +92,7 @@ def list_runs(storage: str | os.PathLike[str] = "runs", where: Sequence[str] = (
 
 def as_row(run: RunSummary) -> dict[str, Any]:
     """Return what is known of a run without its settings, for a table or as JSON."""
-    return {
-        "name": run.name,
-        "uri": run.uri,
-        "state": run.state,
-        "reason": run.reason,
-        "method": run.method,
-        "backbone": run.backbone,
-        "dataset": run.dataset,
-        "step": run.step,
-        "epoch": run.epoch,
-        "epochs": run.epochs,
-        "left_s": run.left_s,
-        "updated": run.updated,
-        **run.costs.numbers(),
-        **run.metrics,
-    }
+    return {**{name: getattr(run, name) for name in FIELDS}, **run.costs.numbers(), **run.metrics}
 
 
 def value_of(run: RunSummary, key: str) -> Any:
@@ -151,17 +142,17 @@ def _parsed(text: str) -> tuple[str, Callable[[RunSummary], bool]]:
         raise ConfigError(
             f"{text!r} is no condition; give key=value, also with !=, <, <=, > or >=, such as method=dino"
         )
-    key, test, asked = match["key"], _TESTS[match["test"]], match["value"]
+    key, test, wanted = match["key"], _TESTS[match["test"]], match["value"]
 
     def holds(run: RunSummary) -> bool:
-        found = value_of(run, key)
-        if isinstance(found, int | float) and not isinstance(found, bool):
+        value = value_of(run, key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
             try:
-                return test(float(found), float(asked))
+                return test(float(value), float(wanted))
             except ValueError:
                 return match["test"] == "!="
         if match["test"] in ("=", "!="):
-            return test("null" if found is None else str(found).lower(), asked.lower())
+            return test("null" if value is None else str(value).lower(), wanted.lower())
         return False
 
     return key, holds
@@ -170,10 +161,10 @@ def _parsed(text: str) -> tuple[str, Callable[[RunSummary], bool]]:
 def _names_local(root: Folder) -> Iterator[str]:
     """Yield the paths of runs below a local folder, not of converted weights; links to folders are not followed."""
 
-    def look(path: Path, depth: int) -> Iterator[Path]:
+    def look(path: Path, depth: int) -> Iterator[str]:
         if (path / SETTINGS_FILE).is_file():
             if not (path / META_FILE).is_file():  # a checkpoint has settings too
-                yield path
+                yield "/".join(path.relative_to(root.path).parts)
         elif depth < DEPTH:
             with os.scandir(path) as entries:
                 folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -181,18 +172,16 @@ def _names_local(root: Folder) -> Iterator[str]:
                 yield from look(Path(folder), depth + 1)
 
     with storage_errors("read", root.uri):
-        for path in list(look(Path(root.path), 0)):
-            name = path.relative_to(root.path).as_posix()
-            yield "" if name == "." else name
+        yield from list(look(Path(root.path), 0))
 
 
 def _names_remote(root: Folder) -> Iterator[str]:
     """Yield the paths of runs below a folder of a bucket, not of converted weights, by one listing."""
     with storage_errors("read", root.uri):
         infos = root.system.get_file_info(fs.FileSelector(root.path, recursive=True))
-    found = [info.path.removeprefix(root.path).strip("/").rpartition("/") for info in infos]
-    folders = {folder for folder, _, name in found if name == SETTINGS_FILE}
-    for folder in folders - {folder for folder, _, name in found if name == META_FILE}:
+    paths = [info.path.removeprefix(root.path).strip("/").rpartition("/") for info in infos]
+    folders = {folder for folder, _, name in paths if name == SETTINGS_FILE}
+    for folder in folders - {folder for folder, _, name in paths if name == META_FILE}:
         parts = folder.split("/") if folder else []
         above = {"/".join(parts[:number]) for number in range(len(parts))}
         # a checkpoint has settings too: inside its run's folder, or alone

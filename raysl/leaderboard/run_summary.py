@@ -112,7 +112,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
             f"{METRICS_FILE} has damaged lines, which are left out: {len(damaged)} in its last {TAIL_BYTES // 1024} KB"
         )
         reason = f"{reason}; {note}" if reason else note
-    left = (epochs - epoch) / epoch * step * metrics.get("step_s", 0.0) if state == "running" and epoch else None
+    left_s = (epochs - epoch) / epoch * step * metrics.get("step_s", 0.0) if state == "running" and epoch else None
     times = [version.time for version in versions.values() if version.time is not None]
     return RunSummary(
         name=name,
@@ -122,7 +122,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
         step=step,
         epoch=epoch,
         epochs=epochs,
-        left_s=left or None,
+        left_s=left_s or None,
         updated=max(times) / 1e9 if times else None,
         metrics=metrics | _measured(folder, versions),
         settings=settings,

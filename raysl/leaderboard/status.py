@@ -34,10 +34,10 @@ class Status:
             return "no trial has been looked at yet" + ("" if self.is_running else "; no process runs it")
         facts, entries = self.board.facts, self.board.entries
         num = {name: sum(entry.status == name for entry in entries) for name in _NAMES}
-        told = ", ".join(f"{count} {name}" for name, count in num.items() if count) or "no trials"
+        counts = ", ".join(f"{count} {name}" for name, count in num.items() if count) or "no trials"
         total = f" of {facts.trials}" if facts.trials is not None else ""
         running = [entry for entry in entries if entry.status == "running" and self.is_running]
-        where = ", ".join(f"{own.trial} at epoch {own.epoch or 0:.3g} of {own.epochs}" for own in running[:MOST_NAMED])
+        where = ", ".join(f"{run.trial} at epoch {run.epoch or 0:.3g} of {run.epochs}" for run in running[:MOST_NAMED])
         more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
         age = duration(max(0.0, time.time() - facts.written))
         if facts.state == "done":
@@ -46,7 +46,7 @@ class Status:
             end = f"{where}{more}; it is running" if running else "it is running"
         else:
             end = "no process runs it; the command that started it runs the trials that are left"
-        return f"{facts.name}: {told}{total}, as of {age} ago; {end}"
+        return f"{facts.name}: {counts}{total}, as of {age} ago; {end}"
 
 
 _NAMES = ("finished", "stopped", "failed", "running", "waiting")

@@ -187,8 +187,8 @@ def _captions(tiles: Tiles | None, extras: dict[str, Tensor]) -> list[str]:
         elif name == "rotation":
             lines.append(f"rotation {90 * int(value)}°")
         elif name == "box":
-            top, left, bottom, right, _, _ = value.tolist()
-            lines.append(f"rows {top:g} to {bottom:g}, columns {left:g} to {right:g}")
+            top, first, bottom, right, _, _ = value.tolist()
+            lines.append(f"rows {top:g} to {bottom:g}, columns {first:g} to {right:g}")
         elif name == "permutation" and tiles is not None:
             lines.append(_permutation(tiles, int(value)))
         elif value.numel() == 1:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raysl.report.bars import COLOURS, column_legend, columns_of, score_bar
-from raysl.report.families import FEATURES, Family, Stages
+from raysl.report.families import FEATURES, Family
 from raysl.report.html import bar_cell, figure, table
 from raysl.report.line_chart import line_chart, lines_of, score_line
 from raysl.report.marks import Chart
@@ -94,13 +94,13 @@ def _points(points: Sequence[Sequence[Any]]) -> list[Point]:
     return sorted(pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1]))
 
 
-def family_figure(family: Family) -> str:
+def family_figure(family: Family[float]) -> str:
     """Draw one number against k or the like: trained with its whiskers, untrained and raw pixels."""
     lines = [score_line(COLUMN_TITLES[name], family.scores, colour, name) for name, colour in COLOURS.items()]
     return line_chart(lines, family.x, next(iter(family.scores.values())).unit, family.title)
 
 
-def stages_figure(stages: Stages) -> str:
+def stages_figure(stages: Family[str]) -> str:
     """Return bars of one number by stage, from the first to the last: trained with whiskers, untrained, raw pixels."""
     scores = list(stages.scores.values())
     columns = columns_of(scores)
@@ -116,12 +116,9 @@ def stages_figure(stages: Stages) -> str:
     chart.frame([-0.5, len(scores) - 0.5], [0.0, *values], " ", scores[0].unit, padding=0, x_ticks=ticks, top=40)
     thick = 0.8 / max(1, len(columns)) * (chart.x(1) - chart.x(0))
     for index, turn, bar in bars:
-        left, (top, bottom) = (
-            chart.x(index) + (turn - len(columns) / 2) * thick,
-            sorted((chart.y(0), chart.y(bar.value))),
-        )
-        middle = left + 0.45 * thick
-        chart.add("rect", x=left, y=top, width=0.9 * thick, height=bottom - top, fill=bar.colour)
+        x = chart.x(index) + (turn - len(columns) / 2) * thick
+        middle, (top, bottom) = x + 0.45 * thick, sorted((chart.y(0), chart.y(bar.value)))
+        chart.add("rect", x=x, y=top, width=0.9 * thick, height=bottom - top, fill=bar.colour)
         if bar.reach is not None:
             chart.whiskers((middle, middle), (chart.y(bar.reach[0]), chart.y(bar.reach[1])))
         if bar.is_main:

@@ -87,12 +87,12 @@ def _draw_cell(
     chart: Chart, corner: tuple[int, int], side: int, count: int, share: float, is_right: bool, title: str
 ) -> None:
     """Draw one cell, with its number where there is room and its meaning as a title."""
-    left, top = corner
+    x, top = corner
     strength = share if is_right else max(0.15, share**0.5)
     colour = "var(--trained)" if is_right else "var(--bad)"
-    box: dict[str, Any] = {"x": left, "y": top, "width": side, "height": side}
+    box: dict[str, Any] = {"x": x, "y": top, "width": side, "height": side}
     chart.add("rect", title=title, **box, fill=colour, fill_opacity=f"{strength:.2f}")
     if side >= MIN_NUMBERED:
         ink, font = "var(--paper)" if strength > 0.6 else "var(--ink)", 12 if count < 10_000 else 9
         style = f"font-size:{font}px;fill:{ink};pointer-events:none"
-        chart.text(str(count), left + side / 2, top + side / 2, "tick", "middle", dy=".35em", style=style)
+        chart.text(str(count), x + side / 2, top + side / 2, "tick", "middle", dy=".35em", style=style)

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from raysl.report.contents import Score
 
+X = TypeVar("X", float, str)
 FEATURES = "features"
 """Name of a network's features in drawings by stage, where they stand last."""
 
@@ -21,26 +23,18 @@ _PATTERNS = (
 
 
 @dataclass(frozen=True)
-class Family:
-    """One number at several k, shots or shares of labels.
+class Family(Generic[X]):
+    """One number at several k, shots, shares of labels or stages.
 
     Args:
-        base: common part of the names.
-        x: quantity that varies.
-        scores: scores by ascending value of it.
+        title: name of the number with the varied quantity: `Top-1 against k`, `Top-1 by stage`.
+        x: varied quantity.
+        scores: scores by its values, ascending, or by the names of the stages, `FEATURES` last.
     """
 
-    benchmark: str
-    base: str
+    title: str
     x: str
-    scores: dict[float, Score]
-
-    @property
-    def title(self) -> str:
-        """What people call it: `Top-1 against k`."""
-        if self.base == SHOTS:
-            return f"By {self.x}"
-        return f"{number_title(self.base)} against {self.x}"
+    scores: dict[X, Score]
 
 
 def number_title(base: str) -> str:
@@ -52,7 +46,7 @@ def number_title(base: str) -> str:
 _TITLES = {"map": "Mean average precision"}
 
 
-def families(scores: Sequence[Score]) -> list[Family]:
+def families(scores: Sequence[Score]) -> list[Family[float]]:
     """Return the families of two and more among the scores of one benchmark, in the order of their first."""
     members_by_name: dict[tuple[str, str], dict[float, Score]] = {}
     for score in scores:
@@ -60,32 +54,13 @@ def families(scores: Sequence[Score]) -> list[Family]:
             if match := re.fullmatch(pattern, score.metric):
                 members_by_name.setdefault((match["base"], x), {})[float(match["x"].replace("_", "."))] = score
     return [
-        Family(scores[0].benchmark, base, x, dict(sorted(members.items())))
+        Family(f"By {x}" if base == SHOTS else f"{number_title(base)} against {x}", x, dict(sorted(members.items())))
         for (base, x), members in members_by_name.items()
         if len(members) > 1
     ]
 
 
-@dataclass(frozen=True)
-class Stages:
-    """One number of the features of several stages.
-
-    Args:
-        base: common part of the names.
-        scores: scores by the name of the stage, in the order given, `FEATURES` last.
-    """
-
-    benchmark: str
-    base: str
-    scores: dict[str, Score]
-
-    @property
-    def title(self) -> str:
-        """What people call it: `Top-1 by stage`."""
-        return f"{number_title(self.base)} by stage"
-
-
-def stages_of(scores: Sequence[Score]) -> list[Stages]:
+def stages_of(scores: Sequence[Score]) -> list[Family[str]]:
     """Return the numbers that a benchmark has by stage: `top1` and `top1_<stage>`, whose title names the stage."""
     by_name = {score.metric: score for score in scores}
     groups = []
@@ -93,7 +68,7 @@ def stages_of(scores: Sequence[Score]) -> list[Stages]:
         inner = {name.removeprefix(f"{base}_"): score for name, score in by_name.items() if name.startswith(f"{base}_")}
         members = {stage: score for stage, score in inner.items() if _names(score.title, stage)}
         if members:
-            groups.append(Stages(whole.benchmark, base, {**members, FEATURES: whole}))
+            groups.append(Family(f"{number_title(base)} by stage", "stage", {**members, FEATURES: whole}))
     return groups
 
 

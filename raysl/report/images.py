@@ -35,7 +35,7 @@ class Sheet:
     columns: list[tuple[str, int]]
     """Heading and width in pixels, from the left; widths add up to the picture's."""
     num_rows: int
-    """Rows of what was given that fitted."""
+    """Rows that fitted."""
 
 
 def contact_sheet(sample: ViewSample) -> Sheet:
@@ -48,12 +48,12 @@ def contact_sheet(sample: ViewSample) -> Sheet:
     spans[-1] = (spans[-1][0], spans[-1][1] - WIDE_GAP)
     sheet = _empty(sum(width for _, width in spans), num_rows * (CELL + GAP) - GAP)
     for row in range(num_rows):
-        top, left = row * (CELL + GAP), CELL + WIDE_GAP
+        top, x = row * (CELL + GAP), CELL + WIDE_GAP
         sheet.paste(fitted(sample.originals[row], CELL), (0, top))
         for name, count in widths.items():
             for view in range(count):
-                sheet.paste(fitted(sample.views[name][row, view], CELL), (left + view * (CELL + GAP), top))
-            left += count * (CELL + GAP) - GAP + WIDE_GAP
+                sheet.paste(fitted(sample.views[name][row, view], CELL), (x + view * (CELL + GAP), top))
+            x += count * (CELL + GAP) - GAP + WIDE_GAP
     return Sheet(sheet, spans, num_rows)
 
 
@@ -108,11 +108,11 @@ def framed(pixels: Pixels, colour: tuple[int, int, int], text: str, is_same: boo
     picture = fitted(pixels, CELL)
     card.paste(picture, (FRAME, FRAME), picture)
     draw, middle = ImageDraw.Draw(card), CELL + FRAME + BAND / 2
-    left = FRAME if is_same is None else FRAME + BAND
+    x = FRAME if is_same is None else FRAME + BAND
     if is_same is not None:
         draw.text((FRAME + BAND / 2, middle), MARKS[is_same], fill="white", font=_font(MARK_FONT), anchor="mm")
-    text, font = _fitting(text, card.width - left - FRAME)
-    draw.text(((left + card.width - FRAME) / 2, middle), text, fill="white", font=font, anchor="mm")
+    text, font = _fitting(text, card.width - x - FRAME)
+    draw.text(((x + card.width - FRAME) / 2, middle), text, fill="white", font=font, anchor="mm")
     return card
 
 

@@ -113,21 +113,21 @@ class Chart:
         """
         bottom, right = self.height - (40 if x_title else 24), self.width - 14
         self.y = Scale.fit(ys, bottom, top, 5)
-        left = 14 + LETTER * max((len(text) for _, text in self.y.ticks), default=2)
-        self.x = Scale.fit(xs, left + 4, right, max(3, int((right - left) // 70)), is_log, padding)
+        start = 14 + LETTER * max((len(text) for _, text in self.y.ticks), default=2)
+        self.x = Scale.fit(xs, start + 4, right, max(3, int((right - start) // 70)), is_log, padding)
         ticks = self.x.ticks if x_ticks is None else x_ticks
         self.x = replace(self.x, ticks=[tick for tick in ticks if not is_whole or tick[0] == round(tick[0])])
         for value, text in self.y.ticks:
-            self.rule("grid", (left, right), (self.y(value), self.y(value)))
-            self.text(text, left - 6, self.y(value) + 4, anchor="end")
-        self.rule("axis", (left, right), (bottom, bottom))
+            self.rule("grid", (start, right), (self.y(value), self.y(value)))
+            self.text(text, start - 6, self.y(value) + 4, anchor="end")
+        self.rule("axis", (start, right), (bottom, bottom))
         for value, text in self.x.ticks:
             pixel = self.x(value)
             self.rule("axis", (pixel, pixel), (bottom, bottom + 4))
             is_outside = pixel + len(text) * LETTER / 2 > self.width
             x, anchor = (self.width - 2, "end") if is_outside else (pixel, "middle")
             self.text(text, x, bottom + 17, anchor=anchor)
-        self.text(x_title, (left + right) / 2, self.height - 5, "title", "middle")
+        self.text(x_title, (start + right) / 2, self.height - 5, "title", "middle")
         self.text(y_title, 0, 14, "title")
 
     def columns(self, scale: Scale, ticks: Ticks, top: float, bottom: float, title: str) -> None:
@@ -158,7 +158,7 @@ class Chart:
         """Add an upright or level line from the first to the last pixel of `x` and `y`, with a cap at each end."""
         wide, high = (3, 0) if x[0] == x[1] else (0, 4)
         ends = zip(x, y, strict=True)
-        caps = "".join(f"M{left - wide:.1f} {top - high:.1f}l{2 * wide} {2 * high}" for left, top in ends)
+        caps = "".join(f"M{end - wide:.1f} {top - high:.1f}l{2 * wide} {2 * high}" for end, top in ends)
         path = f"M{x[0]:.1f} {y[0]:.1f}L{x[1]:.1f} {y[1]:.1f}{caps}"
         self.add("path", d=path, fill="none", stroke=colour, stroke_width=1.4)
 

@@ -43,15 +43,15 @@ class Page:
             return None
         return report if report is not None and bare_uri(report.checkpoint) == bare_uri(self.loaded.uri) else None
 
-    def notes(self, asked: Sequence[str], left_out: Sequence[str], failures: Mapping[str, str]) -> list[str]:
+    def notes(self, keys: Sequence[str], left_out: Sequence[str], failures: Mapping[str, str]) -> list[str]:
         """Return what could not be measured now, with the notes of an earlier report on other benchmarks.
 
         Args:
-            asked: keys of the benchmarks that were asked for now.
+            keys: keys of the benchmarks of this measurement.
             left_out: a line on each of them, or part of one, that the images do not allow.
             failures: reasons by the names of results.
         """
-        now = tuple(f"{key}{mark}" for key in asked for mark in ":@ ")
+        now = tuple(f"{key}{mark}" for key in keys for mark in ":@ ")
         earlier = [] if self.before is None else [note for note in self.before.notes if not note.startswith(now)]
         failed = [f"{name} failed: {reason}" for name, reason in failures.items()]
         return earlier + [redact(note) for note in [*left_out, *failed]]
@@ -72,8 +72,8 @@ class Page:
             kept = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
             facts = kept | facts
         figures = {result.name: result.figures for result in results if result.figures}
-        here = tuple(split.fingerprint for split in self.images.splits.values())
-        same_images = [result.name for result in results if (result.basis.train, result.basis.test) == here]
+        images = tuple(split.fingerprint for split in self.images.splits.values())
+        same_images = [result.name for result in results if (result.basis.train, result.basis.test) == images]
         retrieved = {name: figures[name]["retrieved"] for name in same_images if "retrieved" in figures.get(name, {})}
         report = assemble(self.loaded, self.images, pictured, self.run, facts, retrieved)
         scores = scores_of(results)

@@ -70,14 +70,14 @@ def _drawing(board: Leaderboard, stretches: Sequence[Stretch]) -> str:
     """Return stretches of epochs on the lines of their members, with arrows where weights were copied."""
     num_lanes = max(one.lane for one in stretches) + 1
     gap = max(16.0, min(44.0, 520 / num_lanes))
-    left, top, width = 84, TOP, 1100
+    start_x, top, width = 84, TOP, 1100
     bottom = top + gap * num_lanes
     chart = Chart(width, bottom + 68, "Which run took weights from which", 1320)
-    x = chart.x = Scale.fit([0.0, *(one.end for one in stretches)], left, width - 16, 11, padding=0.01)
+    x = chart.x = Scale.fit([0.0, *(one.end for one in stretches)], start_x, width - 16, 11, padding=0.01)
     for lane in range(num_lanes):
         y = top + gap * (lane + 0.5)
-        chart.rule("grid", (left, width - 16), (y, y))
-        chart.text(f"member {lane + 1}", left - 8, y + 4, anchor="end")
+        chart.rule("grid", (start_x, width - 16), (y, y))
+        chart.text(f"member {lane + 1}", start_x - 8, y + 4, anchor="end")
     chart.columns(x, x.ticks, top, bottom, "epochs")
     indices = {run.trial: index for index, row in enumerate(board.choices) for run in row.runs}
     shades, thick = Shades(board), max(5.0, gap * 0.3)

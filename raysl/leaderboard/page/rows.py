@@ -70,14 +70,14 @@ class Shades:
         Args:
             name: an id that is unique on the page.
         """
-        left, width = chart.width - 220, 200
+        start, width = chart.width - 220, 200
         stops = "".join(f'<stop offset="{share}%" style="stop-color:{_mixed(share)}"/>' for share in range(0, 101, 25))
         chart.parts.append(f'<defs><linearGradient id="{name}">{stops}</linearGradient></defs>')
-        chart.add("rect", x=left, y=top, width=width, height=8, rx=2, fill=f"url(#{name})")
+        chart.add("rect", x=start, y=top, width=width, height=8, rx=2, fill=f"url(#{name})")
         sign = ("≥ " if self.objective.mode == "min" else "≤ ") if self.has_worse else ""
-        chart.text(f"{sign}{spelled(self.bad)}", left, top + 21)
-        chart.text(spelled(self.good), left + width, top + 21, anchor="end")
-        chart.text(self.objective.metric, left - 8, top + 8, anchor="end")
+        chart.text(f"{sign}{spelled(self.bad)}", start, top + 21)
+        chart.text(spelled(self.good), start + width, top + 21, anchor="end")
+        chart.text(self.objective.metric, start - 8, top + 8, anchor="end")
 
 
 def _mixed(percent: int) -> str:
@@ -89,11 +89,11 @@ def draw_rivals(chart: Chart, rivals: Sequence[Reference]) -> None:
 
     The best marks are at the right.
     """
-    left, right = chart.x.start - 4, chart.width - 14
+    start, right = chart.x.start - 4, chart.width - 14
     for one in rivals:
         y = chart.y(one.mean)
-        chart.rule(f"reference {one.rival}", (left, right), (y, y))
-        chart.text(f"{RIVALS[one.rival]} {spelled(one.mean)}", left + 6, y - 4, "halo rival")
+        chart.rule(f"reference {one.rival}", (start, right), (y, y))
+        chart.text(f"{RIVALS[one.rival]} {spelled(one.mean)}", start + 6, y - 4, "halo rival")
 
 
 def clock(values: Sequence[float]) -> tuple[str, float]:

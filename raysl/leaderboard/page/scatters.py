@@ -157,7 +157,7 @@ def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]], fir
     for index, name, x, y in dots:
         text = cut(f"{index + 1} {name}", MAX_NAME)
         width = len(text) * LETTER
-        others = [(left - 6, left + 6, top - 6, top + 6) for other, _, left, top in dots if other != index]
+        others = [(x_other - 6, x_other + 6, top - 6, top + 6) for other, _, x_other, top in dots if other != index]
         for right, down, anchor in CORNERS:
             start = x + right - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
             box = (start, start + width, y + down - 11, y + down + 3)
