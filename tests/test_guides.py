@@ -15,7 +15,7 @@ from raysl.benchmarks.suite.fitting import benchmark_class
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
-from raysl.preview.page import write_views
+from raysl.preview.views_page import write_views
 from raysl.train import LocalReporter, TrainState, fit
 from raysl.train.prepare import prepare
 from tests.benchmarks.contexts import Flat, context_of

@@ -26,7 +26,7 @@ from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
 from raysl.redact import redact, redact_uri, redact_variables, without_hidden
-from raysl.report.page import write_report
+from raysl.report.run_page import write_report
 from raysl.runs.folder import RunFolder
 from raysl.storage.addresses import open_uri
 from raysl.storage.reads import read_file

@@ -28,7 +28,7 @@ def run_report_views(
 ) -> None:
     """Write a page of a method's recipe of views, with the views of some images in some epochs."""
     set_up(verbose)
-    from raysl.preview.page import write_views
+    from raysl.preview.views_page import write_views
 
     name, overrides = split_arguments(arguments or [])
     path = write_views(*find_config(name or DEFAULT_CONFIG, overrides, "report views"), out, num, epochs)

@@ -13,7 +13,7 @@ from raysl.leaderboard.leaderboard import CSV, JSON, PAGE, TEX, Leaderboard
 from raysl.leaderboard.page.axes import Axis
 from raysl.leaderboard.page.comparison import comparison_page
 from raysl.leaderboard.page.importance import Importance, importance
-from raysl.leaderboard.page.page import Extras, neighbours_of, page
+from raysl.leaderboard.page.leaderboard_page import Extras, neighbours_of, page
 from raysl.report.contents import RunReport
 from raysl.storage.folder import Folder, outlast
 

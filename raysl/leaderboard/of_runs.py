@@ -11,7 +11,7 @@ from typing import Any
 from raysl.leaderboard.entry import Entry, Objective, Status, SweepFacts
 from raysl.leaderboard.leaderboard import MOST_POINTS, Leaderboard, thinned
 from raysl.leaderboard.logged import Logged
-from raysl.leaderboard.page.page import page
+from raysl.leaderboard.page.leaderboard_page import page
 from raysl.leaderboard.run_list import check_keys, find_runs, value_of
 from raysl.leaderboard.run_summary import RunSummary, State
 from raysl.report.contents import online_names

@@ -3,15 +3,16 @@
 import dataclasses
 from html import escape
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from raysl.report.html import table
-from raysl.transforms import Tiles, Transform, View, ViewRecipe
+from raysl.transforms import Transform, View, ViewRecipe
 
 HEAD = "<th>group</th><th>output</th><th>view</th><th>crop</th><th>transforms, in order</th>"
 ALWAYS_SHOWN = ("p", "brightness", "contrast", "saturation", "hue", "patch_size", "ratio", "ratios")
-"""Settings that stand there at their default too."""
+"""Settings that are shown at their default too."""
 
 
 def recipe_table(recipe: ViewRecipe) -> str:
@@ -36,43 +37,36 @@ def _shape(num_images: int, size: int) -> str:
 def _view(view: View, first: int, num: int) -> str:
     """Return the cells of `num` views that are drawn alike, counted from `first`."""
     numbers = f"view {first}" if num == 1 else f"views {first} to {first + num - 1}, alike"
-    crop = _named(view.crop, [item.name for item in dataclasses.fields(view.crop)])
     chain = _chain(view.transforms)
     if view.tiles is not None:
-        names = [item.name for item in dataclasses.fields(Tiles)]
-        chain += f"<p>Cut into {view.num_images} tiles: {_named(view.tiles, names)}</p>"
+        chain += f"<p>Cut into {view.num_images} tiles: {_named(view.tiles)}</p>"
     if view.mask is not None:
-        names = [item.name for item in dataclasses.fields(view.mask)]
-        chain += f"<p>Patches masked: {_named(view.mask, names)}</p>"
+        chain += f"<p>Patches masked: {_named(view.mask)}</p>"
     if view.tile_transforms:
         chain += f"<p>Of each tile:</p>{_chain(view.tile_transforms)}"
-    return f"<td>{numbers}</td><td>{crop}</td><td>{chain or 'none'}</td>"
+    return f"<td>{numbers}</td><td>{_named(view.crop)}</td><td>{chain or 'none'}</td>"
 
 
 def _chain(transforms: tuple[Transform, ...]) -> str:
     """Return transforms as a list; pointing at one shows all its settings."""
     items = "".join(
-        f'<li title="{escape(repr(transform))}">{_named(transform, _departures(transform))}</li>'
-        for transform in transforms
+        f'<li title="{escape(repr(transform))}">{_named(transform, is_brief=True)}</li>' for transform in transforms
     )
     return f"<ol>{items}</ol>" if items else ""
-
-
-def _departures(transform: Transform) -> list[str]:
-    """Return the settings to show: ALWAYS_SHOWN, and those that are not at their default."""
-    return [
-        item.name
-        for item in dataclasses.fields(transform)
-        if item.name in ALWAYS_SHOWN or getattr(transform, item.name) != _default(item)
-    ]
 
 
 def _default(field: "dataclasses.Field[object]") -> object:
     return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
-def _named(part: object, names: list[str]) -> str:
-    settings = [escape(f"{name} {_spelled(getattr(part, name))}").replace(" ", "&nbsp;") for name in names]
+def _named(part: Any, is_brief: bool = False) -> str:
+    """Return the name of a part and its settings; if brief, only ALWAYS_SHOWN and those not at their default."""
+    values = [(item, getattr(part, item.name)) for item in dataclasses.fields(part)]
+    settings = [
+        escape(f"{item.name} {_spelled(value)}").replace(" ", "&nbsp;")
+        for item, value in values
+        if not is_brief or item.name in ALWAYS_SHOWN or value != _default(item)
+    ]
     return f"<b>{type(part).__name__}</b> {', '.join(settings)}".rstrip()
 
 

@@ -47,7 +47,7 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
     values = [bar.value for _, bars in groups for bar in bars if bar is not None]
     is_percent = unit == "%" and all(0 <= value <= 100 for value in values)
     high = 100.0 if is_percent else max(0.0, *values) or (0.0 if min(values) < 0 else 1.0)
-    start_x = 12 + TITLE_LETTER * max(len(line) for lines in names for line in lines)
+    start_x = 20 + TITLE_LETTER * max(len(line) for lines in names for line in lines)
     bottom = 6.0 + GROUP * len(groups) + ROW * sum(len(bars) for _, bars in groups)
     chart = Chart(WIDTH, bottom + (34 if unit else 18), label)
     scale = Scale.fit([min(0.0, *values), high], start_x, WIDTH - 52, 4, padding=0)

@@ -60,25 +60,18 @@ def contact_sheet(sample: ViewSample) -> Sheet:
 def neighbour_sheet(sample: Neighbours, class_names: Sequence[str]) -> Sheet:
     """Draw a row a query: the query on the left, then its neighbours, marked as same or other class."""
 
-    def card(row: int, column: int) -> Image.Image:
+    def note(row: int, column: int) -> tuple[str, bool | None]:
         label, other = int(sample.query_labels[row]), int(sample.labels[row, column])
-        is_same = None if min(label, other) < 0 else label == other
-        colour = {None: NEUTRAL, True: SAME, False: OTHER}[is_same]
-        return framed(sample.images[row, column], colour, f"{sample.similarities[row, column]:.2f}", is_same)
+        return f"{sample.similarities[row, column]:.2f}", None if min(label, other) < 0 else label == other
 
-    titles = [class_title(int(label), class_names) for label in sample.query_labels]
-    return _search_sheet(sample.queries, titles, sample.images.shape[1], "nearest first", card)
+    return _search_sheet(sample, class_names, "nearest first", note)
 
 
 def retrieved_sheet(sample: Retrieved, class_names: Sequence[str]) -> Sheet:
     """Draw a row a query: the query on the left, then the results, marked as right or wrong."""
-
-    def card(row: int, column: int) -> Image.Image:
-        is_right = bool(sample.right[row, column])
-        return framed(sample.images[row, column], SAME if is_right else OTHER, str(column + 1), is_right)
-
-    titles = [class_title(int(label), class_names) for label in sample.query_labels]
-    return _search_sheet(sample.queries, titles, sample.images.shape[1], "best first", card)
+    return _search_sheet(
+        sample, class_names, "best first", lambda row, column: (str(column + 1), bool(sample.right[row, column]))
+    )
 
 
 def class_title(label: int, class_names: Sequence[str]) -> str:
@@ -87,32 +80,42 @@ def class_title(label: int, class_names: Sequence[str]) -> str:
 
 
 def _search_sheet(
-    queries: Pixels, titles: Sequence[str], num_found: int, heading: str, card: Callable[[int, int], Image.Image]
+    sample: Neighbours | Retrieved,
+    class_names: Sequence[str],
+    heading: str,
+    note: Callable[[int, int], tuple[str, bool | None]],
 ) -> Sheet:
-    """Draw rows of queries under their titles, each with the cards that `card` returns for (row, column)."""
-    num_rows, num_columns = min(len(queries), MAX_ROWS), min(num_found, MAX_NEIGHBOURS)
+    """Draw rows of queries under the names of their classes, each with its results.
+
+    Args:
+        note: returns the text of the result at (row, column), and whether it is right; None: nobody knows.
+    """
+    num_rows, num_columns = min(len(sample.queries), MAX_ROWS), min(sample.images.shape[1], MAX_NEIGHBOURS)
     width, height = CELL + 2 * FRAME, CELL + FRAME + BAND
     spans = [("query", width + WIDE_GAP), (heading, num_columns * (width + GAP) - GAP)]
     sheet = _empty(sum(span for _, span in spans), num_rows * (height + GAP) - GAP)
     for row in range(num_rows):
-        top = row * (height + GAP)
-        sheet.paste(framed(queries[row], NEUTRAL, titles[row]), (0, top))
+        top, title = row * (height + GAP), class_title(int(sample.query_labels[row]), class_names)
+        sheet.paste(_framed(sample.queries[row], title), (0, top))
         for column in range(num_columns):
-            sheet.paste(card(row, column), (width + WIDE_GAP + column * (width + GAP), top))
+            card = _framed(sample.images[row, column], *note(row, column))
+            sheet.paste(card, (width + WIDE_GAP + column * (width + GAP), top))
     return Sheet(sheet, spans, num_rows)
 
 
-def framed(pixels: Pixels, colour: tuple[int, int, int], text: str, is_same: bool | None = None) -> Image.Image:
-    """Frame a picture over a band with `text`, with a check mark or a cross unless `is_same` is None."""
-    card = Image.new("RGBA", (CELL + 2 * FRAME, CELL + FRAME + BAND), (*colour, 255))
+def _framed(pixels: Pixels, text: str, is_right: bool | None = None) -> Image.Image:
+    """Frame a picture over a band with `text`, with a check mark or a cross unless `is_right` is None."""
+    card = Image.new(
+        "RGBA", (CELL + 2 * FRAME, CELL + FRAME + BAND), {None: NEUTRAL, True: SAME, False: OTHER}[is_right]
+    )
     picture = fitted(pixels, CELL)
     card.paste(picture, (FRAME, FRAME), picture)
-    draw, middle = ImageDraw.Draw(card), CELL + FRAME + BAND / 2
-    x = FRAME if is_same is None else FRAME + BAND
-    if is_same is not None:
-        draw.text((FRAME + BAND / 2, middle), MARKS[is_same], fill="white", font=_font(MARK_FONT), anchor="mm")
-    text, font = _fitting(text, card.width - x - FRAME)
-    draw.text(((x + card.width - FRAME) / 2, middle), text, fill="white", font=font, anchor="mm")
+    draw, middle, start = ImageDraw.Draw(card), CELL + FRAME + BAND / 2, FRAME
+    if is_right is not None:
+        draw.text((FRAME + BAND / 2, middle), MARKS[is_right], fill="white", font=_font(MARK_FONT), anchor="mm")
+        start += BAND
+    text, font = _fitting(text, card.width - start - FRAME)
+    draw.text(((start + card.width - FRAME) / 2, middle), text, fill="white", font=font, anchor="mm")
     return card
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.page import page
+from raysl.leaderboard.page.leaderboard_page import page
 from raysl.leaderboard.references import gains, references, verdict
 from tests.leaderboard.boards import board, entry
 from tests.report.test_page import Outline

@@ -20,9 +20,9 @@ from raysl.data.split import Rows, Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.preview.page import ViewRequest, requested, views_page, write_views
 from raysl.preview.recipe_table import recipe_table
 from raysl.preview.samples import masked, sample_views, spread_samples, view_picture
+from raysl.preview.views_page import ViewRequest, requested, views_page, write_views
 from raysl.transforms.crop import CenterCrop
 from raysl.transforms.recipes import Crops, MultiCrop
 from raysl.transforms.tiles import Tiles
@@ -288,6 +288,6 @@ def test_the_page_is_written_below_folders_that_are_made(tmp_path: Path, monkeyp
 
 @pytest.mark.cluster
 def test_views_need_no_ray() -> None:
-    code = "import sys, raysl.preview.page; print('ray' in sys.modules)"
+    code = "import sys, raysl.preview.views_page; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -18,7 +18,7 @@ from raysl.report.families import families, stages_of
 from raysl.report.figure_sections import figures_of
 from raysl.report.images import CELL, FRAME, GAP, OTHER, SAME, WIDE_GAP, retrieved_sheet
 from raysl.report.line_chart import line_chart, lines_of
-from raysl.report.page import page
+from raysl.report.run_page import page
 from tests.report.run import example
 from tests.report.test_page import HOSTILE, Outline
 

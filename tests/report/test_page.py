@@ -12,8 +12,8 @@ import pytest
 
 from raysl.report.bars import whiskers
 from raysl.report.contents import RunReport, Score
-from raysl.report.page import FILES, page, write_report
 from raysl.report.record_sections import duration
+from raysl.report.run_page import FILES, page, write_report
 from raysl.report.score_sections import results_section
 from raysl.report.stored import parse_report_json
 from raysl.report.summary import readable

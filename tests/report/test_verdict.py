@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raysl.report.contents import Score
-from raysl.report.page import page
+from raysl.report.run_page import page
 from raysl.report.stored import parse_report_json, report_json
 from raysl.report.verdict import RULE, gain, remarks, verdict, verdicts
 from tests.report.run import example

@@ -15,7 +15,7 @@ from raysl.benchmarks.suite.suites import load_suites
 from raysl.config.schema import RunConfig
 from raysl.plan.cards import card_of
 from raysl.pretraining import Result
-from raysl.preview.page import requested
+from raysl.preview.views_page import requested
 from raysl.trained import is_trained
 from raysl.weights.exports import EXPORTS
 from tests.leaderboard.boards import asha
@@ -51,7 +51,7 @@ class Ends:
             "raysl.sweeps.run.SweepRun.run": lambda run, signals: self.run_sweep(run),
             "raysl.sweeps.run.sweep": self.sweep,
             "raysl.leaderboard.status.status_of": self.status,
-            "raysl.preview.page.write_views": self.views,
+            "raysl.preview.views_page.write_views": self.views,
             "raysl.train.prepare.prepare": self.prepare,
             "raysl.cli.plan._setup_of": self.prepare,
             "raysl.cli.plan._course": lambda setup: [],

@@ -30,7 +30,7 @@ from raysl.hashing import permutation
 from raysl.process.environment import version_of
 from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
-from raysl.report.page import FILES, write_report
+from raysl.report.run_page import FILES, write_report
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import setup_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
 from raysl.benchmarks.features.extraction import check_stages
-from raysl.benchmarks.report.page import Page
+from raysl.benchmarks.report.stored_report import StoredReport
 from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class, group_left_out
 from raysl.benchmarks.suite.protocols import names_of, protocol_of
@@ -194,7 +194,7 @@ class Measurement:
         """
         lacking = list(self.bases) if again else self.lacking
         self._tell(lacking)
-        page = Page(self.loaded, self.images, self.run_folder, self.home)
+        page = StoredReport(self.loaded, self.images, self.run_folder, self.home)
         results, failures = [] if lacking else self._shown(), dict[str, str]()
         notes = page.notes(self.requested, self.fitting.left_out, failures)
         if lacking or page.differs(results, notes):

@@ -7,7 +7,7 @@ from raysl.leaderboard.comparison import Comparison, Row
 from raysl.leaderboard.page.comparison_charts import bars_figure, depth_section, steps_section
 from raysl.report.contents import Score
 from raysl.report.html import document, fold, quiet, section, table
-from raysl.report.page import contents
+from raysl.report.run_page import contents
 from raysl.report.score_table import spread_note
 from raysl.report.tables import RIVALS
 

@@ -12,7 +12,7 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.page import Extras, page
+from raysl.leaderboard.page.leaderboard_page import Extras, page
 from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra dev")

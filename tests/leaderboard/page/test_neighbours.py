@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from raysl.leaderboard.files import LeaderboardFiles
-from raysl.leaderboard.page.page import NUM_QUERIES, WIDTH, neighbours_of
+from raysl.leaderboard.page.leaderboard_page import NUM_QUERIES, WIDTH, neighbours_of
 from raysl.report.contents import Neighbours
-from raysl.report.page import page, write_report
+from raysl.report.run_page import page, write_report
 from raysl.storage.folder import Folder
 from tests.leaderboard.boards import board, entry
 from tests.report.run import example

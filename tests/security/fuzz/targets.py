@@ -34,9 +34,9 @@ from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.voc import VOC
 from raysl.data.sources.webdataset import WebDataset
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.page import page as leaderboard_page
+from raysl.leaderboard.page.leaderboard_page import page as leaderboard_page
 from raysl.plan.setup import Setup
-from raysl.report.page import page as report_page
+from raysl.report.run_page import page as report_page
 from raysl.report.stored import parse_report_json, report_json
 from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.folder import RunFolder

@@ -14,13 +14,19 @@ from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, flat_metrics
-from raysl.report.page import FILES
+from raysl.report.run_page import FILES
 from raysl.report.stored import parse_report_json
 from raysl.storage.folder import Folder, outlast
 
 
-class Page:
-    """A report."""
+class StoredReport:
+    """The report of a checkpoint in its folder.
+
+    Args:
+        images: images that it was measured on.
+        run: folder of its run.
+        home: folder of the report.
+    """
 
     def __init__(self, loaded: Checkpoint, images: MeasuredImages, run: Folder, home: Folder) -> None:
         self.loaded = loaded

@@ -24,7 +24,7 @@ from raysl.leaderboard.page.scatters import scatter_sections
 from raysl.leaderboard.page.table import table_section
 from raysl.report.html import document, figure, fold, quiet, section
 from raysl.report.images import BAND, CELL, FRAME, GAP, data_uri
-from raysl.report.page import contents
+from raysl.report.run_page import contents
 
 RELOAD_S = 15.0
 """Seconds after which the page of a sweep that runs is loaded again."""

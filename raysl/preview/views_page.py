@@ -16,7 +16,7 @@ from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
 from raysl.preview.recipe_table import recipe_table
 from raysl.preview.samples import GroupPictures, SampleViews, StoredImage, ViewPicture, sample_views
-from raysl.report.html import document
+from raysl.report.html import document, figure, quiet, section
 from raysl.report.images import data_uri
 from raysl.train.prepare import make_views
 from raysl.transforms.view_recipe import ViewRecipe
@@ -77,7 +77,7 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
     """Write the page of a configuration's views.
 
     Args:
-        name, overrides: arguments of `raysl.preview.page.requested`.
+        name, overrides: arguments of `raysl.preview.views_page.requested`.
         path: file to write; folders above it are made.
         num_epochs: epochs, from the first on.
 
@@ -103,18 +103,15 @@ def views_page(request: ViewRequest, samples: Sequence[SampleViews]) -> str:
         f"<b>{escape(request.data.name)}</b>, {request.split.num_samples:,} training images",
         f"seed {request.seed}",
     ]
+    pictures = "\n".join(_sample(sample, zoom) for sample in samples)
     body = [
         f"<header><h1>Views of {escape(request.name)}</h1>",
         f'<p class="what">{" · ".join(facts)}</p><p>{escape(request.about)}</p></header>',
-        f'<section id="recipe"><h2>Recipe</h2>{recipe_table(request.recipe)}',
-        f'<p class="quiet">{_table_notes(request)}</p></section>',
-        f'<section id="samples"><h2>Samples</h2><p class="quiet">{_picture_notes(request.recipe, zoom)}</p>',
-        *[_sample(sample, zoom) for sample in samples],
-        "</section>",
+        section("recipe", "Recipe", recipe_table(request.recipe) + quiet(_table_notes(request))),
+        section("samples", "Samples", quiet(_picture_notes(request.recipe, zoom)) + pictures),
     ]
-    return document(
-        f"Views of {request.name}", "\n".join(body), Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    )
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return document(f"Views of {request.name}", "\n".join(body), style)
 
 
 def _zoom(samples: Sequence[SampleViews]) -> float:
@@ -126,10 +123,10 @@ def _zoom(samples: Sequence[SampleViews]) -> float:
 
 
 def _table_notes(request: ViewRequest) -> str:
-    notes = ["Output: images in a batch, views of an image, channels, height and width.", "p: probability."]
-    notes.append(
-        "Other settings of transforms that are at their default are left out; point at a transform to see all."
-    )
+    notes = [
+        "Output: images in a batch, views of an image, channels, height and width. p: probability.",
+        "Other settings of transforms that are at their default are left out; point at a transform to see all.",
+    ]
     if request.split.num_sources > 1:
         notes.append(f"Each of the {request.split.num_sources} images of a sample has these views.")
     return " ".join(notes)
@@ -164,7 +161,7 @@ def _stored(image: StoredImage) -> str:
     picture.thumbnail((2 * STORED, 2 * STORED), Image.Resampling.LANCZOS)
     width = STORED * picture.width / max(picture.size)
     shown = _picture(picture, width, "stored image")
-    return f"<figure>{shown}<figcaption>stored at<br>{image.height} × {image.width} px</figcaption></figure>"
+    return figure("", shown, f"stored at<br>{image.height} × {image.width} px")
 
 
 def _group(group: GroupPictures, zoom: float) -> str:
@@ -181,7 +178,7 @@ def _group(group: GroupPictures, zoom: float) -> str:
 def _view(view: ViewPicture, number: int, group: GroupPictures, zoom: float) -> str:
     shown = _picture(view.picture, view.picture.width * zoom, f"{group.name}, view {number}")
     lines = "".join(f"<br>{escape(line)}" for line in view.caption)
-    return f"<figure>{shown}<figcaption>view {number}{lines}</figcaption></figure>"
+    return figure("", shown, f"view {number}{lines}")
 
 
 def _picture(picture: Image.Image, width: float, alt: str) -> str:
