@@ -32,8 +32,8 @@ def scale(batch: dict[str, Any]) -> dict[str, Any]:
     return {"data": (batch["data"] / 255).astype("float32")}
 
 
-def main() -> None:
-    """`python -P perf/bare.py FILE FOLDER`: the file appears after the step, Ray Train writes into the folder."""
+if __name__ == "__main__":
+    # `python -P perf/bare.py FILE FOLDER`: the file appears after the step, Ray Train writes into the folder.
     file, folder = sys.argv[1:]
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
     TorchTrainer(
@@ -43,7 +43,3 @@ def main() -> None:
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(storage_path=folder),
     ).fit()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,30 +3,35 @@
 All contenders get the same features, scale them as they need it, and answer with a class for each test row.
 """
 
+from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from perf.harness import Numbers, scratch_folder
 from perf.sizes import Sizes
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.logistic import Logistic
 from raysl.benchmarks.neighbours import nearest_rows
+from raysl.process.memory import unmapped
 
 Classifiers = dict[str, Callable[[], Tensor]]
-"""Each gives the classes int64 [M] of the test rows."""
+"""Functions that return the classes int64 [M] of the test rows."""
 
 K, TEMPERATURE = 20, 0.07
-PLAIN_ROWS = 1000
-"""Queries of a plain loop at once, the fastest number."""
+PLAIN_ROWS = 1000  # queries of a plain loop at once, the fastest number
+WATCH_S = 0.002
 
 
-def made_features(sizes: Sizes) -> tuple[FeatureSet, FeatureSet]:
+def random_features(sizes: Sizes) -> tuple[FeatureSet, FeatureSet]:
     """Training and test features: overlapping classes, of which a linear classifier gets some 84 % right.
 
     Each class is a Gaussian of its own mean; a few directions have most of the variance, as in features of networks.
@@ -36,19 +41,19 @@ def made_features(sizes: Sizes) -> tuple[FeatureSet, FeatureSet]:
     turn = torch.linalg.qr(torch.randn(sizes.dim, sizes.dim, generator=generator))[0]
     means = torch.randn(sizes.classes, sizes.dim, generator=generator) * 2.7 / sizes.dim**0.5
 
-    def made(num: int) -> FeatureSet:
+    def drawn(num: int) -> FeatureSet:
         labels = torch.randint(sizes.classes, (num,), generator=generator)
         rows = means[labels] + torch.randn(num, sizes.dim, generator=generator)
         return FeatureSet((rows * spread) @ turn.T + 1, labels)
 
-    return made(sizes.keys), made(sizes.queries)
+    return drawn(sizes.keys), drawn(sizes.queries)
 
 
 def knn_contenders(sizes: Sizes) -> Classifiers:
     """The vote of the 20 nearest keys by cosine."""
     from sklearn.neighbors import KNeighborsClassifier
 
-    train, test = made_features(sizes)
+    train, test = random_features(sizes)
     k = min(K, sizes.keys)
 
     def ours() -> Tensor:
@@ -91,7 +96,7 @@ def linear_contenders(sizes: Sizes) -> Classifiers:
     from sklearn.model_selection import train_test_split
     from sklearn.preprocessing import StandardScaler
 
-    train, test = made_features(sizes)
+    train, test = random_features(sizes)
 
     def ours(probe: Linear | Logistic) -> Callable[[], Tensor]:
         def run() -> Tensor:
@@ -126,7 +131,40 @@ def linear_contenders(sizes: Sizes) -> Classifiers:
     }
 
 
-def search(keys: Tensor, queries: Tensor) -> None:
-    """Search nearest neighbours with raysl, and keep none."""
-    for _ in nearest_rows(keys, queries, K, backend="auto"):
-        pass
+def measure_memory(case: str, contender: str, sizes: Numbers) -> dict[str, float]:
+    """Measure the memory in MB that a contender has beyond its features, in this process."""
+    numbers = Sizes(**sizes)
+    if case == "knn":
+        return {"memory_mb": _most_beyond(knn_contenders(numbers)[contender])}
+    with scratch_folder() as folder:
+        keys = _mapped(folder / "keys.bin", int(contender), numbers.dim)
+        queries = torch.randn(numbers.few_queries, numbers.dim)
+        return {"memory_mb": _most_beyond(lambda: deque(nearest_rows(keys, queries, K, backend="auto"), maxlen=0))}
+
+
+def _mapped(path: Path, num: int, dim: int) -> Tensor:
+    """Write random rows to a file, and map it."""
+    rows = np.memmap(path, np.float32, mode="w+", shape=(num, dim))
+    for first in range(0, num, 10_000):
+        rows[first : first + 10_000] = torch.randn(min(10_000, num - first), dim).numpy()
+    return torch.from_numpy(rows)
+
+
+def _most_beyond(run: Callable[[], object]) -> float:
+    """Return the MB that this process has at most while it runs, less those that it had before."""
+    before, is_over = unmapped(), Event()
+    samples = [before]
+
+    def watch() -> None:
+        while not is_over.wait(WATCH_S):
+            samples.append(unmapped())
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        run()
+    finally:
+        samples.append(unmapped())
+        is_over.set()
+        watcher.join()
+    return max(0, max(samples) - before) / 2**20

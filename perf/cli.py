@@ -1,15 +1,14 @@
 """`python -m perf`: how fast raysl is on this machine."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from perf.harness import Numbers, check_writable
 from raysl.cli.arguments import Verbose, set_up
-from raysl.errors import ConfigError
-
-Numbers = dict[str, Any]
 
 app = typer.Typer(help="Measure how fast raysl is on this machine.", no_args_is_help=True)
 
@@ -17,23 +16,26 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers there too.", show_default=False)
 ]
 Beside = Annotated[
-    Path | None,
-    typer.Option(metavar="CHECKOUT", help="Another version of raysl, to see what has become slower."),
+    Path | None, typer.Option(metavar="CHECKOUT", help="Another version of raysl, to see what has become slower.")
 ]
+Turns = Annotated[int, typer.Option(min=1, help="Turns of each contender.")]
+Cases = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A case; may be given several times. Another name lists them.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each contender; default: one a CPU.")]
 
 
 @app.command("step")
 def run_step(
     json_file: JsonFile = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    repeats: Turns = 5,
     steps: Annotated[int, typer.Option(min=1, help="Training steps that a turn times.")] = 3,
     verbose: Verbose = False,
 ) -> None:
     """Compare raysl's loop, alone and on Ray Train, with a bare torch loop on the same CPUs."""
-    set_up(verbose)
     from perf.step import measure_step, step_table
 
-    _tell(json_file, lambda: measure_step(repeats=repeats, steps=steps), step_table)
+    _report(json_file, verbose, step_table, measure_step, repeats=repeats, steps=steps)
 
 
 @app.command("options")
@@ -45,18 +47,14 @@ def run_options(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each combination.")] = 3,
     batch_size: Annotated[int, typer.Option(min=4, help="Images in a step.")] = 8,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of each process; default: one a CPU.")] = None,
+    threads: Threads = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare steps in fp32 and bf16, channels last, compiled, recomputed and accumulated with plain ones."""
-    set_up(verbose)
     from perf.options import measure_options, options_table
 
-    _tell(
-        json_file,
-        lambda: measure_options(model, only, repeats=repeats, batch_size=batch_size, threads=threads),
-        options_table,
-    )
+    options = {"model": model, "names": only, "repeats": repeats, "batch_size": batch_size, "threads": threads}
+    _report(json_file, verbose, options_table, measure_options, **options)
 
 
 @app.command("start")
@@ -67,10 +65,9 @@ def run_start(
     verbose: Verbose = False,
 ) -> None:
     """Time from `raysl pretrain` to its first training step, say where the seconds go, and compare with Ray Train."""
-    set_up(verbose)
     from perf.start import measure_start, start_table
 
-    _tell(json_file, lambda: measure_start(repeats=repeats, beside=beside), start_table)
+    _report(json_file, verbose, start_table, measure_start, repeats=repeats, beside=beside)
 
 
 @app.command("recovery")
@@ -81,37 +78,28 @@ def run_recovery(
     verbose: Verbose = False,
 ) -> None:
     """Time what a run loses when its training worker is killed, and when its driver is. Linux only."""
-    set_up(verbose)
     from perf.recovery import measure_recovery, recovery_table
 
-    _tell(json_file, lambda: measure_recovery(repeats=repeats, beside=beside), recovery_table)
+    _report(json_file, verbose, recovery_table, measure_recovery, repeats=repeats, beside=beside)
 
 
 @app.command("pipeline")
 def run_pipeline(
     json_file: JsonFile = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    repeats: Turns = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that a turn measures.")] = 3.0,
     size: Annotated[int | None, typer.Option(help="Side of the views, 32 or 224; default: both.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of each contender; default: one a CPU.")] = None,
+    threads: Threads = None,
     only: Annotated[str | None, typer.Option(metavar="LETTERS", help="Contenders, such as df; default: all.")] = None,
     beside: Beside = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare the way from encoded images to views with torchvision's and lightly's, on the same CPUs."""
-    set_up(verbose)
-    from perf.pictures import STORED
     from perf.pipeline import contender_names, measure_pipeline, pipeline_table
 
-    names = contender_names(only)
-    if size is not None and size not in STORED:
-        raise ConfigError(f"--size {size}: there are pictures for {' and '.join(map(str, STORED))}")
-    sizes = tuple(STORED) if size is None else (size,)
-    _tell(
-        json_file,
-        lambda: measure_pipeline(names, sizes=sizes, repeats=repeats, seconds=seconds, threads=threads, beside=beside),
-        pipeline_table,
-    )
+    options: Numbers = {"names": contender_names(only), "repeats": repeats, "seconds": seconds, "threads": threads}
+    options |= {"beside": beside} | ({} if size is None else {"sizes": (size,)})
+    _report(json_file, verbose, pipeline_table, measure_pipeline, **options)
 
 
 @app.command("cores")
@@ -119,45 +107,34 @@ def run_cores(
     json_file: JsonFile = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 5,
     batches: Annotated[int, typer.Option(min=1, help="Batches that a turn times.")] = 2,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A case such as dino/parquet; again for more.")
-    ] = None,
+    only: Cases = None,
     verbose: Verbose = False,
 ) -> None:
     """Count the images a second that one CPU core makes for SimCLR and DINO, from each kind of storage."""
-    set_up(verbose)
     from perf.cores import cores_table, measure_cores
 
-    _tell(json_file, lambda: measure_cores(only or [], repeats=repeats, batches=batches), cores_table)
+    _report(json_file, verbose, cores_table, measure_cores, names=only or (), repeats=repeats, batches=batches)
 
 
 @app.command("loss")
 def run_loss(
     json_file: JsonFile = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A case such as nt_xent; may be given several times.")
-    ] = None,
+    repeats: Turns = 5,
+    only: Cases = None,
     memory: Annotated[bool, typer.Option(help="Measure memory too, in processes of their own.")] = True,
     verbose: Verbose = False,
 ) -> None:
     """Compare the losses, Sinkhorn-Knopp, k-means and a teacher's update with lightly's, faiss and plain forms."""
-    set_up(verbose)
     from perf.loss import loss_table, measure_loss
-    from perf.loss_cases import CASES
-    from perf.numbers import choose_cases
 
-    names = choose_cases(only or [], CASES)
-    _tell(json_file, lambda: measure_loss(names, repeats=repeats, with_memory=memory), loss_table)
+    _report(json_file, verbose, loss_table, measure_loss, names=only or (), repeats=repeats, with_memory=memory)
 
 
 @app.command("benchmark")
 def run_benchmark(
     json_file: JsonFile = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A case such as knn; may be given several times.")
-    ] = None,
+    repeats: Turns = 3,
+    only: Cases = None,
     quick: Annotated[bool, typer.Option("--quick", help="About a tenth of everything.")] = False,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A size such as keys=100000; again for more.")
@@ -165,13 +142,11 @@ def run_benchmark(
     verbose: Verbose = False,
 ) -> None:
     """Compare kNN, linear probes, SVMs and extraction with scikit-learn, faiss and plain forms; memory beside."""
-    set_up(verbose)
-    from perf.benchmark import CASES, benchmark_table, measure_benchmark
-    from perf.numbers import choose_cases
-    from perf.sizes import QUICK, Sizes, with_words
+    from perf.benchmark import benchmark_table, measure_benchmark
+    from perf.sizes import QUICK, Sizes, with_changes
 
-    names, sizes = choose_cases(only or [], CASES), with_words(QUICK if quick else Sizes(), size or [])
-    _tell(json_file, lambda: measure_benchmark(names, repeats=repeats, sizes=sizes), benchmark_table)
+    sizes = with_changes(QUICK if quick else Sizes(), size or [])
+    _report(json_file, verbose, benchmark_table, measure_benchmark, names=only or (), repeats=repeats, sizes=sizes)
 
 
 @app.command("order")
@@ -182,18 +157,9 @@ def run_order(
     verbose: Verbose = False,
 ) -> None:
     """Simulate the sample order of a large run: memory, seconds to its first batch; count reads of ImageNet's shape."""
-    set_up(verbose)
-    from perf.order import OrderTask, measure_order, order_table
-    from perf.reads import measure_reads, reads_table
+    from perf.order import measure_order_and_reads, order_and_reads_table
 
-    task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
-    if rows < task.batch_size:
-        raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
-    _tell(
-        json_file,
-        lambda: measure_order(task, ranks=sorted({0, world // 2, world - 1})) | measure_reads(),
-        lambda numbers: f"{order_table(numbers)}\n\n{reads_table(numbers)}",
-    )
+    _report(json_file, verbose, order_and_reads_table, measure_order_and_reads, rows=rows, world=world)
 
 
 @app.command("scale")
@@ -207,11 +173,10 @@ def run_scale(
     verbose: Verbose = False,
 ) -> None:
     """Count the data of large runs through, and measure the stream of a rank."""
-    set_up(verbose)
     from perf.scale import WORLDS, ScaleTask, measure_scale, scale_table
 
     task = ScaleTask(images_s=images_s, blocks=blocks)
-    _tell(json_file, lambda: measure_scale(task, world or WORLDS), scale_table)
+    _report(json_file, verbose, scale_table, measure_scale, task=task, worlds=world or WORLDS)
 
 
 @app.command("memory")
@@ -223,31 +188,26 @@ def run_memory(
     verbose: Verbose = False,
 ) -> None:
     """Watch the memory of all processes of a long run, to see whether it grows. Linux only."""
-    set_up(verbose)
     from perf.memory import MemoryTask, growth_table, measure_growth
 
     task = MemoryTask(epochs=epochs, epoch_steps=epoch_steps, workers=workers)
-    _tell(json_file, lambda: measure_growth(task), growth_table)
+    _report(json_file, verbose, growth_table, measure_growth, task=task)
 
 
 @app.command("sweep")
 def run_sweep(
     json_file: JsonFile = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A case such as overhead; may be given several times.")
-    ] = None,
+    repeats: Turns = 3,
+    only: Cases = None,
     trials: Annotated[int, typer.Option(min=2, help="Trials of a sweep that is compared with bare runs.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Trials of a few steps alone.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Compare trials with bare runs, count trials an hour, and time the start of a sweep of a thousand."""
-    set_up(verbose)
-    from perf.numbers import choose_cases
-    from perf.sweep import CASES, SweepSizes, measure_sweep, sweep_table
+    from perf.sweep import SweepSizes, measure_sweep, sweep_table
 
-    names, sizes = choose_cases(only or [], CASES), SweepSizes.of_machine(trials, is_quick=quick)
-    _tell(json_file, lambda: measure_sweep(names, repeats=repeats, sizes=sizes), sweep_table)
+    sizes = SweepSizes.of_machine(trials, is_quick=quick)
+    _report(json_file, verbose, sweep_table, measure_sweep, names=only or (), repeats=repeats, sizes=sizes)
 
 
 @app.command("peers")
@@ -269,23 +229,24 @@ def run_peers(
     verbose: Verbose = False,
 ) -> None:
     """Compare what raysl, lightly and stable-pretraining learn from the same images with the same budget."""
-    set_up(verbose)
     from perf.peers.measure import measure_peers, peers_table
 
-    _tell(
-        json_file,
-        lambda: measure_peers(data, out, only or (), library or (), seeds, images, epochs, threads, jobs),
-        peers_table,
-    )
+    options = {"data": data, "folder": out, "methods": only or (), "libraries": library or (), "seeds": seeds}
+    options |= {"images": images, "epochs": epochs, "threads": threads, "jobs": jobs}
+    _report(json_file, verbose, peers_table, measure_peers, **options)
 
 
-def _tell(
-    json_file: Path | None, measure: Callable[[], dict[str, Any]], table: Callable[[dict[str, Any]], str]
+def _report(
+    json_file: Path | None,
+    verbose: bool,
+    table: Callable[[Numbers], str],
+    measure: Callable[..., Numbers],
+    **options: Any,
 ) -> None:
     """Measure, once it is known that the numbers can be written; write and show them."""
-    from perf.numbers import check_writable, write
-
+    set_up(verbose)
     check_writable(json_file)
-    numbers = measure()
-    write(json_file, numbers)
+    numbers = measure(**options)
+    if json_file is not None:
+        json_file.write_text(json.dumps(numbers, indent=1) + "\n")
     typer.echo(table(numbers))

@@ -5,7 +5,6 @@ What is compared with raysl runs in Ray tasks, too: Ray makes its processes nice
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import ray
 import torch
 from torch import Tensor, nn
 
+from perf.harness import scratch_folder
 from perf.pictures import write_pictures
 from perf.sizes import Sizes
 from raysl.benchmarks.benchmark import FEATURES
@@ -38,7 +38,7 @@ SMALL_SIDE = 8
 
 
 def num_cpus() -> int:
-    """Resources of the cluster."""
+    """Return the number of CPUs of the cluster."""
     connect()
     return max(1, int(cluster_resources().cpus))
 
@@ -67,13 +67,7 @@ def _one_after_another(rows: LabelledRows, jobs: list[tuple[Any, ...]]) -> list[
 
 
 class Extraction:
-    """Images a second from encoded images to features on disk, and of the bare forward pass.
-
-    Args:
-        sizes: number of images, depth of the network.
-        folder: for the images and the features.
-        side: of the images.
-    """
+    """Images a second from encoded images to features on disk, and of the bare forward pass."""
 
     def __init__(self, sizes: Sizes, folder: Path, side: int = SIDE) -> None:
         self.sizes, self.folder, self.num_cpus = sizes, folder, num_cpus()
@@ -114,7 +108,7 @@ class Extraction:
         num = max(1, (self.sizes.images - self.sizes.few_images) // self.num_cpus)
         task = ray.remote(num_cpus=1)(_forward_passes)
         results = ray.get([task.remote(self.held, num) for _ in range(self.num_cpus)])
-        return float(sum(done / seconds for done, seconds in results))
+        return float(sum(images / seconds for images, seconds in results))
 
 
 def _forward_passes(held: tuple[nn.Module, Tensor, DataConfig], num: int) -> tuple[int, float]:
@@ -123,19 +117,15 @@ def _forward_passes(held: tuple[nn.Module, Tensor, DataConfig], num: int) -> tup
     network, images, data = held
     networks, images = {"network": StagedNetwork(network, (FEATURES,))}, images.clone()
     features_of(networks, images[:2], data, torch.device("cpu"))
-    start, done = time.perf_counter(), 0
-    while done < num:
+    start, passed = time.perf_counter(), 0
+    while passed < num:
         features_of(networks, images, data, torch.device("cpu"))
-        done += len(images)
-    return done, time.perf_counter() - start
+        passed += len(images)
+    return passed, time.perf_counter() - start
 
 
 class StandIn(nn.Module):
-    """A stand-in as wide as a large network, which computes almost nothing.
-
-    Args:
-        width: of the features.
-    """
+    """A stand-in whose features are as wide as those of a large network, which computes almost nothing."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -148,19 +138,25 @@ class StandIn(nn.Module):
 
 
 def driver_memory(rows: int, width: int) -> dict[str, float]:
-    """The most that this process has resident while a cluster of its own extracts rows, and before, in MB; seconds."""
+    """Measure the most MB of this process while a cluster of its own extracts rows, those before, and seconds."""
     data = Synthetic.Config(num_train=rows, image_size=SMALL_SIDE)
     split: Split = Synthetic(data).required("train")
     connect()
     before, start = resident(), time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="raysl_speed_") as folder:
+    with scratch_folder() as folder:
         wanted = Wanted({"network": StandIn(width)}, {"network": "made"})
-        extract_to(wanted, split, data, {("network", FEATURES): Folder(folder)})
+        extract_to(wanted, split, data, {("network", FEATURES): Folder(str(folder))})
         seconds = time.perf_counter() - start
     return {"most_mb": most_resident() / 2**20, "before_mb": before / 2**20, "seconds": seconds}
 
 
+def driver_child(rows: int, width: int) -> dict[str, float]:
+    """Measure `driver_memory`, and end the cluster."""
+    try:
+        return driver_memory(rows, width)
+    finally:
+        disconnect()
+
+
 if __name__ == "__main__":
-    rows, width = map(int, sys.argv[1:])
-    print(json.dumps(driver_memory(rows, width)))
-    disconnect()
+    print(json.dumps(driver_child(*map(int, sys.argv[1:]))))

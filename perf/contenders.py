@@ -1,80 +1,131 @@
-"""The training programs that are compared, as they run in their own processes.
+"""The training programs that `python -m perf step` compares, as they run in their own processes.
 
 * `bare_loop`: what someone writes by hand with torch: a model, a loss, `torch.optim.SGD`, and DDP on several processes
 * `fit_alone`: raysl's loop in processes of its own, as in a notebook or under torchrun
 * `fit_on_ray`: raysl's loop in a worker of Ray Train, with what every run observes and reports
+
+All train SimCLR on a few batches made beforehand, so that only steps are measured.
 """
 
-import json
-import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from perf.turns import Gate
-from perf.workload import Workload, setup_of
+from perf.harness import Numbers
+from perf.processes import Gate, join, prepare_process
 from raysl import distributed as dist
+from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.batch import Batch
+from raysl.data.decode.images import read_images
+from raysl.data.sources.synthetic import Synthetic
 from raysl.losses import nt_xent
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
-from raysl.process.memory import keep_freed_memory
+from raysl.optim.sgd import SGD
+from raysl.plan.setup import Setup
+from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback
 from raysl.train.loop import fit
 from raysl.train.reporter import LocalReporter, Reporter
 from raysl.train.state import TrainState
+from raysl.transforms.functional import normalize
+from raysl.transforms.recipes import MultiCrop
+
+NUM_BATCHES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A ResNet for small images under SimCLR with SGD, in fp32, each process normalising its own batch of two views."""
+
+    batch_size: int = 64  # of each process
+    image_size: int = 32
+    depth: Literal[10, 18, 34, 50] = 18
+    width: int = 64
+    hidden_dim: int = 2048  # of the projector
+    lr: float = 0.03
+
+    @property
+    def backbone(self) -> ResNet.Config:
+        """Settings of the network."""
+        return ResNet.Config(depth=self.depth, width=self.width, stem="cifar")
+
+    @property
+    def views(self) -> MultiCrop:
+        """SimCLR's views, of this size."""
+        return replace(SimCLR.Config().views, size=self.image_size)
+
+    def config(self, name: str, storage: Path, num_steps: int, world: int, threads: int) -> RunConfig:
+        """Return a run of `num_steps` that saves at its end and logs as often as by default."""
+        batch_size = self.batch_size * world
+        return RunConfig(
+            name=name,
+            storage=str(storage),
+            method=SimCLR.Config(
+                hidden_dim=self.hidden_dim, projector_norm=False, output_norm="none", views=self.views
+            ),
+            backbone=self.backbone,
+            data=Synthetic.Config(image_size=self.image_size, num_train=batch_size * num_steps),
+            optim=SGD.Config(lr=self.lr, lr_scaling="none", schedule="constant", warmup=Duration(0, "st")),
+            train=TrainConfig(
+                epochs=1, batch_size=batch_size, workers=world, threads=threads, precision="fp32", sync_bn=False
+            ),
+        )
+
+    def batches(self, rank: int) -> list[Batch]:
+        """Return the batches of one process: a function of its rank."""
+        config = Synthetic.Config(image_size=self.image_size)
+        split = Synthetic(config).required("train")
+        batches = []
+        for number in range(NUM_BATCHES):
+            first = (rank * NUM_BATCHES + number) * self.batch_size
+            index = np.arange(first, first + self.batch_size)
+            rows = read_images(split, index)
+            views = self.views.recipe()(rows.pictures[0].images, index, seed=0, epoch=0)
+            floats = {group: normalize(view, config.mean, config.std) for group, view in views.items()}
+            batches.append(Batch(floats, torch.from_numpy(index), torch.from_numpy(rows.labels)))
+        return batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Settings of a contender's processes.
-
-    Args:
-        name: of the contender.
-        socket: where turns are given.
-        folder: for what it writes.
-        workload: what it trains.
-        num_steps: of all its turns.
-        world: its processes.
-        threads: of torch, in each.
-        niceness: of each; one that Ray has made nicer stays so.
-    """
+    """Settings of a contender's processes."""
 
     name: str
-    socket: str
-    folder: str
+    socket: str  # of the lineup
+    folder: str  # for its files
     workload: Workload
-    num_steps: int
-    world: int
-    threads: int
-    niceness: int = 0
+    num_steps: int  # of all its turns
+    world: int  # number of its processes
+    threads: int  # of torch in each
+    niceness: int  # of each
 
-    def to_json(self) -> str:
-        """Return it as one argument of a command line."""
-        return json.dumps(asdict(self))
+    def gate(self) -> Gate:
+        """Join the lineup; from here on this process waits for its turns."""
+        line = join(self.socket, self.name, dist.rank())
+        return Gate(line, cycle(self.workload.batches(dist.rank())))
 
-    @classmethod
-    def from_json(cls, text: str) -> "Task":
-        """Read the result of `to_json`."""
-        values = json.loads(text)
-        return cls(**values | {"workload": Workload(**values["workload"])})
+    def fit(self, reporter: Reporter, callbacks: list[Callback]) -> None:
+        """Train with raysl's loop."""
+        config = self.workload.config(self.name, Path(self.folder), self.num_steps, self.world, self.threads)
+        setup = setup_of(config)
+        state = TrainState.create(setup)
+        model = dist.data_parallel(state.method)
+        fit(state, model, setup.plan, self.gate(), callbacks=callbacks, reporter=reporter)
 
-    def prepare_process(self) -> None:
-        """Threads, niceness and memory allocator of this process, so that contenders differ in their loops only."""
-        os.nice(max(0, self.niceness - os.nice(0)))
-        torch.set_num_threads(self.threads)
-        keep_freed_memory()
 
-    def gate(self, batches: list[Batch]) -> Gate:
-        """Join the others; from here on this process waits for its turns."""
-        return Gate(self.socket, self.name, dist.rank(), batches)
+def setup_of(config: RunConfig) -> Setup:
+    """Return the setup of a workload."""
+    assert isinstance(config.data, Synthetic.Config)
+    return Setup.of(config, config.data.num_train, config.data.num_classes)
 
 
 class BareSimCLR(nn.Module):
@@ -101,13 +152,13 @@ class BareSimCLR(nn.Module):
 def bare_loop(task: Task) -> None:
     """A training loop of six lines; torchrun starts several processes."""
     torch.manual_seed(0)
-    with _joined(task):
+    with _process_group(task):
         model: nn.Module = BareSimCLR(task.workload)
         if task.world > 1:
             model = nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=task.workload.lr, momentum=0.9, weight_decay=1e-6)
         model.train()
-        for batch in task.gate(task.workload.batches(dist.rank())).from_step(0):
+        for batch in task.gate().from_step(0):
             loss = model(batch.views["global"])
             loss.backward()
             optimizer.step()
@@ -116,11 +167,11 @@ def bare_loop(task: Task) -> None:
 
 def fit_alone(task: Task) -> None:
     """raysl's loop without callbacks and files; torchrun starts several processes."""
-    with _joined(task):
-        _fit(task, LocalReporter(), [])
+    with _process_group(task):
+        task.fit(LocalReporter(), [])
 
 
-def fit_on_ray(settings: dict[str, Any]) -> None:
+def fit_on_ray(settings: Numbers) -> None:
     """raysl's loop with the reporter and the callbacks of `raysl pretrain`; Ray Train calls it in every worker."""
     from raysl.runs.folder import STOP_FILE, RunFolder
     from raysl.runs.ray_reporter import RayReporter
@@ -129,7 +180,7 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
     from raysl.train.callbacks.tensorboard import TensorBoard
 
     task: Task = settings["task"]
-    task.prepare_process()
+    prepare_process(task.niceness, task.threads)
     folder = RunFolder(f"{task.folder}/{task.name}")
     logs = Path(folder.path)
     observers = [
@@ -138,36 +189,24 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    _fit(task, RayReporter(folder, logs, keep=2), observers)
+    task.fit(RayReporter(folder, logs, keep=2), observers)
+
+
+PROGRAMS = {"bare_loop": bare_loop, "fit_alone": fit_alone}
+
+
+def run_contender(program: str, workload: Numbers, **settings: Any) -> None:
+    """Run one of `PROGRAMS` in this process."""
+    task = Task(workload=Workload(**workload), **settings)
+    prepare_process(task.niceness, task.threads)
+    PROGRAMS[program](task)
 
 
 @contextmanager
-def _joined(task: Task) -> Iterator[None]:
+def _process_group(task: Task) -> Iterator[None]:
     """Join the process group of torchrun; a single process needs none."""
-    if task.world == 1:
-        yield
-        return
-    torch.distributed.init_process_group("gloo")
+    if task.world > 1:
+        torch.distributed.init_process_group("gloo")
     yield
-    torch.distributed.destroy_process_group()
-
-
-def _fit(task: Task, reporter: Reporter, callbacks: list[Callback]) -> None:
-    config = task.workload.config(task.name, Path(task.folder), task.num_steps, task.world, task.threads)
-    setup = setup_of(config)
-    state = TrainState.create(setup)
-    model = dist.data_parallel(state.method)
-    gate = task.gate(task.workload.batches(dist.rank()))
-    fit(state, model, setup.plan, gate, callbacks=callbacks, reporter=reporter)
-
-
-def main() -> None:
-    """`python -m perf.contenders bare_loop|fit_alone TASK`."""
-    program, text = sys.argv[1:]
-    task = Task.from_json(text)
-    task.prepare_process()
-    {"bare_loop": bare_loop, "fit_alone": fit_alone}[program](task)
-
-
-if __name__ == "__main__":
-    main()
+    if task.world > 1:
+        torch.distributed.destroy_process_group()

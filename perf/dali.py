@@ -11,32 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysl.transforms.photometric import blur_kernel_size
+
 
 def is_installed() -> bool:
-    """Whether DALI can be imported."""
+    """Return whether DALI can be imported."""
     return find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
 
 
 def simclr_batches(
-    images: Sequence[bytes],
-    *,
-    size: int,
-    batch_size: int,
-    threads: int,
-    blur_kernel: int,
-    mean: Sequence[float],
-    std: Sequence[float],
+    images: Sequence[bytes], size: int, batch_size: int, threads: int, mean: Sequence[float], std: Sequence[float]
 ) -> Iterator[Any]:
-    """Yield batches without end: float32 [B, 2, 3, size, size].
-
-    Args:
-        images: JPEG files.
-        size: side of the views.
-        batch_size: images in a batch.
-        threads: of DALI.
-        blur_kernel: side of the blur's kernel.
-        mean, std: of the normalisation, for values in [0, 1].
-    """
+    """Yield batches without end, normalised float32 [B, 2, 3, size, size] of encoded images."""
     from nvidia.dali import fn, pipeline_def, types
 
     files = [np.frombuffer(image, np.uint8) for image in images]
@@ -62,7 +48,9 @@ def simclr_batches(
             if fn.random.coin_flip(probability=0.2, dtype=types.BOOL):
                 view = fn.hsv(view, saturation=0.0)
             if fn.random.coin_flip(probability=0.5, dtype=types.BOOL):
-                view = fn.gaussian_blur(view, sigma=fn.random.uniform(range=(0.1, 2.0)), window_size=blur_kernel)
+                view = fn.gaussian_blur(
+                    view, sigma=fn.random.uniform(range=(0.1, 2.0)), window_size=blur_kernel_size(size)
+                )
             view = fn.crop_mirror_normalize(
                 view,
                 mirror=fn.random.coin_flip(probability=0.5),

@@ -1,6 +1,5 @@
 """The cases of `python -m perf loss`: each loss or part of a method in raysl, in lightly or faiss, and in a plain form.
 
-
 Every contender of a case gets the same numbers, and does its forward and its backward pass where it has one.
 """
 
@@ -30,36 +29,21 @@ MOMENTUM = 0.996
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes of all inputs; the defaults are those of the papers' runs, for one GPU.
+    """Sizes of all inputs; the defaults are those of the papers' runs, for one GPU."""
 
-    Args:
-        batch: images, with two views each.
-        large_batch: of NT-Xent, where only memory matters.
-        small_batch: of DINO, with two large views and eight small ones.
-        dim: of embeddings.
-        wide: of those of Barlow Twins and VICReg.
-        queue: keys of MoCo.
-        prototypes: of SwAV.
-        many_prototypes: of DINO, and for the Sinkhorn-Knopp of `batch` rows.
-        rows: of the Sinkhorn-Knopp with `prototypes`.
-        classes: of labels.
-        points, centroids: of k-means; a twentieth of ImageNet's images.
-        depth: of the ResNet with a teacher.
-    """
-
-    batch: int = 512
-    large_batch: int = 16_384
-    small_batch: int = 64
-    dim: int = 128
-    wide: int = 2_048
-    queue: int = 65_536
-    prototypes: int = 3_000
-    many_prototypes: int = 65_536
-    rows: int = 4_096
+    batch: int = 512  # images, with two views each
+    large_batch: int = 16_384  # of NT-Xent, where only memory matters
+    small_batch: int = 64  # of DINO, with two large views and eight small ones
+    dim: int = 128  # of embeddings
+    wide: int = 2_048  # of those of Barlow Twins and VICReg
+    queue: int = 65_536  # keys of MoCo
+    prototypes: int = 3_000  # of SwAV
+    many_prototypes: int = 65_536  # of DINO, and for the Sinkhorn-Knopp of `batch` rows
+    rows: int = 4_096  # of the Sinkhorn-Knopp with `prototypes`
     classes: int = 1_000
-    points: int = 64_000
+    points: int = 64_000  # of k-means; a twentieth of ImageNet's images
     centroids: int = 3_000
-    depth: int = 50
+    depth: int = 50  # of the ResNet with a teacher
 
 
 @dataclass(frozen=True)
@@ -67,10 +51,10 @@ class Case:
     """One line of the table.
 
     Args:
-        title: with sizes, to be formatted with those of `Sizes`.
-        build: makes the contenders.
-        goals: the most that a ratio of times such as `raysl/lightly` may be.
-        most_mb: the most memory that raysl may take, where that is a goal.
+        title: words with the names of `Sizes` in braces.
+        build: function that makes the contenders.
+        goals: largest allowed ratios of times, by names such as `raysl/lightly`.
+        most_mb: largest allowed memory of raysl, where that is a goal.
         is_timed: whether contenders take turns; else each runs once, for its memory.
     """
 
@@ -89,13 +73,8 @@ def _nt_xent(sizes: Sizes) -> Contenders:
         logits = (flat @ flat.T / 0.1).fill_diagonal_(-torch.inf)
         return F.cross_entropy(logits, torch.arange(len(flat)) ^ 1)
 
-    found: Contenders = {"raysl": _both(lambda z: nt_xent(z, z, rows), z), "plain": _both(plain, z)}
-    if has_lightly():
-        from lightly.loss import NTXentLoss
-
-        loss = NTXentLoss(temperature=0.1)
-        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
-    return found
+    ours = {"raysl": _both(lambda z: nt_xent(z, z, rows), z), "plain": _both(plain, z)}
+    return ours | _lightly_pair(z, "NTXentLoss", temperature=0.1)
 
 
 def _large_nt_xent(sizes: Sizes) -> Contenders:
@@ -104,29 +83,27 @@ def _large_nt_xent(sizes: Sizes) -> Contenders:
 
 
 def _info_nce(sizes: Sizes) -> Contenders:
-    q, k, queue = (
-        torch.randn(sizes.batch, sizes.dim),
-        torch.randn(sizes.batch, sizes.dim),
-        Queue(sizes.queue, sizes.dim),
-    )
-
-    def ours(q: Tensor) -> Tensor:
-        return info_nce(q, k, queue.keys)
+    q, k = torch.randn(sizes.batch, sizes.dim), torch.randn(sizes.batch, sizes.dim)
+    queue = Queue(sizes.queue, sizes.dim)
 
     def plain(q: Tensor) -> Tensor:
         q, keys = F.normalize(q, dim=1), F.normalize(k, dim=1)
         logits = torch.cat([(q * keys).sum(dim=1, keepdim=True), q @ queue.keys.T], dim=1) / 0.07
         return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.int64))
 
-    found: Contenders = {}
-    for name, function in (("raysl", ours), ("plain", plain)):
-        found[name] = _then(_both(function, q), lambda: queue.push(k))
+    def push() -> None:
+        queue.push(k)
+
+    contenders: Contenders = {
+        "raysl": _then(_both(lambda q: info_nce(q, k, queue.keys), q), push),
+        "plain": _then(_both(plain, q), push),
+    }
     if has_lightly():
         from lightly.loss import NTXentLoss
 
         loss = NTXentLoss(temperature=0.07, memory_bank_size=(sizes.queue, sizes.dim))
-        found["lightly"] = _both(lambda q: loss(q, k), q)
-    return found
+        contenders["lightly"] = _both(lambda q: loss(q, k), q)
+    return contenders
 
 
 def _sup_con(sizes: Sizes) -> Contenders:
@@ -145,62 +122,34 @@ def _sup_con(sizes: Sizes) -> Contenders:
 
 def _dcl(sizes: Sizes) -> Contenders:
     z, rows = torch.randn(sizes.batch, 2, sizes.dim), torch.arange(sizes.batch)
-    found: Contenders = {"raysl": _both(lambda z: dcl(z, z, rows), z)}
-    if has_lightly():
-        from lightly.loss import DCLLoss
-
-        loss = DCLLoss(temperature=0.1)
-        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
-    return found
+    return {"raysl": _both(lambda z: dcl(z, z, rows), z)} | _lightly_pair(z, "DCLLoss", temperature=0.1)
 
 
 def _barlow_twins(sizes: Sizes) -> Contenders:
     z = torch.randn(sizes.batch, 2, sizes.wide)
-
-    def ours(z: Tensor) -> Tensor:
-        return barlow_twins(cross_correlation(z), 0.005, scale=1.0).loss
-
-    found: Contenders = {"raysl": _both(ours, z)}
-    if has_lightly():
-        from lightly.loss import BarlowTwinsLoss
-
-        loss = BarlowTwinsLoss()
-        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
-    return found
+    ours = _both(lambda z: barlow_twins(cross_correlation(z), 0.005, scale=1.0).loss, z)
+    return {"raysl": ours} | _lightly_pair(z, "BarlowTwinsLoss")
 
 
 def _vicreg(sizes: Sizes) -> Contenders:
     z = torch.randn(sizes.batch, 2, sizes.wide)
-
-    def ours(z: Tensor) -> Tensor:
-        return vicreg(z, covariances(z)).loss  # a weight of 12.5 for the variance; lightly halves it
-
-    found: Contenders = {"raysl": _both(ours, z)}
-    if has_lightly():
-        from lightly.loss import VICRegLoss
-
-        loss = VICRegLoss()
-        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
-    return found
+    # a weight of 12.5 for the variance; lightly halves it
+    return {"raysl": _both(lambda z: vicreg(z, covariances(z)).loss, z)} | _lightly_pair(z, "VICRegLoss")
 
 
 def _dino(sizes: Sizes) -> Contenders:
     num_views, num_large = 10, 2
     scores = torch.randn(sizes.small_batch, num_views, sizes.many_prototypes).mul_(0.1)
-    told = torch.randn(sizes.small_batch, num_large, sizes.many_prototypes).mul_(0.1)
+    targets = torch.randn(sizes.small_batch, num_large, sizes.many_prototypes).mul_(0.1)
     centre = Centre(sizes.many_prototypes)
-
-    def ours(scores: Tensor) -> Tensor:
-        return dino(scores, centre(told, 0.04))
-
-    found: Contenders = {"raysl": _then(_both(ours, scores), lambda: centre.update(told.mean(dim=1), 0.9))}
+    ours = _both(lambda scores: dino(scores, centre(targets, 0.04)), scores)
+    contenders: Contenders = {"raysl": _then(ours, lambda: centre.update(targets.mean(dim=1), 0.9))}
     if has_lightly():
         from lightly.loss import DINOLoss
 
-        loss = DINOLoss(output_dim=sizes.many_prototypes)
-        given = list(told.unbind(dim=1))
-        found["lightly"] = _both(lambda scores: loss(given, list(scores.unbind(dim=1)), teacher_temp=0.04), scores)
-    return found
+        loss, views = DINOLoss(output_dim=sizes.many_prototypes), list(targets.unbind(dim=1))
+        contenders["lightly"] = _both(lambda scores: loss(views, list(scores.unbind(dim=1)), teacher_temp=0.04), scores)
+    return contenders
 
 
 def _swapped(sizes: Sizes) -> Contenders:
@@ -217,23 +166,23 @@ def _swapped(sizes: Sizes) -> Contenders:
             terms.append(-(codes * F.log_softmax(scores[:, 1 - view] / 0.1, dim=1)).sum(dim=1).mean())
         return (terms[0] + terms[1]) / 2
 
-    found: Contenders = {"raysl": _both(ours, scores), "plain": _both(plain, scores)}
+    contenders: Contenders = {"raysl": _both(ours, scores), "plain": _both(plain, scores)}
     if has_lightly():
         from lightly.loss import SwaVLoss
 
         loss = SwaVLoss()
-        found["lightly"] = _both(lambda scores: loss([scores[:, 0], scores[:, 1]], []), scores)
-    return found
+        contenders["lightly"] = _both(lambda scores: loss([scores[:, 0], scores[:, 1]], []), scores)
+    return contenders
 
 
 def _sinkhorn(rows: int, prototypes: int) -> Contenders:
     scores = torch.randn(rows, prototypes).mul_(0.1)
-    found: Contenders = {"raysl": lambda: sinkhorn(scores), "plain": lambda: _products(scores)}
+    contenders: Contenders = {"raysl": lambda: sinkhorn(scores), "plain": lambda: _products(scores)}
     if has_lightly():
-        from lightly.loss.swav_loss import sinkhorn as of_lightly
+        from lightly.loss.swav_loss import sinkhorn as lightly_sinkhorn
 
-        found["lightly"] = lambda: of_lightly(scores)
-    return found
+        contenders["lightly"] = lambda: lightly_sinkhorn(scores)
+    return contenders
 
 
 @torch.no_grad()
@@ -264,10 +213,10 @@ def _kmeans(sizes: Sizes) -> Contenders:
         index.train(rows.numpy())
         return index.index.search(rows.numpy(), 1)
 
-    found: Contenders = {"raysl": lambda: kmeans(rows, sizes.centroids, ROUNDS, seed=0)}
+    contenders: Contenders = {"raysl": lambda: kmeans(rows, sizes.centroids, ROUNDS, seed=0)}
     if find_spec("faiss"):
-        found["faiss"] = by_faiss
-    return found
+        contenders["faiss"] = by_faiss
+    return contenders
 
 
 def _ema(sizes: Sizes) -> Contenders:
@@ -277,15 +226,15 @@ def _ema(sizes: Sizes) -> Contenders:
     to: list[Tensor] = list(network.parameters())
 
     @torch.no_grad()
-    def bare() -> None:
+    def plain() -> None:
         torch._foreach_lerp_(weights, to, 1 - MOMENTUM)
 
-    found: Contenders = {"raysl": lambda: teacher.update(network, MOMENTUM), "plain": bare}
+    contenders: Contenders = {"raysl": lambda: teacher.update(network, MOMENTUM), "plain": plain}
     if has_lightly():
         from lightly.models.utils import update_momentum
 
-        found["lightly"] = lambda: update_momentum(network, teacher.module, MOMENTUM)
-    return found
+        contenders["lightly"] = lambda: update_momentum(network, teacher.module, MOMENTUM)
+    return contenders
 
 
 CASES = {
@@ -318,8 +267,18 @@ CASES = {
 
 
 def has_lightly() -> bool:
-    """Whether the peer is installed; it comes with the extra `dev`."""
+    """Return whether the peer is installed; it comes with the extra `dev`."""
     return find_spec("lightly") is not None
+
+
+def _lightly_pair(z: Tensor, name: str, **settings: float) -> Contenders:
+    """Return lightly's loss of two views, where it is installed."""
+    if not has_lightly():
+        return {}
+    import lightly.loss
+
+    loss = getattr(lightly.loss, name)(**settings)
+    return {"lightly": _both(lambda z: loss(z[:, 0], z[:, 1]), z)}
 
 
 def _both(loss: Callable[[Tensor], Tensor], values: Tensor) -> Callable[[], object]:

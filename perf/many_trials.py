@@ -6,12 +6,12 @@ in any sweep, and are asked to end when the first trial has started.
 """
 
 import json
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from perf.own_processes import started
+from perf.harness import child_numbers
 from raysl.errors import RunFailed, Stopped
 from raysl.hashing import hash_words
 from raysl.process.memory import most_resident
@@ -24,8 +24,7 @@ from raysl.tune.note import Note, measures_of
 from raysl.tune.trial import Trial
 
 SPACE = {"optim.lr": {"loguniform": [0.02, 0.5]}, "method.temperature": {"uniform": [0.1, 1.0]}}
-LINES = 60
-"""Lines that each run has logged."""
+LINES = 60  # that each run has logged
 NUMBERS = ("lr", "loss", "contrastive_top1", "embedding_std", "effective_rank", "images_per_s", "step_s", "data_wait")
 
 
@@ -35,7 +34,7 @@ class ManyTrials:
 
     Args:
         storage: a local folder.
-        num: trials.
+        num: number of trials.
         ended: whether all but the last have ended before.
         with_ray: whether Ray and Ray Tune are started, to the first trial.
     """
@@ -60,11 +59,8 @@ def measure_driver(task: ManyTrials) -> dict[str, float]:
         `start_s` from the call to the start of the first trial, `plan_s` of it before Ray is started, `memory_mb`
         (the most resident) by then; of trials that have ended before `board_s` of writing the leaderboard's files, and
         `board_memory_mb` by then. `cpu_s` and `board_cpu_s` are seconds of the processor that the driver alone took.
-
-    Raises:
-        RunFailed: if the process fails.
     """
-    return started("perf.many_trials", [json.dumps(asdict(task))], f"the start of {task.num} trials")
+    return child_numbers(simulate, asdict(task), f"the start of {task.num} trials")
 
 
 def fill(task: ManyTrials) -> None:
@@ -76,17 +72,17 @@ def fill(task: ManyTrials) -> None:
         _write_end(run, trial, index)
 
 
-def _write_end(run: SweepRun, trial: Trial, place: int) -> None:
+def _write_end(run: SweepRun, trial: Trial, index: int) -> None:
     base = run.bases[trial.config]
     folder = run.folder.child(trial.name)
     folder.make()
-    skill = hash_words(7, place) / 2**64
+    skill = hash_words(7, index) / 2**64
     lines = []
     for number in range(1, LINES + 1):
-        done = number / LINES
-        line = {"step": 22 * number, "epoch": round(done * base.train.epochs, 4)}
-        line |= {name: round((1 + at) * (1 - done * skill), 9) for at, name in enumerate(NUMBERS)}
-        lines.append(line | {"knn_k20_top1": 100 * skill * done})
+        share = number / LINES
+        line = {"step": 22 * number, "epoch": round(share * base.train.epochs, 4)}
+        line |= {name: round((1 + at) * (1 - share * skill), 9) for at, name in enumerate(NUMBERS)}
+        lines.append(line | {"knn_k20_top1": 100 * skill * share})
     folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
     Note(
         status="finished",
@@ -96,13 +92,14 @@ def _write_end(run: SweepRun, trial: Trial, place: int) -> None:
         costs={"seconds": 60.0, "step_s": 0.05, "memory_gb": 1.2},
         measures=measures_of(base),
         checkpoint=folder.uri_of("checkpoint_1760"),
-        started=1000.0 + place,
-        ended=1060.0 + place,
+        started=1000.0 + index,
+        ended=1060.0 + index,
     ).write(folder)
 
 
-def simulate(task: ManyTrials) -> dict[str, float]:
-    """The numbers of `measure_driver`, measured in this process."""
+def simulate(**settings: Any) -> dict[str, float]:
+    """Measure the numbers of `measure_driver` in this process, for the settings of `ManyTrials`."""
+    task = ManyTrials(**settings)
     begun, cpu_begun = time.perf_counter(), time.process_time()
     run = task.sweep()
     run.folder.make()
@@ -129,7 +126,3 @@ def simulate(task: ManyTrials) -> dict[str, float]:
         numbers |= {"board_s": time.perf_counter() - begun, "board_cpu_s": time.process_time() - cpu_begun}
         numbers["board_memory_mb"] = most_resident() / 2**20
     return numbers
-
-
-if __name__ == "__main__":
-    print(json.dumps(simulate(ManyTrials(**json.loads(sys.argv[1])))))

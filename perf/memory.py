@@ -2,17 +2,14 @@
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from perf.commands import command_s
-from perf.numbers import machine, verdict
+from perf.harness import Numbers, command_s, machine, scratch_folder, verdict
 from perf.pictures import write_pictures
 from raysl.errors import ConfigError
 from raysl.process.memory import unmapped
@@ -32,20 +29,12 @@ KINDS = {
     "controller": ("TrainController",),
     "data tasks": ("ray::Read", "ray::IDLE"),
 }
-"""What the command lines of the kinds of processes hold."""
+"""Words in the command lines of the kinds of processes."""
 
 
 @dataclass(frozen=True)
 class MemoryTask:
-    """A run to watch.
-
-    Args:
-        epochs: turns of the epoch.
-        epoch_steps: steps of each.
-        batch_size: images of a step.
-        workers: training workers.
-        buffer_gb: `data.buffer_gb` of the run.
-    """
+    """A run to watch."""
 
     epochs: int = 20
     epoch_steps: int = 500
@@ -58,8 +47,8 @@ class MemoryTask:
         """Steps of the run."""
         return self.epochs * self.epoch_steps
 
-    def words(self, folder: Path) -> list[str]:
-        """Words of `raysl pretrain` for a small network on Parquet files in a folder."""
+    def arguments(self, folder: Path) -> list[str]:
+        """Return the arguments of `raysl pretrain` for a small network on Parquet files in a folder."""
         settings = {
             "data": "parquet",
             "data.path": folder / "images",
@@ -82,42 +71,33 @@ class MemoryTask:
 
 @dataclass(frozen=True)
 class Sample:
-    """Memory of a run at one moment.
+    """Memory of a run at one moment."""
 
-    Args:
-        step: of the newest logged line.
-        bytes: resident bytes by kind of process, without pages of files and of shared memory; `shared memory` is what
-            /dev/shm holds more than before the run.
-    """
-
-    step: int
+    step: int  # of the newest logged line
     bytes: dict[str, int]
+    """Resident bytes by kind of process, without pages of files and of shared memory; `shared memory` is what /dev/shm
+    holds more than before the run."""
 
 
-def measure_growth(task: MemoryTask) -> dict[str, Any]:
+def measure_growth(task: MemoryTask) -> Numbers:
     """Run `raysl pretrain` and sample the memory of its processes.
 
     Returns:
         `memory_mb` (by kind, the medians around each of `MARKS`), `growth` (by kind of process, the last of them
         over that after a quarter of the steps), `shared_mb` (most that /dev/shm held, beside `buffer_mb`), `steps`,
         `environment`.
-
-    Raises:
-        ConfigError: if this system has no /proc.
-        RunFailed: if the run fails.
     """
     if not PROC.is_dir():
         raise ConfigError("this measurement reads the memory of processes from /proc: run it on Linux")
     environment = machine()
-    with tempfile.TemporaryDirectory(prefix="raysl_speed_") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         (folder / "images").mkdir()
         write_pictures(folder / "images" / "train.parquet", 32, task.epoch_steps * task.batch_size)
         samples = _watch(task, folder)
     return summarize(samples, task) | {"environment": environment}
 
 
-def summarize(samples: Sequence[Sample], task: MemoryTask) -> dict[str, Any]:
+def summarize(samples: Sequence[Sample], task: MemoryTask) -> Numbers:
     """Return the numbers of `measure_growth` that samples show."""
     table = {kind: [_around(samples, kind, mark * task.steps) for mark in MARKS] for kind in samples[-1].bytes}
     return {
@@ -129,7 +109,7 @@ def summarize(samples: Sequence[Sample], task: MemoryTask) -> dict[str, Any]:
     }
 
 
-def growth_table(numbers: dict[str, Any]) -> str:
+def growth_table(numbers: Numbers) -> str:
     """Format the result of `measure_growth` as text."""
     steps = [f"{mark * numbers['steps']:,.0f}" for mark in MARKS]
     lines = [f"{'MB after step':<16}" + "".join(f"{step:>9}" for step in steps) + "   growth"]
@@ -139,29 +119,23 @@ def growth_table(numbers: dict[str, Any]) -> str:
             growth = numbers["growth"][kind]
             line += f"{growth:>9.3f}  goal up to {FLAT}: {verdict(growth <= FLAT)}"
         lines.append(line)
-    buffer_mb = numbers["buffer_mb"]
-    lines.append(f"most in /dev/shm {numbers['shared_mb']:.1f} MB, with data.buffer_gb of {buffer_mb:.0f} MB")
-    return "\n".join(lines)
+    most, buffer = numbers["shared_mb"], numbers["buffer_mb"]
+    return "\n".join([*lines, f"most in /dev/shm {most:.1f} MB, with data.buffer_gb of {buffer:.0f} MB"])
 
 
 def _watch(task: MemoryTask, folder: Path) -> list[Sample]:
-    """Run to the end, and return a sample each second of those in which a training worker was there."""
-    before, samples = _shared(), list[Sample]()
+    """Run to the end, and return a sample of each second in which a training worker was alive."""
+    log, before, samples = folder / "run" / METRICS_FILE, _shared(), list[Sample]()
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(command_s, ["pretrain", *task.words(folder)])
+        run = pool.submit(command_s, ["pretrain", *task.arguments(folder)])
         while not run.done():
             time.sleep(PERIOD_S)
-            held = _memory() | {"shared memory": max(0, _shared() - before)}
-            if held["worker"]:
-                samples.append(Sample(_last_step(folder / "run"), held))
+            memory = _memory() | {"shared memory": max(0, _shared() - before)}
+            if memory["worker"]:
+                lines = parse_metrics(log.read_bytes()) if log.exists() else []
+                samples.append(Sample(int(lines[-1]["step"]) if lines else 0, memory))
         run.result()
     return samples
-
-
-def _last_step(run: Path) -> int:
-    path = run / METRICS_FILE
-    lines = parse_metrics(path.read_bytes()) if path.exists() else []
-    return int(lines[-1]["step"]) if lines else 0
 
 
 def _memory() -> dict[str, int]:
@@ -169,8 +143,8 @@ def _memory() -> dict[str, int]:
     sums = dict.fromkeys(KINDS, 0)
     for pid in descendants(os.getpid()):
         command = command_line(pid)
-        for kind, words in KINDS.items():
-            if any(word in command for word in words):
+        for kind, patterns in KINDS.items():
+            if any(pattern in command for pattern in patterns):
                 sums[kind] += unmapped(pid)
     return sums
 

@@ -5,19 +5,15 @@ Some of the ranks are started as processes of their own, which import nothing bu
 first batches: at the start of the run, at a resume in the middle of a later epoch, and at an epoch's end.
 """
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
-from perf.numbers import verdict
+from perf.harness import Numbers, child_numbers, verdict
 from raysl.data.order import Order
 from raysl.data.split import runs
-from raysl.errors import RunFailed
+from raysl.errors import ConfigError
 from raysl.process.memory import most_resident
 
 GOAL_MB, GOAL_S = 100.0, 1.0
@@ -26,51 +22,52 @@ NUM_BATCHES = 50
 
 @dataclass(frozen=True, kw_only=True)
 class OrderTask:
-    """A run to simulate, and one of its ranks.
-
-    Args:
-        rows: of the dataset.
-        unit_rows: of each read unit.
-        batch_size: images in a global batch.
-        lanes: fixed parts of it.
-        world, rank: of the run.
-    """
+    """A run to simulate, and one of its ranks."""
 
     rows: int = 1_000_000_000
-    unit_rows: int = 1000
-    batch_size: int = 32768
+    unit_rows: int = 1000  # of each read unit
+    batch_size: int = 32768  # of all ranks
     lanes: int = 1024
     world: int = 1024
     rank: int = 0
 
+    def order(self) -> Order:
+        """Return the order of the run."""
+        units = runs(self.rows, self.unit_rows)
+        return Order(0, "simulated", units, self.batch_size, self.lanes, window=2048, is_exact=False)
 
-def measure_order(task: OrderTask | None = None, ranks: Sequence[int] = (0, 511, 1023)) -> dict[str, Any]:
-    """Memory and time of some ranks, each in a process of its own.
 
-    Args:
-        task: the run; its rank is not used.
-        ranks: which to start.
+def measure_order_and_reads(rows: int, world: int) -> Numbers:
+    """Measure the order of a run, and count the reads of ImageNet's shape."""
+    from perf.reads import measure_reads
+
+    task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
+    if rows < task.batch_size:
+        raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
+    return measure_order(task, ranks=sorted({0, world // 2, world - 1})) | measure_reads()
+
+
+def order_and_reads_table(numbers: Numbers) -> str:
+    """Format the result of `measure_order_and_reads` as text."""
+    from perf.reads import reads_table
+
+    return f"{order_table(numbers)}\n\n{reads_table(numbers)}"
+
+
+def measure_order(task: OrderTask, ranks: Sequence[int]) -> Numbers:
+    """Measure memory and time of some ranks of a run, each in a process of its own.
 
     Returns:
         `memory_mb` (the most over ranks, beyond what the imports take), `process_mb` (with them), `first_batch_s`,
         `resume_s`, `epoch_turn_s` (the longest over ranks), `batch_ms` (median), `ranks` (all numbers of each), `task`.
-
-    Raises:
-        RunFailed: if a process fails.
     """
-    task = task or OrderTask()
-    found = []
-    for rank in ranks:
-        text = json.dumps(asdict(task) | {"rank": rank})
-        done = subprocess.run([sys.executable, "-m", "perf.order", text], capture_output=True, text=True)
-        if done.returncode:
-            raise RunFailed(f"rank {rank} failed:\n{done.stderr[-2000:]}")
-        found.append(json.loads(done.stdout))
-    most = {name: max(numbers[name] for numbers in found) for name in found[0] if name != "batch_ms"}
-    return {**most, "batch_ms": median(numbers["batch_ms"] for numbers in found), "ranks": found, "task": asdict(task)}
+    settings = asdict(task)
+    measured = [child_numbers(simulate, settings | {"rank": rank}, f"rank {rank}") for rank in ranks]
+    most = {name: max(numbers[name] for numbers in measured) for name in measured[0]}
+    return {**most, "batch_ms": median(one["batch_ms"] for one in measured), "ranks": measured, "task": settings}
 
 
-def order_table(numbers: dict[str, Any]) -> str:
+def order_table(numbers: Numbers) -> str:
     """Format the result of `measure_order` as text."""
     task = numbers["task"]
     rows, units = task["rows"], -(-task["rows"] // task["unit_rows"])
@@ -88,40 +85,25 @@ def order_table(numbers: dict[str, Any]) -> str:
     )
 
 
-def simulate(task: OrderTask) -> dict[str, float]:
-    """Measure one rank in this process."""
+def simulate(**settings: int) -> dict[str, float]:
+    """Measure one rank of an `OrderTask` in this process."""
+    task = OrderTask(**settings)
+
+    def seconds(order: Order, step: int) -> float:
+        start = time.perf_counter()
+        order.batch(step, task.rank, task.world)
+        return time.perf_counter() - start
+
     before = most_resident() / 2**20
     start = time.perf_counter()
-    order = _order(task)
+    order = task.order()
     order.batch(0, task.rank, task.world)
     numbers = {"first_batch_s": time.perf_counter() - start}
-    times = [_seconds(order, step, task) for step in range(1, NUM_BATCHES)]
-    numbers["epoch_turn_s"] = max(_seconds(order, order.epoch_len - 1, task), _seconds(order, order.epoch_len, task))
+    times = [seconds(order, step) for step in range(1, NUM_BATCHES)]
+    numbers["epoch_turn_s"] = max(seconds(order, order.epoch_len - 1), seconds(order, order.epoch_len))
     numbers["process_mb"] = most_resident() / 2**20
     numbers["memory_mb"] = numbers["process_mb"] - before
     start = time.perf_counter()
-    resumed = _order(task)
+    resumed = task.order()
     resumed.batch(3 * resumed.epoch_len + resumed.epoch_len // 2, task.rank, task.world)
     return numbers | {"resume_s": time.perf_counter() - start, "batch_ms": 1000 * median(times)}
-
-
-def _order(task: OrderTask) -> Order:
-    return Order(
-        seed=0,
-        fingerprint="simulated",
-        unit_sizes=runs(task.rows, task.unit_rows),
-        batch_size=task.batch_size,
-        lanes=task.lanes,
-        window=2048,
-        is_exact=False,
-    )
-
-
-def _seconds(order: Order, step: int, task: OrderTask) -> float:
-    start = time.perf_counter()
-    order.batch(step, task.rank, task.world)
-    return time.perf_counter() - start
-
-
-if __name__ == "__main__":
-    print(json.dumps(simulate(OrderTask(**json.loads(sys.argv[1])))))

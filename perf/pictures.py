@@ -1,11 +1,14 @@
 """JPEG files to measure with, made of the photographs that come with scikit-learn."""
 
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from torch.utils.data import Dataset
 
 from raysl.hashing import hash_words
 
@@ -19,9 +22,9 @@ def write_pictures(path: Path, size: int, num: int) -> None:
     """Write a Parquet file of `num` JPEG images for views of `size` px, each another part of a photograph.
 
     Args:
-        path: of the file.
-        size: a key of `STORED`.
-        num: images.
+        path: file.
+        size: key of `STORED`.
+        num: number of images.
     """
     from PIL import Image
     from sklearn.datasets import load_sample_images
@@ -34,9 +37,9 @@ def write_pictures(path: Path, size: int, num: int) -> None:
         side = 0.5 + 0.5 * _share(number, 0)  # of the largest box of that shape
         box_width = side * min(photograph.width, photograph.height * width / height)
         box_height = box_width * height / width
-        left = _share(number, 1) * (photograph.width - box_width)
-        top = _share(number, 2) * (photograph.height - box_height)
-        box = (left, top, left + box_width, top + box_height)
+        x = _share(number, 1) * (photograph.width - box_width)
+        y = _share(number, 2) * (photograph.height - box_height)
+        box = (x, y, x + box_width, y + box_height)
         file = io.BytesIO()
         photograph.resize((width, height), Image.Resampling.BICUBIC, box=box).save(file, "JPEG", quality=QUALITY)
         images.append(file.getvalue())
@@ -50,5 +53,32 @@ def read_pictures(path: Path) -> list[bytes]:
     return images
 
 
-def _share(number: int, place: int) -> float:
-    return float(hash_words(number, place) / 2**64)
+def open_image(data: bytes) -> Any:
+    """Return the PIL image of an encoded one."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+class EncodedImages(Dataset[Any]):
+    """Encoded images that are decoded and transformed one by one; those of a longer length come again."""
+
+    def __init__(
+        self,
+        encoded: Sequence[bytes],
+        transform: Callable[[Any], Any],
+        decoder: Callable[[bytes], Any] = open_image,
+        length: int | None = None,
+    ) -> None:
+        self.encoded, self.transform, self.decoder = encoded, transform, decoder
+        self.length = length or len(encoded)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, row: int) -> Any:
+        return self.transform(self.decoder(self.encoded[row % len(self.encoded)]))
+
+
+def _share(number: int, draw: int) -> float:
+    return float(hash_words(number, draw) / 2**64)

@@ -1,83 +1,132 @@
-"""Starting contenders: as child processes, and as runs of Ray Train."""
+"""Contenders as processes that stay alive and wait, without using a CPU, for their turns.
 
+A contender joins the `Lineup` of the measuring process, over a Unix socket in lines of JSON. Whoever waits is blocked
+in a read; no process waits inside a collective.
+"""
+
+import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-from perf import checkouts
-from perf.contenders import fit_on_ray
-from perf.turns import Starter
+import torch
+
+from perf.harness import Numbers, child_words, last_lines
+from raysl.data.batch import Batch
 from raysl.errors import RunFailed
+from raysl.process.memory import keep_freed_memory
+from raysl.process.proc import PROC, cpu_ticks, descendants
+from raysl.train.meter import most_used_gb
 
-END_S = 30.0  # a contender has so long to end after its last turn
-
-
-class Task(Protocol):
-    """Settings of a contender to start."""
-
-    @property
-    def name(self) -> str:
-        """Name of the contender."""
-
-    @property
-    def folder(self) -> str:
-        """Folder for its files."""
-
-    @property
-    def world(self) -> int:
-        """Number of its processes."""
-
-    def to_json(self) -> str:
-        """Return it as one argument of a command line."""
+READY_S = 180.0  # a contender must have joined by then
+END_S = 30.0  # a contender has this long to end after its last turn
 
 
-T = TypeVar("T", bound=Task)
+class Line:
+    """One end of a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.file = connection.makefile("rw", encoding="utf-8")
+        connection.close()  # the file keeps it open
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message."""
+        self.file.write(json.dumps(message) + "\n")
+        self.file.flush()
+
+    def receive(self) -> Numbers:
+        """Wait for a message.
+
+        Raises:
+            EOFError: if the other side has ended.
+        """
+        text = self.file.readline()
+        if not text:
+            raise EOFError("the other side of the measurement has ended")
+        message: Numbers = json.loads(text)
+        return message
 
 
-class Running(Protocol):
-    """A contender that has been started."""
+def join(path: str, name: str, rank: int = 0, **facts: Any) -> Line:
+    """Connect a process of a contender to the socket of a lineup, which gets to know the facts."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    line = Line(connection)
+    line.send({"name": name, "rank": rank, "threads": torch.get_num_threads(), "niceness": os.nice(0), **facts})
+    return line
 
-    def check(self) -> None:
-        """Raise RunFailed with its last output if it has ended with an error."""
 
-    def end(self) -> None:
-        """Wait for its end, and kill it after a while. Connections must be closed before."""
+class Gate:
+    """A contender's stream of batches: it blocks between turns, and times the steps of a turn.
+
+    Args:
+        line: connection to the lineup.
+        batches: endless batches.
+        device: device that trains; a GPU is waited for where times are taken.
+    """
+
+    def __init__(self, line: Line, batches: Iterator[Batch], device: torch.device | None = None) -> None:
+        self.line, self.batches = line, batches
+        self.device = device or torch.device("cpu")
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """Yield the batches of all turns, and one more after the last. A step is done when the next is asked for."""
+        while not (turn := self.line.receive()).get("is_last"):
+            for _ in range(turn["num_warmup"]):
+                yield next(self.batches)
+            start = self._now()
+            for _ in range(turn["num_steps"]):
+                yield next(self.batches)
+            self.line.send({"seconds": self._now() - start, "memory_gb": most_used_gb(self.device)})
+        self.line.send({})  # now, because training may end without asking for another batch
+        yield next(self.batches)
+
+    def plain(self) -> Iterator[Batch]:
+        """Contenders of a step have no precise BN."""
+        raise NotImplementedError
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 class Child:
-    """One process, or several under torchrun."""
+    """A contender in a child process.
 
-    def __init__(self, program: str, task: Task, module: str = "perf.contenders") -> None:
-        command = [sys.executable, "-m", module, program, task.to_json()]
-        if task.world > 1:
-            torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={task.world}", "-m"]
-            command = [sys.executable, "-m", *torchrun, *command[2:]]
-        self._start(task, command)
+    Args:
+        command: program and its arguments.
+        log: file for its output; its name is that of the contender.
+        options: further options of `subprocess.Popen`.
+    """
 
-    def _start(self, task: Task, command: Sequence[str], checkout: Path | None = None) -> None:
-        self.task = task
-        self.log = Path(task.folder) / f"{task.name}.log"
-        with self.log.open("wb") as log:
+    def __init__(self, command: Sequence[str], log: Path, **options: Any) -> None:
+        self.log = log
+        with log.open("wb") as output:
             self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=checkout,
-                env=None if checkout is None else checkouts.environment(checkout),
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
             )
 
+    @classmethod
+    def of(cls, function: Callable[..., Any], arguments: Numbers, log: Path, world: int = 1) -> "Child":
+        """Call a function in a new process, or in several under torchrun."""
+        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "-m"] if world > 1 else []
+        return cls([sys.executable, "-m", *torchrun, *child_words(function, arguments)], log)
+
     def check(self) -> None:
+        """Raise RunFailed with the end of its output if it has ended with an error."""
         if self.process.poll():
-            output = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
-            raise RunFailed(f"contender {self.task.name} ended with code {self.process.returncode}:\n{output}")
+            output = last_lines(self.log.read_text(errors="replace"))
+            raise RunFailed(f"contender {self.log.stem} ended with code {self.process.returncode}:\n{output}")
 
     def end(self) -> None:
+        """Wait for its end, and kill it after a while. Connections must be closed before."""
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -85,22 +134,20 @@ class Child:
             self.process.wait()
 
 
-class CheckoutChild(Child):
-    """One process that runs the code of a checkout of raysl."""
-
-    def __init__(self, program: str, task: Task, checkout: Path) -> None:
-        self._start(task, checkouts.command(checkout, program, task.to_json()), checkout)
-
-
 class RayRun:
-    """A run of Ray Train on this machine, driven by a thread."""
+    """A run of Ray Train on this machine, driven by a thread.
 
-    def __init__(self, task: Task, program: Callable[[dict[str, Any]], None] = fit_on_ray) -> None:
+    Args:
+        task: settings of the contender, with its `name`, `folder` and `world`.
+        program: training function, which gets `{"task": task}`.
+    """
+
+    def __init__(self, task: Any, program: Callable[[Numbers], None]) -> None:
         import ray
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        self.task = task
+        self.name = task.name
         self.error: Exception | None = None
         self.trainer = TorchTrainer(
             program,
@@ -117,7 +164,7 @@ class RayRun:
 
     def check(self) -> None:
         if self.error is not None:
-            raise RunFailed(f"contender {self.task.name} failed: {self.error}") from self.error
+            raise RunFailed(f"contender {self.name} failed: {self.error}") from self.error
 
     def end(self) -> None:
         self.thread.join(END_S)
@@ -129,51 +176,86 @@ class RayRun:
             self.error = error
 
 
-class Lineup(Generic[T]):
-    """The started contenders, each waiting for its turn."""
+class Lineup:
+    """The started contenders, each waiting for its turn. At the end of its context all are ended.
 
-    def __init__(self, starter: Starter) -> None:
-        self.starter = starter
-        self.running: dict[str, Running] = {}
+    Args:
+        folder: an empty local folder for the socket.
+    """
 
-    def add(self, start: Callable[[T], Running], task: T) -> int:
-        """Start a contender, wait until it is ready, and return its niceness."""
-        running = self.running[task.name] = start(task)
-        hellos = self.starter.wait_for(task.name, task.world, running.check)
-        niceness: list[int] = [hello["niceness"] for hello in hellos]
-        return max(niceness)
+    def __init__(self, folder: Path) -> None:
+        self.socket = str(folder / "turns")
+        self.running: dict[str, Child | RayRun] = {}
+        self.lines: dict[str, list[Line]] = {}
+        self.facts: dict[str, list[Numbers]] = {}
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.socket)
+        self.listener.listen()
+        self.listener.settimeout(0.5)
 
-    def end(self) -> None:
-        """Wait for the end of all."""
+    def __enter__(self) -> "Lineup":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.listener.close()
+        # A contender that still waits for its turn ends when its connection is closed, so this comes first.
+        for lines in self.lines.values():
+            for line in lines:
+                line.file.close()
         for running in self.running.values():
             running.end()
 
+    def add(self, name: str, running: Child | RayRun, world: int = 1) -> list[Numbers]:
+        """Wait until all processes of a contender have joined, and return their facts by rank.
 
-def idle_cpus(seconds: float) -> float | None:
-    """Return the CPUs in use by this process and its children over the next seconds; None if unknown."""
-    before = cpu_seconds()
-    start = time.perf_counter()
-    time.sleep(seconds)
-    after = cpu_seconds()
-    if before is None or after is None:
-        return None
-    return (after - before) / (time.perf_counter() - start)
+        Raises:
+            RunFailed: if it has failed, or has not joined in time.
+        """
+        self.running[name], self.lines[name] = running, []
+        facts: list[Numbers] = []
+        end = time.monotonic() + READY_S
+        while len(facts) < world:
+            try:
+                connection, _ = self.listener.accept()
+            except TimeoutError:
+                running.check()
+                if time.monotonic() > end:
+                    raise RunFailed(f"contender {name} was not ready after {READY_S:.0f} s") from None
+                continue
+            connection.setblocking(True)
+            self.lines[name].append(Line(connection))
+            facts.append(self.lines[name][-1].receive())
+        self.facts[name] = sorted(facts, key=lambda fact: int(fact["rank"]))
+        return self.facts[name]
+
+    def turn(self, name: str, **turn: Any) -> list[Numbers]:
+        """Have all processes of a contender take a turn, and return their replies.
+
+        Raises:
+            RunFailed: if one of them has ended, with the end of its output.
+        """
+        try:
+            for line in self.lines[name]:
+                line.send(turn)
+            return [line.receive() for line in self.lines[name]]
+        except (EOFError, OSError) as error:
+            self.running[name].end()
+            self.running[name].check()  # says more of what went wrong
+            raise RunFailed(f"contender {name} ended before its time") from error
+
+
+def prepare_process(niceness: int, threads: int) -> None:
+    """Set niceness, threads of torch and memory allocator, the same for all contenders.
+
+    A process that Ray has made nicer stays so.
+    """
+    os.nice(max(0, niceness - os.nice(0)))
+    torch.set_num_threads(threads)
+    keep_freed_memory()
 
 
 def cpu_seconds() -> float | None:
-    """Return the CPU time of this process and its living children, all together; None without /proc."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            values = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        pid = int(path.parent.name)
-        parents[pid], ticks[pid] = int(values[1]), int(values[11]) + int(values[12])
-    if os.getpid() not in parents:
+    """Return the CPU time of this process and its children, all together; None without /proc."""
+    if not PROC.is_dir():
         return None
-    ours = {os.getpid()}
-    while children := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= children
-    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
+    return sum(map(cpu_ticks, [os.getpid(), *descendants(os.getpid())])) / os.sysconf("SC_CLK_TCK")

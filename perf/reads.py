@@ -5,11 +5,11 @@ that it has a row of, in place of reading them.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perf.harness import Numbers
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.data.stream.blocks import rank_blocks
@@ -27,15 +27,10 @@ LANES, MANY_LANES = 64, 512
 
 @dataclass(frozen=True)
 class Stored:
-    """A dataset as files.
+    """A dataset as files."""
 
-    Args:
-        row_bytes: of each image, int64 [N].
-        unit_of: read unit of each image, ascending, int64 [N].
-    """
-
-    row_bytes: Int64s
-    unit_of: Int64s
+    row_bytes: Int64s  # of each image, int64 [N]
+    unit_of: Int64s  # read unit of each image, ascending, int64 [N]
 
     @classmethod
     def parquet(cls, num_images: int) -> "Stored":
@@ -62,11 +57,7 @@ class Stored:
         return Order(0, "images", sizes, min(BATCH, len(self.unit_of)), lanes, None, is_exact)
 
     def count(self, order: Order, world: int, first: int, end: int) -> tuple[int, int]:
-        """Return the bytes that all ranks read and use for the steps [first, end).
-
-        Raises:
-            RuntimeError: if an image comes twice in an epoch, or not as often as steps use images.
-        """
+        """Return the bytes that all ranks read and use for the steps [first, end)."""
         unit_bytes = np.bincount(self.unit_of, self.row_bytes).astype(np.int64)
         uses = np.zeros(len(self.unit_of), np.int64)
         read = 0
@@ -80,11 +71,8 @@ class Stored:
         return read, int((uses * self.row_bytes).sum())
 
 
-def measure_reads(num_images: int = NUM_IMAGES) -> dict[str, Any]:
-    """Count reads and shuffle of an epoch at batch 4,096.
-
-    Args:
-        num_images: of the dataset.
+def measure_reads(num_images: int = NUM_IMAGES) -> Numbers:
+    """Count reads and shuffle of an epoch of some images at batch 4,096.
 
     Returns:
         `read_amplification`: bytes read over bytes used by kind of files and number of ranks. The same, by files, with
@@ -93,31 +81,29 @@ def measure_reads(num_images: int = NUM_IMAGES) -> dict[str, Any]:
         batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
     """
     stored = {"parquet": Stored.parquet(num_images), "tar": Stored.tar(num_images)}
+
+    def amplification(lanes: int) -> dict[str, dict[str, float]]:
+        return {
+            name: {str(world): _amplification(files, files.order(lanes), world) for world in WORLDS}
+            for name, files in stored.items()
+        }
+
     return {
-        "read_amplification": {
-            name: {str(world): _amplification(files, files.order(), world) for world in WORLDS}
-            for name, files in stored.items()
-        },
-        "read_amplification_512_lanes": {
-            name: {str(world): _amplification(files, files.order(MANY_LANES), world) for world in WORLDS}
-            for name, files in stored.items()
-        },
+        "read_amplification": amplification(LANES),
+        "read_amplification_512_lanes": amplification(MANY_LANES),
         "read_amplification_resumed": {name: _resumed(files) for name, files in stored.items()},
         "shuffle": _shuffle(stored),
     }
 
 
-def reads_table(numbers: dict[str, Any]) -> str:
+def reads_table(numbers: Numbers) -> str:
     """Format the result of `measure_reads` as text."""
     lines = [f"{'bytes read / used, ImageNet at batch 4,096':<48}{'parquet':>10}{'tar':>10}"]
-    for key, words in (
-        ("read_amplification", "64 lanes"),
-        ("read_amplification_512_lanes", "512 lanes"),
-    ):
-        for world in map(str, WORLDS):
-            values = "".join(f"{numbers[key][name][world]:>10.3f}" for name in ("parquet", "tar"))
-            name = f"{words}, {counted(int(world), 'rank')}"
-            lines.append(f"{name:<48}{values}")
+    for key, lanes in (("read_amplification", "64 lanes"), ("read_amplification_512_lanes", "512 lanes")):
+        for world in WORLDS:
+            values = "".join(f"{numbers[key][name][str(world)]:>10.3f}" for name in ("parquet", "tar"))
+            title = f"{lanes}, {counted(world, 'rank')}"
+            lines.append(f"{title:<48}{values}")
     resumed = numbers["read_amplification_resumed"]
     lines.append(f"{'8 ranks, resumed by 64':<48}{resumed['parquet']:>10.3f}{resumed['tar']:>10.3f}")
     lines.append(f"{'variance of the overlap of epochs / mean':<48}{'measured':>10}{'formula':>10}")
@@ -155,7 +141,7 @@ def _shuffle(stored: dict[str, Stored]) -> dict[str, dict[str, float]]:
 
 def overlap_variance(order: Order, epochs: int = 2) -> float:
     """Return the variance of the number of samples that batches of consecutive epochs share, over its mean."""
-    num = order.epoch_len + 1  # the last place is for samples that are left out
+    num = order.epoch_len + 1  # the last column is for samples of no batch
     shared: list[NDArray[np.int64]] = []
     before: Int64s | None = None
     for epoch in range(epochs):

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from statistics import mean
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 
-from perf.numbers import verdict
+from perf.harness import Numbers, verdict
 from raysl.data.decode.corrupt import Known
 from raysl.data.order import Order, default_lanes
 from raysl.data.split import runs
@@ -32,25 +32,15 @@ TARGET_ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleTask:
-    """A run to count through.
+    """A run to count through."""
 
-    Args:
-        rows: images of the dataset; of ImageNet.
-        image_bytes: of an encoded image.
-        row_bytes: of an image on its way to a rank; two crops of 224 pixels.
-        unit_rows: images in a read unit, such as a row group.
-        gpus: of a node, a rank each.
-        images_s: images that a GPU takes in a second.
-        blocks: that a rank takes when its stream is measured.
-    """
-
-    rows: int = 1_281_167
-    image_bytes: int = 110_000
-    row_bytes: int = 2 * 3 * 224 * 224
-    unit_rows: int = 64
-    gpus: int = 8
-    images_s: float = 2000.0
-    blocks: int = 2000
+    rows: int = 1_281_167  # of ImageNet
+    image_bytes: int = 110_000  # of an encoded image
+    row_bytes: int = 2 * 3 * 224 * 224  # of an image on its way to a rank; two crops of 224 pixels
+    unit_rows: int = 64  # of a read unit, such as a row group
+    gpus: int = 8  # of a node, a rank each
+    images_s: float = 2000.0  # images that a GPU takes in a second
+    blocks: int = 2000  # that a rank takes when its stream is measured
 
     def order(self, world: int) -> Order:
         """The order of a run on `world` GPUs: a batch of 4,096, or 32 for each GPU if that is more."""
@@ -60,21 +50,16 @@ class ScaleTask:
         return Order(0, "simulated", units, batch_size, lanes, window=None, is_exact=False)
 
 
-def measure_scale(task: ScaleTask | None = None, worlds: Sequence[int] = WORLDS) -> dict[str, Any]:
-    """Count runs, and measure the stream of a rank.
-
-    Args:
-        task: the run.
-        worlds: numbers of GPUs.
+def measure_scale(task: ScaleTask, worlds: Sequence[int] = WORLDS) -> Numbers:
+    """Count runs on some numbers of GPUs, and measure the stream of a rank.
 
     Returns:
         `runs` (for each number of GPUs the numbers of `count_run`), `stream` (of `measure_stream`), `node` (what a
         node needs at `images_s` images/s a GPU) and `task`.
     """
-    task = task or ScaleTask()
-    counted = {str(world): count_run(task, world) for world in worlds}
+    counts = {str(world): count_run(task, world) for world in worlds}
     stream = measure_stream(task)
-    return {"runs": counted, "stream": stream, "node": _node(task, counted, stream), "task": asdict(task)}
+    return {"runs": counts, "stream": stream, "node": _node(task, counts, stream), "task": asdict(task)}
 
 
 def count_run(task: ScaleTask, world: int) -> dict[str, float]:
@@ -118,11 +103,7 @@ def _read_rows(order: Order, starts: Int64s, block: StepRows) -> int:
 
 
 class CountingLoader:
-    """Takes the place of a loader in data tasks: it makes rows of the true number, without reading an image.
-
-    Args:
-        order: of the samples.
-    """
+    """A loader for data tasks that makes rows of the true number, without reading an image."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -130,7 +111,7 @@ class CountingLoader:
     def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:
         """Return the samples without views."""
         return [
-            Loaded({}, {}, torch.from_numpy(index), torch.from_numpy(np.zeros_like(index)))
+            Loaded({}, {}, torch.from_numpy(index), torch.zeros(len(index), dtype=torch.int64))
             for _, index in block.samples(self.order)
         ]
 
@@ -179,11 +160,11 @@ def measure_stream(task: ScaleTask) -> dict[str, float]:
         disconnect()
 
 
-def _node(task: ScaleTask, counted: dict[str, dict[str, float]], stream: dict[str, float]) -> dict[str, Any]:
+def _node(task: ScaleTask, counts: dict[str, dict[str, float]], stream: dict[str, float]) -> Numbers:
     """Return for each number of GPUs what a node needs, calculated from counts and measured CPU times."""
     images_s = task.gpus * task.images_s
     needs = {}
-    for world, numbers in counted.items():
+    for world, numbers in counts.items():
         blocks_s = images_s / numbers["block_rows"]
         needs[world] = {
             "blocks_s": blocks_s,
@@ -194,7 +175,7 @@ def _node(task: ScaleTask, counted: dict[str, dict[str, float]], stream: dict[st
     return needs
 
 
-def scale_table(numbers: dict[str, Any]) -> str:
+def scale_table(numbers: Numbers) -> str:
     """Format the result of `measure_scale` as text."""
     task, stream = numbers["task"], numbers["stream"]
     images_s = task["gpus"] * task["images_s"]
@@ -213,11 +194,9 @@ def scale_table(numbers: dict[str, Any]) -> str:
             f"{node['stream_cpus']:<4.2f} CPUs  {node['read_gb_s']:>4.2f} GB/s  {node['live_gb']:>4.1f} GB"
         )
     worst = max(run["read"] for run in numbers["runs"].values())
-    return "\n".join(
-        [
-            *lines,
-            f"bytes read / bytes used {worst:.4f} at most, goal {GOAL_READ}: {verdict(worst <= GOAL_READ)}",
-            f"measured with empty tasks: {stream['blocks_s']:,.0f} blocks/s of a rank here; CPU of a block in the rank "
-            f"{stream['rank_ms']:.2f} ms",
-        ]
-    )
+    lines += [
+        f"bytes read / bytes used {worst:.4f} at most, goal {GOAL_READ}: {verdict(worst <= GOAL_READ)}",
+        f"measured with empty tasks: {stream['blocks_s']:,.0f} blocks/s of a rank here; CPU of a block in the rank "
+        f"{stream['rank_ms']:.2f} ms",
+    ]
+    return "\n".join(lines)

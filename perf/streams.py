@@ -13,10 +13,9 @@ Each is an endless stream of batches; all use as many processes or threads as th
 
 import itertools
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,12 +23,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from perf.dali import simclr_batches
-from perf.pictures import read_pictures
-from perf.stable import simclr_transform
-from perf.turns import join
+from perf.harness import Numbers
+from perf.pictures import EncodedImages, open_image, read_pictures
+from perf.processes import join, prepare_process
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import decode
 from raysl.data.decode.quiet import quiet_libraries
@@ -48,26 +47,15 @@ FOREVER = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTask:
-    """Settings of a contender's process.
-
-    Args:
-        name: of the contender.
-        socket: where turns are given.
-        folder: for what it writes.
-        file: of the encoded images.
-        size: side of the views, in pixels.
-        batch_size: images in a batch.
-        threads: processes or threads that work at the same time.
-        niceness: of the process.
-    """
+    """Settings of a contender's process. Other versions of raysl have the same ones."""
 
     name: str
-    socket: str
-    folder: str
-    file: str
-    size: int
+    socket: str  # of the lineup
+    folder: str  # for its files
+    file: str  # with the encoded images
+    size: int  # side of the views, in pixels
     batch_size: int
-    threads: int
+    threads: int  # or processes that work at the same time
     niceness: int = 0
     world: int = 1
 
@@ -86,13 +74,8 @@ class StreamTask:
             _waits(stream, turn["warmup_s"])
             start = time.perf_counter()
             waits = _waits(stream, turn["seconds"])
-            line.send(
-                {
-                    "images_per_s": len(waits) * self.batch_size / (time.perf_counter() - start),
-                    "longest_s": max(waits),
-                    "memory_gb": most_resident() / 1e9,
-                }
-            )
+            images_s = len(waits) * self.batch_size / (time.perf_counter() - start)
+            line.send({"images_per_s": images_s, "longest_s": max(waits), "memory_gb": most_resident() / 1e9})
 
 
 def _waits(stream: Iterator[Any], seconds: float) -> list[float]:
@@ -107,67 +90,25 @@ def _waits(stream: Iterator[Any], seconds: float) -> list[float]:
     return waits
 
 
-class PerImage(Dataset[Any]):
-    """Encoded images that are decoded and augmented one by one."""
-
-    def __init__(
-        self, images: Sequence[bytes], decoder: Callable[[bytes], Any], transform: Callable[[Any], Any]
-    ) -> None:
-        self.images = images
-        self.decoder = decoder
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return FOREVER
-
-    def __getitem__(self, place: int) -> Any:
-        return self.transform(self.decoder(self.images[place % len(self.images)]))
-
-
-def vision_pil(task: StreamTask) -> Iterator[Any]:
-    """torchvision v2 on PIL images."""
-    return _loaded(task, _open, _twice(_vision_simclr(task.size)))
-
-
-def vision_tensor(task: StreamTask) -> Iterator[Any]:
-    """torchvision v2 on uint8 tensors."""
-    return _loaded(task, decode, _twice(_vision_simclr(task.size)))
-
-
-def lightly(task: StreamTask) -> Iterator[Any]:
-    """lightly's SimCLR views, with its defaults."""
-    return _loaded(task, _open, _lightly_simclr(task.size))
-
-
-def lightly_tensor(task: StreamTask) -> Iterator[Any]:
-    """The same on uint8 tensors, which lightly takes since its transforms are torchvision's v2."""
-    return _loaded(task, decode, _lightly_simclr(task.size))
-
-
 def stable(task: StreamTask) -> Iterator[Any]:
-    """stable-pretraining's SimCLR views."""
-    return _loaded(task, _open, simclr_transform(task.size, MEAN, STD))
+    """stable-pretraining's SimCLR views, in the workers of a DataLoader as its documentation shows for CPUs."""
+    from stable_pretraining.data import transforms
+
+    def view() -> Any:
+        return transforms.Compose(
+            transforms.RandomResizedCrop((task.size, task.size), scale=(0.08, 1.0)),
+            transforms.RandomHorizontalFlip(p=0.5),
+            transforms.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
+            transforms.RandomGrayscale(p=0.2),
+            transforms.PILGaussianBlur(sigma=[0.1, 2.0], p=0.5),
+            transforms.ToImage(mean=list(MEAN), std=list(STD)),
+        )
+
+    views = transforms.MultiViewTransform([view(), view()])
+    return _loaded(task, open_image, lambda image: views({"image": image}))
 
 
-def dali(task: StreamTask) -> Iterator[Any]:
-    """DALI on CPUs."""
-    return simclr_batches(
-        read_pictures(Path(task.file)),
-        size=task.size,
-        batch_size=task.batch_size,
-        threads=task.threads,
-        blur_kernel=blur_kernel_size(task.size),
-        mean=MEAN,
-        std=STD,
-    )
-
-
-def raysl_local(task: StreamTask) -> Iterator[Any]:
-    """raysl in one process."""
-    return LocalBatches(_loader(task), threads=task.threads).from_step(0)
-
-
-def raysl_ray(settings: dict[str, Any]) -> None:
+def raysl_ray(settings: Numbers) -> None:
     """raysl on Ray; Ray Train calls it in its worker."""
     import ray
 
@@ -176,7 +117,7 @@ def raysl_ray(settings: dict[str, Any]) -> None:
     from raysl.data.stream.pipeline import RayBatches
 
     task: StreamTask = settings["task"]
-    _prepare_process(task)
+    prepare_process(task.niceness, threads=1)
     loader = _loader(task)
     reference = ray.put(loader)
     key = stream_key(reference, 0)
@@ -210,13 +151,15 @@ def decode_alone(task: StreamTask) -> Iterator[Any]:
 
 
 STREAMS: dict[str, Callable[[StreamTask], Iterator[Any]]] = {
-    "vision_pil": vision_pil,
-    "vision_tensor": vision_tensor,
-    "lightly": lightly,
-    "lightly_tensor": lightly_tensor,
+    "vision_pil": lambda task: _loaded(task, open_image, _twice(_vision_simclr(task.size))),
+    "vision_tensor": lambda task: _loaded(task, decode, _twice(_vision_simclr(task.size))),
+    "lightly": lambda task: _loaded(task, open_image, _lightly_simclr(task.size)),
+    "lightly_tensor": lambda task: _loaded(task, decode, _lightly_simclr(task.size)),
     "stable": stable,
-    "dali": dali,
-    "raysl_local": raysl_local,
+    "dali": lambda task: simclr_batches(
+        read_pictures(Path(task.file)), task.size, task.batch_size, task.threads, MEAN, STD
+    ),
+    "raysl_local": lambda task: LocalBatches(_loader(task), threads=task.threads).from_step(0),
     "decode": decode_alone,
 }
 
@@ -228,12 +171,11 @@ def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
 
     keep_freed_memory()  # as in a contender's process
     loader = _loader(task)
-    spent = dict.fromkeys(("order", "read and decode", "crop", "augment", "normalise"), 0.0)
-    for step in range(-2, num_batches):
-        if step == 0:
-            spent = dict.fromkeys(spent, 0.0)
+    names = ("order", "read and decode", "crop", "augment", "normalise")
+    spent = dict.fromkeys(names, 0.0)
+    for step in range(num_batches + 2):  # the first two warm up
         moments = [time.thread_time()]
-        index = loader.order.batch(step + 2)
+        index = loader.order.batch(step)
         moments.append(time.thread_time())
         pictures = read_images(loader.split, index).pictures[0]
         moments.append(time.thread_time())
@@ -244,8 +186,9 @@ def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
         for view in views.views.values():
             normalize(view, MEAN, STD)
         moments.append(time.thread_time())
-        for name, (before, after) in zip(spent, itertools.pairwise(moments), strict=True):
-            spent[name] += after - before
+        if step >= 2:
+            for name, (before, after) in zip(names, itertools.pairwise(moments), strict=True):
+                spent[name] += after - before
     return {name: 1e6 * seconds / (num_batches * task.batch_size) for name, seconds in spent.items()}
 
 
@@ -271,16 +214,8 @@ def _loader(task: StreamTask) -> Loader:
 
 
 def _loaded(task: StreamTask, decoder: Callable[[bytes], Any], transform: Callable[[Any], Any]) -> Iterator[Any]:
-    images = PerImage(read_pictures(Path(task.file)), decoder, transform)
+    images = EncodedImages(read_pictures(Path(task.file)), transform, decoder, length=FOREVER)
     return iter(DataLoader(images, batch_size=task.batch_size, num_workers=task.threads))
-
-
-def _open(data: bytes) -> Any:
-    import io
-
-    from PIL import Image
-
-    return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def _twice(transform: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
@@ -313,18 +248,11 @@ def _vision_simclr(size: int) -> Callable[[Any], Tensor]:
     return compose
 
 
-def _prepare_process(task: StreamTask) -> None:
-    """Set niceness, threads and memory allocator, the same for all contenders."""
-    os.nice(max(0, task.niceness - os.nice(0)))
-    torch.set_num_threads(1)
-    keep_freed_memory()
-
-
 def main() -> None:
     """`python -m perf.streams NAME TASK`."""
     program, text = sys.argv[1:]
     task = StreamTask(**json.loads(text))
-    _prepare_process(task)
+    prepare_process(task.niceness, threads=1)
     task.serve(STREAMS[program](task))
 
 

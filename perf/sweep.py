@@ -1,21 +1,15 @@
 """`python -m perf sweep`: a trial beside the bare run, trials an hour, and the start of a sweep of a thousand."""
 
-import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from perf import harness
+from perf.harness import Numbers, machine, medians, span, verdict
 from perf.many_trials import ManyTrials, fill, measure_driver
-from perf.numbers import machine, medians, rotated, seconds_line, verdict
 from perf.trials import Work, bare_s, looped_s, swept
-
-log = logging.getLogger("raysl")
-
-Found = dict[str, Any]
 
 TINY = Work("quickstart", ("train.epochs=1", "data.limit=64", "optim.warmup=0ep", "benchmarks=[]"))
 SMALL = Work("quickstart", ("train.epochs=10",))
@@ -39,93 +33,69 @@ BEYOND = {
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSizes:
-    """Sizes of the measurements.
+    """Sizes of the measurements."""
 
-    Args:
-        works: what trials train, by name, for `overhead`.
-        trials: of a sweep and turns of a loop, for `overhead`.
-        side_by_side: what trials train, for `concurrency`.
-        at_a_time: numbers of trials at a time; each sweep has twice as many trials, at least four.
-        many: numbers of trials, for `scale`.
-        with_ray: whether `scale` starts Ray.
-    """
-
-    works: Mapping[str, Work]
-    trials: int = 3
-    side_by_side: Work = SMALL
-    at_a_time: Sequence[int] = (1,)
-    many: Sequence[int] = (10, 100, 1000)
-    with_ray: bool = True
+    works: Mapping[str, Work]  # trainings of the trials of `overhead`, by name
+    trials: int = 3  # of a sweep, and turns of a loop, for `overhead`
+    side_by_side: Work = SMALL  # training of the trials of `concurrency`
+    at_a_time: Sequence[int] = (1,)  # numbers of trials; each sweep has twice as many trials, at least four
+    many: Sequence[int] = (10, 100, 1000)  # numbers of trials, for `scale`
+    with_ray: bool = True  # whether `scale` starts Ray
 
     @classmethod
     def of_machine(cls, trials: int = 3, is_quick: bool = False) -> "SweepSizes":
-        """With trials at a time up to the cores of this machine.
-
-        Args:
-            trials: of a sweep that is compared with bare runs.
-            is_quick: whether all train a few steps alone.
-        """
+        """Return sizes with trials at a time up to the cores of this machine; quick trials train a few steps."""
         works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
         last = TINY if is_quick else SMALL
-        # of more threads than cores each would wait for the others
+        # with more threads than cores each trial would wait for the others
         alone = Work(last.config, (*last.settings, "train.threads=1"))
         return cls(works=works, trials=trials, side_by_side=alone, at_a_time=up_to(os.cpu_count() or 1))
 
 
 def up_to(cores: int) -> list[int]:
-    """1, 2, 4, ... and the number of cores."""
-    doubled = [2**power for power in range(cores.bit_length()) if 2**power < cores]
-    return [*doubled, cores]
+    """Return 1, 2, 4, ... and the number of cores."""
+    return [2**power for power in range(cores.bit_length()) if 2**power < cores] + [cores]
 
 
-def measure_sweep(
-    names: Sequence[str] = ("overhead", "concurrency", "scale"), *, repeats: int = 3, sizes: SweepSizes | None = None
-) -> Found:
+def measure_sweep(names: Sequence[str] = (), *, repeats: int = 3, sizes: SweepSizes | None = None) -> Numbers:
     """Start runs, loops and sweeps of the same trainings, in turns.
-
-    Args:
-        names: keys of `CASES`.
-        repeats: of each.
-        sizes: how much is measured; default: that of this machine.
 
     Returns:
         `cases`, by name and in each by what is trained, by trials at a time or by trials: medians and `repeats`; and
         `environment`.
-
-    Raises:
-        RunFailed: if a run fails.
     """
     sizes = sizes or SweepSizes.of_machine()
     environment = machine() | {"trials": sizes.trials}
     cases = {}
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="raysl_speed_") as folder:
-            cases[name] = CASES[name].measure(sizes, repeats, Path(folder))
+    for name in harness.choose_cases(names, CASES):
+        with harness.scratch_folder() as folder:
+            cases[name] = CASES[name][0](sizes, repeats, folder)
     return {"cases": cases, "environment": environment}
 
 
-def sweep_table(numbers: Found) -> str:
+def sweep_table(numbers: Numbers) -> str:
     """Format the result of `measure_sweep` as text."""
-    return "\n\n".join(
-        "\n".join(CASES[name].lines(result, numbers["environment"])) for name, result in numbers["cases"].items()
-    )
+    environment = numbers["environment"]
+    return "\n\n".join("\n".join(CASES[name][1](result, environment)) for name, result in numbers["cases"].items())
 
 
-def _overhead(sizes: SweepSizes, repeats: int, folder: Path) -> Found:
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in sizes.works}
-    for repeat in range(repeats):
-        for name in rotated(list(sizes.works), repeat):
-            measured[name].append(_side_by_side(sizes.works[name], sizes.trials, repeat, folder / f"{name}-{repeat}"))
-            shown = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in measured[name][-1].items())
-            log.info("overhead, %s, repeat %d of %d: %s", name, repeat + 1, repeats, shown)
+def _overhead(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
+    def seconds(name: str, repeat: int) -> dict[str, float]:
+        return _side_by_side(sizes.works[name], sizes.trials, repeat, folder / f"{name}-{repeat}")
+
+    measured = harness.interleaved(sizes.works, repeats, seconds, "overhead, seconds")
     return {
-        name: {"seconds": medians(own), "repeats": own, "settings": sizes.works[name].settings}
-        for name, own in measured.items()
+        name: {
+            "seconds": medians([repeat[name] for repeat in measured]),
+            "repeats": [repeat[name] for repeat in measured],
+            "settings": work.settings,
+        }
+        for name, work in sizes.works.items()
     }
 
 
 def _side_by_side(work: Work, trials: int, repeat: int, folder: Path) -> dict[str, float]:
-    """Seconds of a training by itself, in a loop and in sweeps, by the names of `TITLES`."""
+    """Return seconds of a training by itself, in a loop and in sweeps, by the names of `TITLES`."""
     folder.mkdir()
 
     def swept_s() -> dict[str, float]:
@@ -139,62 +109,59 @@ def _side_by_side(work: Work, trials: int, repeat: int, folder: Path) -> dict[st
         "turn": lambda: {"turn": looped_s(work, folder, "turn", trials)},
     }
     result: dict[str, float] = {}
-    for name in rotated(list(contenders), repeat):
+    for name in harness.rotated(list(contenders), repeat):
         result |= contenders[name]()
     return {name: result[name] for name in TITLES}
 
 
-def _overhead_lines(found: Found, environment: Found) -> list[str]:
+def _overhead_lines(result: Numbers, environment: Numbers) -> list[str]:
     lines = []
-    for work, own in found.items():
-        lines.append(f"{work}: {' '.join(own['settings'])}")
+    for work, numbers in result.items():
+        lines.append(f"{work}: {' '.join(numbers['settings'])}")
         for name, title in TITLES.items():
-            each = [repeat[name] for repeat in own["repeats"]]
+            each = [repeat[name] for repeat in numbers["repeats"]]
             title = title.format(trials=environment["trials"])
-            lines.append(f"    {title:<52}{median(each):>7.1f} s ({min(each):.1f} to {max(each):.1f})")
+            lines.append(f"    {title:<52}{median(each):>7.1f} s {span(each, '.1f')}")
         for name, title in BEYOND.items():
-            lines.append(f"    {title:<52}{_beyond(own['repeats'], *name.split(' - '))}")
+            lines.append(f"    {title:<52}{_beyond(numbers['repeats'], *name.split(' - '))}")
     return lines
 
 
-def _beyond(repeats: Sequence[Mapping[str, float]], own: str, other: str) -> str:
+def _beyond(repeats: Sequence[Mapping[str, float]], name: str, other: str) -> str:
     """Return the extra seconds and per cent of one contender over another within each repeat, and both goals."""
-    seconds = [repeat[own] - repeat[other] for repeat in repeats]
-    percent = median(100 * (repeat[own] / repeat[other] - 1) for repeat in repeats)
+    seconds = [repeat[name] - repeat[other] for repeat in repeats]
+    percent = median(100 * (repeat[name] / repeat[other] - 1) for repeat in repeats)
     middle = median(seconds)
-    goals = (
-        f"{title}: {verdict(is_met)}"
-        for title, is_met in (("5 s", middle < BEYOND_S), ("5 %", percent < BEYOND_PERCENT))
-    )
-    span = f"{min(seconds):+.1f} to {max(seconds):+.1f}"
-    return f"{middle:>+7.1f} s ({span}), {percent:+.0f} %  goals under {', '.join(goals)}"
+    goals = f"5 s: {verdict(middle < BEYOND_S)}, 5 %: {verdict(percent < BEYOND_PERCENT)}"
+    return f"{middle:>+7.1f} s {span(seconds, '+.1f')}, {percent:+.0f} %  goals under {goals}"
 
 
-def _concurrency(sizes: SweepSizes, repeats: int, folder: Path) -> Found:
-    rates: list[dict[str, float]] = []
-    for repeat in range(repeats):
-        result = {}
-        for name in rotated([str(num) for num in sizes.at_a_time], repeat):
-            trials = max(4, 2 * int(name))
-            result[name] = swept(sizes.side_by_side, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
-            log.info("%s at a time, repeat %d of %d: %.0f trials an hour", name, repeat + 1, repeats, result[name])
-        rates.append({str(num): result[str(num)] for num in sizes.at_a_time})
+def _concurrency(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
+    def an_hour(name: str, repeat: int) -> float:
+        trials = max(4, 2 * int(name))
+        return swept(sizes.side_by_side, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
+
+    rates = harness.interleaved(map(str, sizes.at_a_time), repeats, an_hour, "trials an hour")
     first = str(sizes.at_a_time[0])
     relative = [{name: rate / repeat[first] for name, rate in repeat.items()} for repeat in rates]
     settings = sizes.side_by_side.settings
-    return {"an_hour": medians(rates), "of_one": medians(relative), "repeats": rates, "settings": settings}
+    return {
+        "an_hour": medians(rates),
+        "of_one": medians(relative),
+        "repeats": rates,
+        "settings": settings,
+    }
 
 
-def _concurrency_lines(found: Found, environment: Found) -> list[str]:
-    lines = [f"trials an hour on {environment['cpus']} cores: {' '.join(found['settings'])}"]
-    for name, rate in found["an_hour"].items():
-        each = [repeat[name] for repeat in found["repeats"]]
-        span = f"{min(each):.0f} to {max(each):.0f}"
-        lines.append(f"    {name:>4} at a time{rate:>8.0f} ({span})  {found['of_one'][name]:.2f} of one at a time")
+def _concurrency_lines(result: Numbers, environment: Numbers) -> list[str]:
+    lines = [f"trials an hour on {environment['cpus']} cores: {' '.join(result['settings'])}"]
+    for name, rate in result["an_hour"].items():
+        each = span([repeat[name] for repeat in result["repeats"]], ".0f")
+        lines.append(f"    {name:>4} at a time{rate:>8.0f} {each}  {result['of_one'][name]:.2f} of one at a time")
     return lines
 
 
-def _scale(sizes: SweepSizes, repeats: int, folder: Path) -> Found:
+def _scale(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
     tasks = {}
     for num in sizes.many:
         for name, ended in (("new", False), ("ended", True)):
@@ -202,47 +169,33 @@ def _scale(sizes: SweepSizes, repeats: int, folder: Path) -> Found:
             if ended:
                 fill(task)
             tasks[f"{num} {name}"] = task
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in tasks}
-    for repeat in range(repeats):
-        for name in rotated(list(tasks), repeat):
-            measured[name].append(measure_driver(tasks[name]))
-            log.info("%s, repeat %d of %d: %.1f s", name, repeat + 1, repeats, measured[name][-1]["start_s"])
-    return {name: {**medians(own), "repeats": own} for name, own in measured.items()}
+    measured = harness.interleaved(tasks, repeats, lambda name, _: measure_driver(tasks[name]), "driver")
+    by_name = {name: [repeat[name] for repeat in measured] for name in tasks}
+    return {name: {**medians(numbers), "repeats": numbers} for name, numbers in by_name.items()}
 
 
-def _scale_lines(found: Found, environment: Found) -> list[str]:
+def _scale_lines(result: Numbers, environment: Numbers) -> list[str]:
     lines = [f"{'trials':<12}{'to the first one':>17}{'before Ray':>12}{'CPU':>9}{'memory':>10}{'leaderboard':>36}"]
-    for name, own in found.items():
+    for name, numbers in result.items():
         board = ""
-        if "board_s" in own:
-            board = f"{own['board_s']:.2f} s, CPU {own['board_cpu_s']:.2f} s, {own['board_memory_mb']:.0f} MB"
-        times = f"{own['start_s']:>15.2f} s{own['plan_s']:>10.2f} s{own['cpu_s']:>7.2f} s"
-        lines.append(f"{name:<12}{times}{own['memory_mb']:>7.0f} MB{board:>36}".rstrip())
+        if "board_s" in numbers:
+            memory = f"{numbers['board_memory_mb']:.0f} MB"
+            board = f"{numbers['board_s']:.2f} s, CPU {numbers['board_cpu_s']:.2f} s, {memory}"
+        times = f"{numbers['start_s']:>15.2f} s{numbers['plan_s']:>10.2f} s{numbers['cpu_s']:>7.2f} s"
+        lines.append(f"{name:<12}{times}{numbers['memory_mb']:>7.0f} MB{board:>36}".rstrip())
     for kind in ("new", "ended"):
-        names = sorted((name for name in found if name.endswith(kind)), key=lambda name: int(name.split()[0]))
-        few, most = found[names[0]], found[names[-1]]
+        names = sorted((name for name in result if name.endswith(kind)), key=lambda name: int(name.split()[0]))
+        few, most = result[names[0]], result[names[-1]]
         starts = [repeat["start_s"] for repeat in most["repeats"]]
-        lines.append(seconds_line(f"start, {names[-1]:<10}", starts, START_S))
+        lines.append(harness.seconds_line(f"start, {names[-1]:<10}", starts, START_S))
         growth = most["memory_mb"] / few["memory_mb"]
         lines.append(f"memory, of that of {names[0]}  {growth:.3f}  goal under {GROWTH}: {verdict(growth < GROWTH)}")
     return lines
 
 
-@dataclass(frozen=True)
-class Case:
-    """A case to measure.
-
-    Args:
-        measure: sizes, repeats and an empty folder to the numbers.
-        lines: numbers and environment to lines of a table.
-    """
-
-    measure: Callable[[SweepSizes, int, Path], Found]
-    lines: Callable[[Found, Found], list[str]]
-
-
-CASES = {
-    "overhead": Case(_overhead, _overhead_lines),
-    "concurrency": Case(_concurrency, _concurrency_lines),
-    "scale": Case(_scale, _scale_lines),
+CASES: dict[str, tuple[Callable[[SweepSizes, int, Path], Numbers], Callable[[Numbers, Numbers], list[str]]]] = {
+    "overhead": (_overhead, _overhead_lines),
+    "concurrency": (_concurrency, _concurrency_lines),
+    "scale": (_scale, _scale_lines),
 }
+"""Functions that measure in an empty folder, and that format the numbers."""

@@ -1,7 +1,6 @@
 """lightly's losses, heads, transforms and schedules in a plain loop, as its examples put them together."""
 
 import copy
-import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from perf.peers.task import Clock, Features, Task, frozen, schedule
+from perf.pictures import EncodedImages
 from raysl.nn.backbones.vit import SIZES
 
 Views = Sequence[Tensor]
@@ -23,12 +23,12 @@ class Model:
     """A method put together.
 
     Args:
-        loss: of the views of a batch.
-        trained: modules whose parameters the optimizer moves.
+        loss: function of the views of a batch.
+        trained: modules whose parameters the optimizer updates.
+        exported: function whose features are measured.
         followers: pairs of a module and the teacher that follows it.
         momentum: share of a teacher that an update keeps.
-        after_backward: done between the gradients and the update, with the epoch.
-        exported: whose features are measured.
+        after_backward: called between the gradients and the update, with the epoch.
     """
 
     loss: Callable[[Views], Tensor]
@@ -39,32 +39,13 @@ class Model:
     after_backward: Callable[[int], None] = lambda epoch: None
 
 
-class Images(Dataset[Any]):
-    """Encoded images, decoded and transformed one by one."""
-
-    def __init__(self, encoded: list[bytes], transform: Callable[[Any], Any]) -> None:
-        self.encoded, self.transform = encoded, transform
-
-    def __len__(self) -> int:
-        return len(self.encoded)
-
-    def __getitem__(self, row: int) -> Any:
-        from PIL import Image
-
-        return self.transform(Image.open(io.BytesIO(self.encoded[row])).convert("RGB"))
-
-
-def loader(task: Task, transform: Callable[[Any], Any]) -> DataLoader[Any]:
-    """Return shuffled batches of views, made in this process."""
+def endless_batches(task: Task, transform: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yield shuffled batches of views, made in this process, again and again."""
     images, _ = task.encoded("train", task.images)
     order = torch.Generator().manual_seed(task.seed)
-    return DataLoader(
-        Images(images, transform), batch_size=task.batch_size, shuffle=True, drop_last=True, generator=order
+    batches = DataLoader(
+        EncodedImages(images, transform), batch_size=task.batch_size, shuffle=True, drop_last=True, generator=order
     )
-
-
-def endless(batches: DataLoader[Any]) -> Iterator[Any]:
-    """Go through the images again and again."""
     while True:
         yield from batches
 
@@ -92,7 +73,7 @@ def train(task: Task) -> tuple[Features, dict[str, float]]:
     torch.manual_seed(task.seed)
     model = MODELS[task.method](task)
     optimizer = optimizer_of(task, model.trained)
-    batches = endless(loader(task, transform_of(task)))
+    batches = endless_batches(task, transform_of(task))
     for module in (*model.trained, *(teacher for _, teacher in model.followers)):
         module.train()
     clock = Clock(task)
@@ -134,15 +115,41 @@ def transform_of(task: Task) -> Callable[[Any], Any]:
     return MultiViewTransform([view] * views.num)  # type: ignore[no-any-return]
 
 
+def of_two_views(
+    task: Task, head_of: Callable[[int], nn.Module], criterion: Callable[[Tensor, Tensor], Tensor], scale: float = 1.0
+) -> Model:
+    """Return a method whose loss compares the embeddings of two views; the head is made for a width of features."""
+    net = task.resnet()
+    head = head_of(net.feature_dim)
+    return Model(lambda v: scale * criterion(head(net(v[0])), head(net(v[1]))), [net, head], frozen_later(net))
+
+
 def simclr(task: Task) -> Model:
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
 
     config: Any = task.config.method
-    net = task.resnet()
-    head = SimCLRProjectionHead(net.feature_dim, config.hidden_dim, config.output_dim)
-    criterion = NTXentLoss(config.temperature)
-    return Model(lambda v: criterion(head(net(v[0])), head(net(v[1]))), [net, head], frozen_later(net))
+    sizes, criterion = (config.hidden_dim, config.output_dim), NTXentLoss(config.temperature)
+    return of_two_views(task, lambda width: SimCLRProjectionHead(width, *sizes), criterion)
+
+
+def barlow_twins(task: Task) -> Model:
+    from lightly.loss import BarlowTwinsLoss
+    from lightly.models.modules import BarlowTwinsProjectionHead
+
+    config: Any = task.config.method
+    sizes, criterion = (config.dim, config.dim), BarlowTwinsLoss(config.redundancy)
+    return of_two_views(task, lambda width: BarlowTwinsProjectionHead(width, *sizes), criterion, config.scale)
+
+
+def vicreg(task: Task) -> Model:
+    from lightly.loss import VICRegLoss
+    from lightly.models.modules.heads import VICRegProjectionHead
+
+    config: Any = task.config.method
+    # lightly's variance is half the sum of both views'
+    criterion = VICRegLoss(config.invariance, 2 * config.variance, config.covariance)
+    return of_two_views(task, lambda width: VICRegProjectionHead(width, config.dim, config.dim), criterion)
 
 
 def moco(task: Task) -> Model:
@@ -186,30 +193,6 @@ def byol(task: Task) -> Model:
 
     followers = [(net, target_net), (head, target_head)]
     return Model(loss, [net, head, predictor], frozen_later(net), followers, config.momentum)
-
-
-def barlow_twins(task: Task) -> Model:
-    from lightly.loss import BarlowTwinsLoss
-    from lightly.models.modules import BarlowTwinsProjectionHead
-
-    config: Any = task.config.method
-    net = task.resnet()
-    head = BarlowTwinsProjectionHead(net.feature_dim, config.dim, config.dim)
-    criterion = BarlowTwinsLoss(config.redundancy)
-    loss = lambda v: config.scale * criterion(head(net(v[0])), head(net(v[1])))  # noqa: E731
-    return Model(loss, [net, head], frozen_later(net))
-
-
-def vicreg(task: Task) -> Model:
-    from lightly.loss import VICRegLoss
-    from lightly.models.modules.heads import VICRegProjectionHead
-
-    config: Any = task.config.method
-    net = task.resnet()
-    head = VICRegProjectionHead(net.feature_dim, config.dim, config.dim)
-    # lightly's variance is half the sum of both views'
-    criterion = VICRegLoss(config.invariance, 2 * config.variance, config.covariance)
-    return Model(lambda v: criterion(head(net(v[0])), head(net(v[1]))), [net, head], frozen_later(net))
 
 
 def swav(task: Task) -> Model:
@@ -256,8 +239,8 @@ def dino(task: Task) -> Model:
 
     def loss(views: Views) -> Tensor:
         with torch.no_grad():
-            told = [teacher_head(teacher_net(view)) for view in views]
-        return criterion(told, [head(net(view)) for view in views], teacher_temp=config.teacher_temp)  # type: ignore[no-any-return]
+            targets = [teacher_head(teacher_net(view)) for view in views]
+        return criterion(targets, [head(net(view)) for view in views], teacher_temp=config.teacher_temp)  # type: ignore[no-any-return]
 
     followers = [(net, teacher_net), (head, teacher_head)]
     return Model(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from perf.peers.by_lightly import endless, loader, optimizer_of, timm_vit
+from perf.peers.by_lightly import endless_batches, optimizer_of, timm_vit
 from perf.peers.task import Clock, Features, Task, frozen, schedule
 
 
@@ -15,7 +15,7 @@ def train(task: Task) -> tuple[Features, dict[str, float]]:
     torch.manual_seed(task.seed)
     model, loss, exported = MODELS[task.method](task)
     optimizer = optimizer_of(task, [model])
-    batches = endless(loader(task, transform_of(task)))
+    batches = endless_batches(task, transform_of(task))
     followers: list[Any] = [module for module in model.modules() if hasattr(module, "update_teacher")]
     model.train()
     clock = Clock(task)
@@ -52,13 +52,12 @@ def transform_of(task: Task) -> Callable[[Any], Any]:
             transforms.ToImage(mean=list(task.config.data.mean), std=list(task.config.data.std)),
         )
 
-    made = transforms.MultiViewTransform([view() for _ in range(views.num)])
-    return lambda image: made({"image": image})
+    transform = transforms.MultiViewTransform([view() for _ in range(views.num)])
+    return lambda image: transform({"image": image})
 
 
 Built = tuple[nn.Module, Callable[[Sequence[Tensor]], Tensor], Features]
-
-
+"""A module, its loss of the views of a batch, and the features that are measured."""
 SCALES = {"byol": 2.0}
 """Factors of its losses that make them those of the papers: it halves the sum of BYOL's two directions."""
 

@@ -3,21 +3,22 @@
 Every number comes from raysl's `configs/METHOD_cifar10.yaml` and the settings below: a peer gets what raysl has.
 """
 
-import io
-import json
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
+from perf.harness import Numbers
+from perf.pictures import open_image
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import knn_predict
 from raysl.config.load import load_config
@@ -54,33 +55,21 @@ NETWORKS = {
     "resnet": ("backbone.depth=10", "backbone.width=8"),
     "vit": ("backbone.size=nano", "backbone.output=mean"),
 }
-NEIGHBOURS, TEMPERATURE = 20, 0.07
-"""Of the kNN; the field's values."""
+NEIGHBOURS, TEMPERATURE = 20, 0.07  # of the kNN; the field's values
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run.
+    """A run of one method in one library."""
 
-    Args:
-        library: raysl, lightly or stable_pretraining.
-        method: one of `METHODS`.
-        seed: of weights, order and views.
-        data: folder with CIFAR-10 as Parquet files.
-        images: first images of the training split that are learned from; they are the bank of the kNN too.
-        epochs: passes over them.
-        batch_size: images of a step.
-        test_images: first images of the test split that are measured; 0 measures nothing.
-    """
-
-    library: str
+    library: str  # raysl, lightly or stable_pretraining
     method: str
-    seed: int
-    data: str
-    images: int = 10_000
+    seed: int  # of weights, order and views
+    data: str  # folder with CIFAR-10 as Parquet files
+    images: int = 10_000  # the first of the training split; they are the bank of the kNN too
     epochs: int = 8
     batch_size: int = 128
-    test_images: int = 5_000
+    test_images: int = 5_000  # the first of the test split; 0 measures nothing
 
     @property
     def name(self) -> str:
@@ -91,7 +80,7 @@ class Task:
     def config(self) -> RunConfig:
         """Settings of raysl's run, whose numbers all libraries take."""
         network = "vit" if self.method == "mae" else "resnet"
-        words = [
+        settings = [
             f"data.path={self.data}",
             f"data.limit={self.images}",
             *NETWORKS[network],
@@ -103,7 +92,7 @@ class Task:
             "train.online_knn_every=null",
             "benchmarks={}",
         ]
-        return load_config(f"{self.method}_cifar10", [*words, *METHODS[self.method]])
+        return load_config(f"{self.method}_cifar10", [*settings, *METHODS[self.method]])
 
     @cached_property
     def plan(self) -> TrainPlan:
@@ -131,11 +120,8 @@ class Task:
 
     def normalised(self, split: str, num: int) -> tuple[Tensor, Tensor]:
         """Read the first images of a split without augmentation, normalised [N, 3, 32, 32], and their labels."""
-        import numpy as np
-        from PIL import Image
-
         images, labels = self.encoded(split, num)
-        pixels = np.stack([np.asarray(Image.open(io.BytesIO(image)).convert("RGB")) for image in images])
+        pixels = np.stack([np.asarray(open_image(image)) for image in images])
         floats = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.config.data.mean, self.config.data.std))
         return (floats - mean) / std, torch.tensor(labels)
@@ -175,12 +161,12 @@ class Clock:
 def knn_k20_top1(task: Task, features: Features) -> float:
     """Return the percentage of test images that the nearest training images classify rightly."""
 
-    def of(split: str, num: int) -> tuple[Tensor, Tensor]:
+    def measured(split: str, num: int) -> tuple[Tensor, Tensor]:
         images, labels = task.normalised(split, num)
         return torch.cat([features(chunk) for chunk in torch.split(images, 500)]), labels
 
-    bank, labels = of("train", task.images)
-    queries, truth = of("test", task.test_images)
+    bank, labels = measured("train", task.images)
+    queries, truth = measured("test", task.test_images)
     ranked = knn_predict(FeatureSet(bank, labels), queries, 10, (NEIGHBOURS,), TEMPERATURE)[NEIGHBOURS]
     return 100 * (ranked[:, 0] == truth).float().mean().item()
 
@@ -188,11 +174,6 @@ def knn_k20_top1(task: Task, features: Features) -> float:
 def frozen(network: nn.Module) -> Features:
     """Return a network's features as they are in evaluation."""
     return network.eval()
-
-
-def peak_gb() -> float:
-    """Return the largest memory that this process had, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def schedule(task: Task, optimizer: torch.optim.Optimizer, clock: Clock) -> Iterator[int]:
@@ -204,18 +185,12 @@ def schedule(task: Task, optimizer: torch.optim.Optimizer, clock: Clock) -> Iter
         yield index
 
 
-def main() -> None:
-    """Run the task given as JSON, and print its result as the last line."""
-    import importlib
-
-    task = Task(**json.loads(sys.argv[1]))
-    module = importlib.import_module(f"perf.peers.by_{task.library}")
-    features, times = module.train(task)
-    result = {**asdict(task), **times, "memory_gb": peak_gb(), "torch": torch.__version__}
+def run_task(**settings: Any) -> Numbers:
+    """Train and measure a `Task` in this process."""
+    task = Task(**settings)
+    features, times = import_module(f"perf.peers.by_{task.library}").train(task)
+    memory_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # the most so far
+    result = {**asdict(task), **times, "memory_gb": memory_gb, "torch": torch.__version__}
     if task.test_images:
         result["knn_k20_top1"] = knn_k20_top1(task, features)
-    print(json.dumps(result), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    return result

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -6,11 +6,10 @@ import torch
 
 from perf import clusterwork
 from perf.benchmark import CASES, benchmark_table, measure_benchmark
-from perf.classifiers import knn_contenders, linear_contenders, made_features
+from perf.classifiers import knn_contenders, linear_contenders, measure_memory, random_features
 from perf.clusterwork import Extraction, driver_memory, svm_contenders
-from perf.numbers import choose_cases
-from perf.own_processes import memory_of
-from perf.sizes import Sizes, with_words
+from perf.harness import child_numbers, choose_cases
+from perf.sizes import Sizes, with_changes
 from raysl.errors import ConfigError
 
 TINY = Sizes(
@@ -40,7 +39,7 @@ def test_all_find_the_same_neighbours_so_they_name_the_same_classes() -> None:
 
 def test_classes_overlap_so_that_linear_classifiers_are_as_right_as_each_other_and_not_always() -> None:
     sizes = replace(TINY, keys=3000, queries=1000)
-    labels = made_features(sizes)[1].labels
+    labels = random_features(sizes)[1].labels
     shares = {who: float((run() == labels).float().mean()) for who, run in linear_contenders(sizes).items()}
     assert all(0.7 < share < 0.97 for share in shares.values())
     assert max(shares.values()) - min(shares.values()) < 0.01
@@ -57,13 +56,17 @@ def test_classifiers_are_told_with_seconds_accuracy_memory_and_goals() -> None:
     assert table.count("goal at most") == len(knn["seconds"]) - 1 + 4
 
 
+def memory_mb(case: str, contender: str, sizes: Sizes) -> float:
+    task = {"case": case, "contender": contender, "sizes": asdict(sizes)}
+    return child_numbers(measure_memory, task, contender)["memory_mb"]
+
+
 @pytest.mark.cluster
 def test_memory_is_what_comes_on_top_of_keys_in_a_file() -> None:
     keys = 30_000 * 512 * 4 / 2**20
-    found = memory_of("growth", "30000", replace(TINY, dim=512))
-    assert 0 < found < 2 * keys
+    assert 0 < memory_mb("growth", "30000", replace(TINY, dim=512)) < 2 * keys
     few = replace(TINY, keys=3000, queries=500, dim=512)
-    assert memory_of("knn", "plain", few) >= 3000 * 500 * 4 / 2**20
+    assert memory_mb("knn", "plain", few) >= 3000 * 500 * 4 / 2**20
 
 
 def test_one_after_another_and_side_by_side_machines_are_as_precise(own_ray: None) -> None:
@@ -85,8 +88,8 @@ def test_extraction_is_told_in_images_a_second_beside_the_forward_pass(
 
 
 def test_a_driver_tells_the_most_that_it_had(own_ray: None) -> None:
-    found = driver_memory(300, 8)
-    assert found["most_mb"] >= found["before_mb"] > 0
+    numbers = driver_memory(300, 8)
+    assert numbers["most_mb"] >= numbers["before_mb"] > 0
 
 
 def test_what_does_not_exist_is_refused() -> None:
@@ -94,11 +97,11 @@ def test_what_does_not_exist_is_refused() -> None:
     assert choose_cases(["svm", "knn"], CASES) == ["knn", "svm"]
     with pytest.raises(ConfigError, match="--only nn: there is no such case; known: knn"):
         choose_cases(["nn"], CASES)
-    assert with_words(TINY, ["keys=7"]).keys == 7
+    assert with_changes(TINY, ["keys=7"]).keys == 7
     with pytest.raises(ConfigError, match="--size key=7: there is no such size; known: keys, queries"):
-        with_words(TINY, ["key=7"])
+        with_changes(TINY, ["key=7"])
     with pytest.raises(ConfigError, match="write a whole number from 1 on"):
-        with_words(TINY, ["keys=0"])
+        with_changes(TINY, ["keys=0"])
 
 
 def pictures(path: Path, size: int, num: int) -> None:
@@ -108,4 +111,4 @@ def pictures(path: Path, size: int, num: int) -> None:
 
 
 def test_features_are_the_same_each_time() -> None:
-    assert torch.equal(made_features(TINY)[0].features, made_features(TINY)[0].features)
+    assert torch.equal(random_features(TINY)[0].features, random_features(TINY)[0].features)

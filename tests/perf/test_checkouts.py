@@ -17,7 +17,7 @@ def test_the_contenders_of_a_checkout_are_found_where_its_version_has_them(
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).touch()
     assert checkouts.package_of(tmp_path) == package
-    assert package in checkouts.command(tmp_path, "decode", "{}")
+    assert package in checkouts.stream_command(tmp_path, "decode", "{}")
 
 
 def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
@@ -25,7 +25,9 @@ def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    variables = checkouts.environment(tmp_path)
+    options = checkouts.options(tmp_path)
+    assert options["cwd"] == tmp_path
+    variables = options["env"]
     assert variables["PYTHONPATH"] == str(tmp_path)
     assert "RAY_ADDRESS" not in variables
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from perf import loss_cases
+from perf.harness import choose_cases
 from perf.loss import loss_table, measure_loss
 from perf.loss_cases import CASES, Sizes, has_lightly
-from perf.numbers import choose_cases
 from raysl.errors import ConfigError
 
 TINY = Sizes(
@@ -32,13 +32,13 @@ LOSSES = ("nt_xent", "info_nce", "sup_con", "dcl", "barlow_twins", "vicreg", "di
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_contenders_compute_the_same_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
 
     def both(loss: Any, values: torch.Tensor) -> Any:
         def run() -> None:
             leaf = values.clone().requires_grad_()
             loss(leaf).backward()
-            given.append(leaf.grad)
+            gradients.append(leaf.grad)
 
         return run
 
@@ -49,7 +49,7 @@ def test_contenders_compute_the_same_gradient(name: str, monkeypatch: pytest.Mon
     for run in contenders.values():
         run()  # a queue of one batch then holds the same keys for all
         run()
-        grads.append(given[-1])
+        grads.append(gradients[-1])
     assert len(grads) == len(contenders) > 1
     for other in grads[1:]:
         torch.testing.assert_close(other, grads[0], rtol=1e-3, atol=1e-6)

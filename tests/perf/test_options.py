@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf.options import PLAIN, measure_options, option_names, options_table, words_of
+from perf.options import PLAIN, measure_options, option_names, options_table, settings_of
 from raysl.errors import ConfigError
 
 TINY = ("backbone.depth=10", "backbone.width=8", "backbone.num_stages=2", "method.views.size=32", "data.image_size=32")
@@ -12,7 +12,11 @@ def test_combinations_are_all_of_precision_kernels_and_memory() -> None:
     names = option_names()
     assert len(set(names)) == 2 * 3 * 3 + 2
     assert names[0] == PLAIN
-    assert words_of("bf16 compile recomputed") == ("train.precision=bf16", "train.compile=true", "train.recompute=all")
+    assert settings_of("bf16 compile recomputed") == (
+        "train.precision=bf16",
+        "train.compile=true",
+        "train.recompute=all",
+    )
 
 
 @pytest.mark.cluster
@@ -23,7 +27,7 @@ def test_combinations_are_measured_beside_the_plain_one() -> None:
         repeats=1,
         batch_size=8,
         threads=1,
-        words=TINY,
+        settings=TINY,
     )
     plain, other, piped = numbers["options"].values()
     assert plain["ratio"] == 1

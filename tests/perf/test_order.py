@@ -4,7 +4,7 @@ from perf.order import OrderTask, measure_order, order_table, simulate
 
 
 def test_memory_does_not_grow_with_the_rows_of_a_unit() -> None:
-    small, large = (simulate(OrderTask(rows=2000 * rows, unit_rows=rows)) for rows in (100, 10_000))
+    small, large = (simulate(rows=2000 * rows, unit_rows=rows) for rows in (100, 10_000))
     assert large["memory_mb"] < small["memory_mb"] + 5
     assert large["first_batch_s"] < 1.0
 

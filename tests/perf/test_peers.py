@@ -73,12 +73,12 @@ def test_lightly_learns_and_is_measured(method: str, data: Path) -> None:
 def test_a_result_of_each_run_is_kept_and_not_made_again(data: Path, tmp_path: Path) -> None:
     words = ["peers", "--data", str(data), "--out", str(tmp_path), "--only", "simclr", "--library", "raysl"]
     words += ["--seeds", "1", "--images", str(IMAGES), "--epochs", "1"]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
     path = tmp_path / "simclr-raysl-0.json"
     first = json.loads(path.read_text())
     assert first["knn_k20_top1"] > 20
-    assert "`simclr`" in told.output
+    assert "`simclr`" in result.output
     path.write_text(json.dumps(first | {"knn_k20_top1": 12.25}))
     again = CliRunner().invoke(app, words)
     assert "12.2" in again.output, "what is there stays"
@@ -149,9 +149,9 @@ def test_raysl_learns_from_the_first_images_as_the_others_do(data: Path) -> None
     ],
 )
 def test_what_cannot_be_run_is_refused(words: list[str], message: str, data: Path, tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["peers", "--data", str(data), "--out", str(tmp_path), *words])
-    assert told.exit_code != 0
-    assert message in str(told.exception)
+    result = CliRunner().invoke(app, ["peers", "--data", str(data), "--out", str(tmp_path), *words])
+    assert result.exit_code != 0
+    assert message in str(result.exception)
 
 
 @pytest.mark.skipif("stable_pretraining" not in installed(), reason="the extra peers is not installed")

@@ -1,6 +1,6 @@
 import pytest
 
-from perf.numbers import ratios
+from perf.harness import ratios
 from perf.start import GOALS, measure_start, start_table
 from raysl.errors import RunFailed
 

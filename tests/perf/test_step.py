@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf.contenders import BareSimCLR
+from perf.contenders import BareSimCLR, Workload, setup_of
 from perf.step import default_names, measure_step, step_table
-from perf.workload import Workload, setup_of
 from raysl import distributed as dist
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step

@@ -1,12 +1,13 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf import sweep as speed
+from perf.harness import choose_cases
 from perf.many_trials import ManyTrials, fill, measure_driver, simulate
-from perf.numbers import choose_cases
 from perf.sweep import CASES, SweepSizes, Work, measure_sweep, sweep_table, up_to
 from perf.trials import Swept, bare_s, swept
 from raysl.errors import ConfigError, RunFailed
@@ -31,12 +32,12 @@ def test_trials_side_by_side_are_counted_from_the_first_begin_wherever_that_ende
 
 
 def test_times_of_a_sweep_are_those_that_its_trials_have_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+    commands = []
 
     def command_s(words: list[str]) -> float:
-        told.append(words)
-        for place, (begun, ended) in enumerate([(2e9 + 20, 2e9 + 30), (2e9 + 5, 2e9 + 19)]):
-            folder = Folder(str(tmp_path / "mine" / f"trial_{place}"))
+        commands.append(words)
+        for number, (begun, ended) in enumerate([(2e9 + 20, 2e9 + 30), (2e9 + 5, 2e9 + 19)]):
+            folder = Folder(str(tmp_path / "mine" / f"trial_{number}"))
             folder.make()
             Note(status="finished", until=1, started=begun, ended=ended).write(folder)
         return 44.0
@@ -48,7 +49,7 @@ def test_times_of_a_sweep_are_those_that_its_trials_have_noted(tmp_path: Path, m
     settings = json.loads((tmp_path / "mine.yaml").read_text())
     assert settings["space"] == {"seed": {"grid": [0, 1]}}
     assert settings["concurrent"] == 3
-    assert told == [["sweep", str(tmp_path / "mine.yaml"), *STEPS.settings, f"storage={tmp_path}", "name=mine"]]
+    assert commands == [["sweep", str(tmp_path / "mine.yaml"), *STEPS.settings, f"storage={tmp_path}", "name=mine"]]
 
 
 @pytest.mark.cluster
@@ -60,20 +61,20 @@ def test_a_run_that_fails_is_reported_with_what_it_said(tmp_path: Path) -> None:
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What each contender takes, in place of starting any."""
-    given: dict[str, Any] = {"bare": 20.0, "turn": 9.0, "ends": (10.0, 20.5, 31.0), "calls": []}
+    fake: dict[str, Any] = {"bare": 20.0, "turn": 9.0, "ends": (10.0, 20.5, 31.0), "calls": []}
 
     def as_swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) -> Swept:
-        given["calls"].append((name, trials, concurrent))
-        ends = given["ends"] if name == "sweep" else tuple(100.0 for _ in range(trials))
+        fake["calls"].append((name, trials, concurrent))
+        ends = fake["ends"] if name == "sweep" else tuple(100.0 for _ in range(trials))
         return Swept(27.0, 12.0, (0.0,), ends)
 
     def call(what: str) -> Any:
-        return lambda *words: given["calls"].append(what) or given[what]
+        return lambda *words: fake["calls"].append(what) or fake[what]
 
     monkeypatch.setattr(speed, "swept", as_swept)
     monkeypatch.setattr(speed, "bare_s", call("bare"))
     monkeypatch.setattr(speed, "looped_s", call("turn"))
-    return given
+    return fake
 
 
 @pytest.mark.cluster
@@ -100,9 +101,9 @@ def test_trials_an_hour_are_told_beside_those_of_one_at_a_time(seconds: dict[str
     sizes = SweepSizes(works={}, at_a_time=(1, 4))
     numbers = measure_sweep(["concurrency"], repeats=1, sizes=sizes)
     assert sorted(seconds["calls"]) == [("at-1-0", 4, 1), ("at-4-0", 8, 4)]
-    found = numbers["cases"]["concurrency"]
-    assert found["an_hour"] == {"1": pytest.approx(144.0), "4": pytest.approx(288.0)}
-    assert found["of_one"] == {"1": 1.0, "4": pytest.approx(2.0)}
+    rates = numbers["cases"]["concurrency"]
+    assert rates["an_hour"] == {"1": pytest.approx(144.0), "4": pytest.approx(288.0)}
+    assert rates["of_one"] == {"1": 1.0, "4": pytest.approx(2.0)}
     assert "   4 at a time     288 (288 to 288)  2.00 of one at a time" in sweep_table(numbers)
 
 
@@ -119,7 +120,7 @@ def test_an_unknown_case_is_refused_with_those_there_are() -> None:
 def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp_path: Path) -> None:
     task = ManyTrials(storage=str(tmp_path), num=12, ended=True, with_ray=False)
     fill(task)
-    numbers = simulate(task)
+    numbers = simulate(**asdict(task))
     assert 0 < numbers["plan_s"] == numbers["start_s"]
     assert min(numbers["board_s"], numbers["cpu_s"], numbers["board_cpu_s"]) > 0
     assert numbers["board_memory_mb"] >= numbers["memory_mb"] > 100
@@ -133,13 +134,13 @@ def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp
 def test_the_start_of_many_trials_is_told_with_both_goals() -> None:
     few = {"start_s": 4.0, "plan_s": 0.1, "cpu_s": 1.0, "memory_mb": 800.0}
     board = {"board_s": 1.5, "board_cpu_s": 0.5, "board_memory_mb": 990.0}
-    found = {
+    cases = {
         "10 new": {**few, "repeats": [few]},
         "10 ended": {**few, **board, "repeats": [few]},
         "1000 new": {**few, "memory_mb": 810.0, "repeats": [few]},
         "1000 ended": {**few, **board, "start_s": 12.0, "memory_mb": 960.0, "repeats": [{"start_s": 12.0}]},
     }
-    lines = sweep_table({"cases": {"scale": found}, "environment": {}}).splitlines()
+    lines = sweep_table({"cases": {"scale": cases}, "environment": {}}).splitlines()
     assert lines[4].split() == [
         "1000",
         "ended",
@@ -173,8 +174,8 @@ def test_tune_is_given_the_first_trial_of_a_sweep_and_no_other(tmp_path: Path) -
 def test_bare_runs_loops_and_sweeps_of_a_few_steps_are_measured() -> None:
     sizes = SweepSizes(works={"tiny": STEPS}, trials=2, side_by_side=STEPS, at_a_time=(2,))
     numbers = measure_sweep(["overhead", "concurrency"], repeats=1, sizes=sizes)
-    (found,) = numbers["cases"]["overhead"]["tiny"]["repeats"]
-    assert 0 < found["start"] < found["only"]
-    assert 0 < found["trial"] < found["only"]
-    assert 0 < found["turn"] < found["bare"]
+    (seconds,) = numbers["cases"]["overhead"]["tiny"]["repeats"]
+    assert 0 < seconds["start"] < seconds["only"]
+    assert 0 < seconds["trial"] < seconds["only"]
+    assert 0 < seconds["turn"] < seconds["bare"]
     assert numbers["cases"]["concurrency"]["an_hour"]["2"] > 0

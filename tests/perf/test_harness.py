@@ -1,10 +1,19 @@
-import json
 from pathlib import Path
 
 import pytest
 
-from perf.numbers import check_writable, medians, ratios, rotated, seconds_line, verdict, write
-from raysl.errors import ConfigError
+from perf.harness import (
+    check_writable,
+    child_numbers,
+    each_ratio,
+    interleaved,
+    medians,
+    ratios,
+    rotated,
+    seconds_line,
+    verdict,
+)
+from raysl.errors import ConfigError, RunFailed
 
 REPEATS = [{"a": 10.0, "b": 9.0}, {"a": 100.0, "b": 50.0}, {"a": 20.0, "b": 20.0}]
 
@@ -25,8 +34,37 @@ def test_a_ratio_with_a_side_that_was_not_measured_is_left_out() -> None:
 def test_every_contender_comes_first_and_last_as_repeats_go_on() -> None:
     orders = ["".join(rotated("abc", repeat)) for repeat in range(6)]
     assert orders == ["abc", "acb", "cab", "cba", "bca", "bac"]
-    for place in (0, -1):
-        assert {order[place] for order in orders} == set("abc")
+    for position in (0, -1):
+        assert {order[position] for order in orders} == set("abc")
+
+
+def test_contenders_take_turns_and_results_keep_their_order(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    def measure(name: str, repeat: int) -> float:
+        calls.append(name)
+        return repeat + ord(name)
+
+    with caplog.at_level("INFO", logger="raysl"):
+        results = interleaved("ab", 2, measure, "speed")
+    assert calls == ["a", "b", "a", "b"]  # the second repeat starts with b, and is reversed
+    assert [list(repeat.items()) for repeat in results] == [[("a", 97), ("b", 98)], [("a", 98), ("b", 99)]]
+    assert "speed, repeat 2 of 2, b: 99.0" in caplog.text
+
+
+def test_a_ratio_of_each_repeat_is_kept() -> None:
+    assert each_ratio(REPEATS, "b/a") == [0.9, 0.5, 1.0]
+
+
+def add(first: int, second: int) -> dict[str, int]:
+    return {"sum": first + second}
+
+
+@pytest.mark.cluster
+def test_a_function_is_called_in_a_process_of_its_own() -> None:
+    assert child_numbers(add, {"first": 1, "second": 2}, "the sum") == {"sum": 3}
+    with pytest.raises(RunFailed, match=r"(?s)the sum ended with code 1:.*unexpected keyword argument 'third'"):
+        child_numbers(add, {"third": 3}, "the sum")
 
 
 @pytest.mark.parametrize(("is_met", "word"), [(True, "ok"), (False, "short")])
@@ -45,8 +83,3 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> 
     for path in (tmp_path, tmp_path / "missing" / "numbers.json"):
         with pytest.raises(ConfigError, match="--json"):
             check_writable(path)
-
-
-def test_numbers_are_written_as_json(tmp_path: Path) -> None:
-    write(tmp_path / "numbers.json", {"step": {"a": 1.5}})
-    assert json.loads((tmp_path / "numbers.json").read_text()) == {"step": {"a": 1.5}}
