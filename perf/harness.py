@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 from raysl.errors import ConfigError, RunFailed
+from raysl.process.environment import version_of
 
 log = logging.getLogger("raysl")
 
@@ -123,7 +123,7 @@ def machine() -> Numbers:
         "cpus": os.cpu_count(),
         "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("raysl", "torch", "ray")},
+        **{name: version_of(name) for name in ("raysl", "torch", "ray")},
     }
 
 
@@ -194,13 +194,6 @@ def _shown(result: Any) -> str:
     if isinstance(result, Mapping):
         return ", ".join(f"{name} {value:,.1f}" for name, value in result.items())
     return f"{result:,.1f}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

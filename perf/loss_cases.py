@@ -5,7 +5,9 @@ Every contender of a case gets the same numbers, and does its forward and its ba
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,21 +50,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table.
+    """One line of the table."""
 
-    Args:
-        title: words with the names of `Sizes` in braces.
-        build: function that makes the contenders.
-        goals: largest allowed ratios of times, by names such as `raysl/lightly`.
-        most_mb: largest allowed memory of raysl, where that is a goal.
-        is_timed: whether contenders take turns; else each runs once, for its memory.
-    """
-
-    title: str
+    title: str  # with the names of `Sizes` in braces
     build: Callable[[Sizes], Contenders]
-    goals: dict[str, float] = field(default_factory=dict)
-    most_mb: float | None = None
-    is_timed: bool = True
+    goals: dict[str, float] = field(default_factory=dict)  # largest ratios of times, by names such as `raysl/lightly`
+    most_mb: float | None = None  # largest memory of raysl, where that is a goal
+    is_timed: bool = True  # whether contenders take turns; else each runs once, for its memory
 
 
 def _nt_xent(sizes: Sizes) -> Contenders:
@@ -74,7 +68,7 @@ def _nt_xent(sizes: Sizes) -> Contenders:
         return F.cross_entropy(logits, torch.arange(len(flat)) ^ 1)
 
     ours = {"raysl": _both(lambda z: nt_xent(z, z, rows), z), "plain": _both(plain, z)}
-    return ours | _lightly_pair(z, "NTXentLoss", temperature=0.1)
+    return ours | _lightly(_of_pair, z, "NTXentLoss", temperature=0.1)
 
 
 def _large_nt_xent(sizes: Sizes) -> Contenders:
@@ -94,16 +88,10 @@ def _info_nce(sizes: Sizes) -> Contenders:
     def push() -> None:
         queue.push(k)
 
-    contenders: Contenders = {
-        "raysl": _then(_both(lambda q: info_nce(q, k, queue.keys), q), push),
-        "plain": _then(_both(plain, q), push),
-    }
-    if has_lightly():
-        from lightly.loss import NTXentLoss
-
-        loss = NTXentLoss(temperature=0.07, memory_bank_size=(sizes.queue, sizes.dim))
-        contenders["lightly"] = _both(lambda q: loss(q, k), q)
-    return contenders
+    ours = _both(lambda q: info_nce(q, k, queue.keys), q)
+    settings = {"temperature": 0.07, "memory_bank_size": (sizes.queue, sizes.dim)}
+    by_lightly = _lightly(lambda loss, q: loss(q, k), q, "NTXentLoss", **settings)
+    return {"raysl": _then(ours, push), "plain": _then(_both(plain, q), push)} | by_lightly
 
 
 def _sup_con(sizes: Sizes) -> Contenders:
@@ -122,19 +110,19 @@ def _sup_con(sizes: Sizes) -> Contenders:
 
 def _dcl(sizes: Sizes) -> Contenders:
     z, rows = torch.randn(sizes.batch, 2, sizes.dim), torch.arange(sizes.batch)
-    return {"raysl": _both(lambda z: dcl(z, z, rows), z)} | _lightly_pair(z, "DCLLoss", temperature=0.1)
+    return {"raysl": _both(lambda z: dcl(z, z, rows), z)} | _lightly(_of_pair, z, "DCLLoss", temperature=0.1)
 
 
 def _barlow_twins(sizes: Sizes) -> Contenders:
     z = torch.randn(sizes.batch, 2, sizes.wide)
     ours = _both(lambda z: barlow_twins(cross_correlation(z), 0.005, scale=1.0).loss, z)
-    return {"raysl": ours} | _lightly_pair(z, "BarlowTwinsLoss")
+    return {"raysl": ours} | _lightly(_of_pair, z, "BarlowTwinsLoss")
 
 
 def _vicreg(sizes: Sizes) -> Contenders:
     z = torch.randn(sizes.batch, 2, sizes.wide)
     # a weight of 12.5 for the variance; lightly halves it
-    return {"raysl": _both(lambda z: vicreg(z, covariances(z)).loss, z)} | _lightly_pair(z, "VICRegLoss")
+    return {"raysl": _both(lambda z: vicreg(z, covariances(z)).loss, z)} | _lightly(_of_pair, z, "VICRegLoss")
 
 
 def _dino(sizes: Sizes) -> Contenders:
@@ -143,13 +131,13 @@ def _dino(sizes: Sizes) -> Contenders:
     targets = torch.randn(sizes.small_batch, num_large, sizes.many_prototypes).mul_(0.1)
     centre = Centre(sizes.many_prototypes)
     ours = _both(lambda scores: dino(scores, centre(targets, 0.04)), scores)
-    contenders: Contenders = {"raysl": _then(ours, lambda: centre.update(targets.mean(dim=1), 0.9))}
-    if has_lightly():
-        from lightly.loss import DINOLoss
+    views = list(targets.unbind(dim=1))
 
-        loss, views = DINOLoss(output_dim=sizes.many_prototypes), list(targets.unbind(dim=1))
-        contenders["lightly"] = _both(lambda scores: loss(views, list(scores.unbind(dim=1)), teacher_temp=0.04), scores)
-    return contenders
+    def by_lightly(loss: Any, scores: Tensor) -> Any:
+        return loss(views, list(scores.unbind(dim=1)), teacher_temp=0.04)
+
+    contenders: Contenders = {"raysl": _then(ours, lambda: centre.update(targets.mean(dim=1), 0.9))}
+    return contenders | _lightly(by_lightly, scores, "DINOLoss", output_dim=sizes.many_prototypes)
 
 
 def _swapped(sizes: Sizes) -> Contenders:
@@ -166,13 +154,8 @@ def _swapped(sizes: Sizes) -> Contenders:
             terms.append(-(codes * F.log_softmax(scores[:, 1 - view] / 0.1, dim=1)).sum(dim=1).mean())
         return (terms[0] + terms[1]) / 2
 
-    contenders: Contenders = {"raysl": _both(ours, scores), "plain": _both(plain, scores)}
-    if has_lightly():
-        from lightly.loss import SwaVLoss
-
-        loss = SwaVLoss()
-        contenders["lightly"] = _both(lambda scores: loss([scores[:, 0], scores[:, 1]], []), scores)
-    return contenders
+    by_lightly = _lightly(lambda loss, scores: loss([scores[:, 0], scores[:, 1]], []), scores, "SwaVLoss")
+    return {"raysl": _both(ours, scores), "plain": _both(plain, scores)} | by_lightly
 
 
 def _sinkhorn(rows: int, prototypes: int) -> Contenders:
@@ -271,14 +254,17 @@ def has_lightly() -> bool:
     return find_spec("lightly") is not None
 
 
-def _lightly_pair(z: Tensor, name: str, **settings: float) -> Contenders:
-    """Return lightly's loss of two views, where it is installed."""
+def _lightly(run: Callable[[Any, Tensor], Any], values: Tensor, name: str, **settings: Any) -> Contenders:
+    """Return lightly's loss of some values, as `run` calls it, where lightly is installed."""
     if not has_lightly():
         return {}
     import lightly.loss
 
-    loss = getattr(lightly.loss, name)(**settings)
-    return {"lightly": _both(lambda z: loss(z[:, 0], z[:, 1]), z)}
+    return {"lightly": _both(partial(run, getattr(lightly.loss, name)(**settings)), values)}
+
+
+def _of_pair(loss: Any, z: Tensor) -> Any:
+    return loss(z[:, 0], z[:, 1])
 
 
 def _both(loss: Callable[[Tensor], Tensor], values: Tensor) -> Callable[[], object]:

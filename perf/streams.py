@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ from raysl.transforms.view_recipe import evaluation_recipe
 MEAN, STD = DataConfig.mean, DataConfig.std
 BUFFER_BYTES = 512 << 20  # what may wait in Ray's object store between turns: used up in a part of the warm-up
 FOREVER = 1 << 30
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,25 +173,24 @@ def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
 
     keep_freed_memory()  # as in a contender's process
     loader = _loader(task)
-    names = ("order", "read and decode", "crop", "augment", "normalise")
-    spent = dict.fromkeys(names, 0.0)
-    for step in range(num_batches + 2):  # the first two warm up
-        moments = [time.thread_time()]
-        index = loader.order.batch(step)
-        moments.append(time.thread_time())
-        pictures = read_images(loader.split, index).pictures[0]
-        moments.append(time.thread_time())
-        crops = loader.recipe.crop(pictures.images, index, 0, 0)
-        moments.append(time.thread_time())
-        views = loader.recipe.augment(crops, index, 0, 0)
-        moments.append(time.thread_time())
-        for view in views.views.values():
-            normalize(view, MEAN, STD)
-        moments.append(time.thread_time())
-        if step >= 2:
-            for name, (before, after) in zip(names, itertools.pairwise(moments), strict=True):
-                spent[name] += after - before
-    return {name: 1e6 * seconds / (num_batches * task.batch_size) for name, seconds in spent.items()}
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, part: Callable[[], T]) -> T:
+        start = time.thread_time()
+        result = part()
+        seconds[name] = seconds.get(name, 0.0) + time.thread_time() - start
+        return result
+
+    for step in range(num_batches + 2):
+        if step == 2:  # the first two warm up
+            seconds.clear()
+        index = timed("order", partial(loader.order.batch, step))
+        pictures = timed("read and decode", partial(read_images, loader.split, index)).pictures[0]
+        crops = timed("crop", partial(loader.recipe.crop, pictures.images, index, 0, 0))
+        views = timed("augment", partial(loader.recipe.augment, crops, index, 0, 0)).views
+        for view in views.values():
+            timed("normalise", partial(normalize, view, MEAN, STD))
+    return {name: 1e6 * value / (num_batches * task.batch_size) for name, value in seconds.items()}
 
 
 def _loader(task: StreamTask) -> Loader:

@@ -15,6 +15,7 @@ TINY = Work("quickstart", ("train.epochs=1", "data.limit=64", "optim.warmup=0ep"
 SMALL = Work("quickstart", ("train.epochs=10",))
 BEYOND_S, BEYOND_PERCENT = 5.0, 5.0
 START_S = 10.0
+MANY = (10, 100, 1000)  # numbers of trials of the case `scale`
 GROWTH = 1.1
 """Largest ratio of memory with the most trials to memory with the fewest that counts as flat."""
 TITLES = {
@@ -39,8 +40,6 @@ class SweepSizes:
     trials: int = 3  # of a sweep, and turns of a loop, for `overhead`
     side_by_side: Work = SMALL  # training of the trials of `concurrency`
     at_a_time: Sequence[int] = (1,)  # numbers of trials; each sweep has twice as many trials, at least four
-    many: Sequence[int] = (10, 100, 1000)  # numbers of trials, for `scale`
-    with_ray: bool = True  # whether `scale` starts Ray
 
     @classmethod
     def of_machine(cls, trials: int = 3, is_quick: bool = False) -> "SweepSizes":
@@ -163,9 +162,9 @@ def _concurrency_lines(result: Numbers, environment: Numbers) -> list[str]:
 
 def _scale(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
     tasks = {}
-    for num in sizes.many:
+    for num in MANY:
         for name, ended in (("new", False), ("ended", True)):
-            task = ManyTrials(storage=str(folder), num=num, ended=ended, with_ray=sizes.with_ray)
+            task = ManyTrials(storage=str(folder), num=num, ended=ended)
             if ended:
                 fill(task)
             tasks[f"{num} {name}"] = task

@@ -20,23 +20,14 @@ Views = Sequence[Tensor]
 
 @dataclass
 class Model:
-    """A method put together.
-
-    Args:
-        loss: function of the views of a batch.
-        trained: modules whose parameters the optimizer updates.
-        exported: function whose features are measured.
-        followers: pairs of a module and the teacher that follows it.
-        momentum: share of a teacher that an update keeps.
-        after_backward: called between the gradients and the update, with the epoch.
-    """
+    """A method put together."""
 
     loss: Callable[[Views], Tensor]
-    trained: list[nn.Module]
-    exported: Features
-    followers: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)
-    momentum: float = 0.0
-    after_backward: Callable[[int], None] = lambda epoch: None
+    trained: list[nn.Module]  # whose parameters the optimizer updates
+    exported: Features  # that are measured
+    followers: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)  # students and their teachers
+    momentum: float = 0.0  # share of a teacher that an update keeps
+    after_backward: Callable[[int], None] = lambda epoch: None  # between gradients and update, with the epoch
 
 
 def endless_batches(task: Task, transform: Callable[[Any], Any]) -> Iterator[Any]:

@@ -1,11 +1,14 @@
-"""Another version of raysl takes part in `python -m perf pipeline`."""
+"""Another version of raysl takes part in `python -m perf pipeline`, `start` and `recovery`."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perf import checkouts
 from perf.pipeline import CHECKOUT, PICTURES, contender_names, measure_pipeline
+from perf.recovery import measure_recovery
+from perf.start import measure_start
 from raysl.errors import ConfigError
 
 
@@ -32,9 +35,16 @@ def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
     assert "RAY_ADDRESS" not in variables
 
 
-def test_a_folder_that_is_no_checkout_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_versions_are_the_present_one_and_that_of_the_checkout() -> None:
+    assert checkouts.versions(None) == {"raysl": None}
+    assert checkouts.versions(CHECKOUT) == {"raysl": None, "before": CHECKOUT}
+    assert checkouts.options(None) == {}
+
+
+@pytest.mark.parametrize("measure", [measure_pipeline, measure_recovery, measure_start])
+def test_a_folder_that_is_no_checkout_is_refused_before_anything_is_measured(measure: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="git worktree add"):
-        measure_pipeline("f", beside=tmp_path)
+        measure(beside=tmp_path)
 
 
 def test_contenders_are_chosen_by_their_letters() -> None:
