@@ -19,9 +19,12 @@ Beside = Annotated[
     Path | None, typer.Option(metavar="CHECKOUT", help="Another version of raysl, to see what has become slower.")
 ]
 Turns = Annotated[int, typer.Option(min=1, help="Turns of each contender.")]
-Cases = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A case; may be given several times. Another name lists them.")
+CoreCases = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A case such as dino/parquet; again for more.")
 ]
+LossCases = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A case such as nt_xent; again for more.")]
+BenchmarkCases = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A case such as knn; again for more.")]
+SweepCases = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A case such as overhead; again for more.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each contender; default: one a CPU.")]
 
 
@@ -107,7 +110,7 @@ def run_cores(
     json_file: JsonFile = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 5,
     batches: Annotated[int, typer.Option(min=1, help="Batches that a turn times.")] = 2,
-    only: Cases = None,
+    only: CoreCases = None,
     verbose: Verbose = False,
 ) -> None:
     """Count the images a second that one CPU core makes for SimCLR and DINO, from each kind of storage."""
@@ -120,7 +123,7 @@ def run_cores(
 def run_loss(
     json_file: JsonFile = None,
     repeats: Turns = 5,
-    only: Cases = None,
+    only: LossCases = None,
     memory: Annotated[bool, typer.Option(help="Measure memory too, in processes of their own.")] = True,
     verbose: Verbose = False,
 ) -> None:
@@ -134,7 +137,7 @@ def run_loss(
 def run_benchmark(
     json_file: JsonFile = None,
     repeats: Turns = 3,
-    only: Cases = None,
+    only: BenchmarkCases = None,
     quick: Annotated[bool, typer.Option("--quick", help="About a tenth of everything.")] = False,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A size such as keys=100000; again for more.")
@@ -198,7 +201,7 @@ def run_memory(
 def run_sweep(
     json_file: JsonFile = None,
     repeats: Turns = 3,
-    only: Cases = None,
+    only: SweepCases = None,
     trials: Annotated[int, typer.Option(min=2, help="Trials of a sweep that is compared with bare runs.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Trials of a few steps alone.")] = False,
     verbose: Verbose = False,
