@@ -18,7 +18,7 @@ PUBLISHED = {path.stem for path in Path(__file__).with_name("published").glob("*
 """Recipes whose small copies are stepped where their facts are measured."""
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if name not in PUBLISHED])
+@pytest.mark.parametrize("name", [name for name in RUNS if name.removeprefix("imagenet/") not in PUBLISHED])
 def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> None:
     SmallCopy.of(name).forward_and_backward()
 
@@ -32,8 +32,9 @@ def test_every_config_says_what_it_is_and_how_to_run_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_data_configs_lie_over_a_run(name: str) -> None:
-    config = load_config("simclr", [f"base={name}", "data.path=/images"])
-    assert config.data.image_size == 32
+    config = load_config("cifar10/simclr", [f"base={name}", "data.path=/images"])
+    sizes = {"data/cifar10": (32, "parquet"), "data/imagenet": (32, "image_folder")}
+    assert (config.data.image_size, config.data.name) == sizes[name]
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -49,6 +50,6 @@ def test_sweeps_load_and_depart_from_a_config(name: str) -> None:
 
 def test_the_zoo_of_cifar10_is_ranked_by_the_vote_of_lightlys_table() -> None:
     space, rest = load_sweep("sweep/cifar10_zoo", ["data.path=/images"])
-    start = load_starts(space, rest)["simclr_cifar10"]
+    start = load_starts(space, rest)["cifar10/simclr"]
     vote: Any = start.benchmarks["knn"]
     assert (space.metric, vote.temperature, 200 in vote.k) == ("knn/k200/top1", 0.1, True)

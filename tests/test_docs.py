@@ -49,7 +49,7 @@ def test_every_method_has_a_row_with_its_file_and_configurations() -> None:
     assert {name for name, _, _ in rows} == set(ALIASES["method"])
     for name, file, told in rows:
         assert ALIASES["method"][name].startswith(file.removeprefix("../").removesuffix(".py").replace("/", ".") + ":")
-        assert {f"`{name}_cifar10`", f"`digits/{name}`"} <= set(re.findall(r"`[\w/]+`", told))
+        assert {f"`cifar10/{name}`", f"`digits/{name}`"} <= set(re.findall(r"`[\w/]+`", told))
         assert f"`{name}`" in told
 
 

@@ -1,6 +1,6 @@
 """One run of one library, and what all of them share: images, network, views, numbers, and the measure of the result.
 
-Every number comes from raysl's `configs/METHOD_cifar10.yaml` and the settings below: a peer gets what raysl has.
+Every number comes from raysl's `configs/cifar10/METHOD.yaml` and the settings below: a peer gets what raysl has.
 """
 
 import resource
@@ -92,7 +92,7 @@ class Task:
             "train.online_knn_every=null",
             "benchmarks={}",
         ]
-        return load_config(f"{self.method}_cifar10", [*settings, *METHODS[self.method]])
+        return load_config(f"cifar10/{self.method}", [*settings, *METHODS[self.method]])
 
     @cached_property
     def plan(self) -> TrainPlan:

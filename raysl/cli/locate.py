@@ -14,10 +14,10 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
     The folder of a run stands for its `run.yaml`; for `raysl ingest` images stand for themselves. Anything
     else is refused with the line to type.
     """
-    from raysl.config.files import config_names, expand, is_file_name
+    from raysl.config.files import expand, is_file_name, packaged_file
     from raysl.config.places import data_setting, is_place, kind_of
 
-    if is_file_name(name) or name in config_names():
+    if is_file_name(name) or packaged_file(name):
         if is_sweep(name):
             raise ConfigError(f"{name} is a sweep, not a configuration of a run; type `raysl sweep {name}`")
         return name, overrides

@@ -24,6 +24,7 @@ from raysl.redact import bare_uri
 from raysl.trained import cache_folder
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
+SHORT = "imagenet/"  # folder of the configurations whose names need no folder
 _NO_RUNS = ("cluster", "suite")  # files of Ray's cluster launcher, and suites of benchmarks
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 
@@ -79,8 +80,14 @@ def packaged_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "configs"
 
 
+def packaged_file(name: str) -> Path | None:
+    """Return the file of a packaged configuration, or None; `simclr` is short for `imagenet/simclr`."""
+    paths = (packaged_folder() / f"{folder}{name}.yaml" for folder in ("", SHORT))
+    return next((path for path in paths if path.is_file()), None)
+
+
 def config_names() -> list[str]:
-    """Return the names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
+    """Return the names of the packaged configurations, sorted: `cifar10/simclr`, `data/cifar10`."""
     folder = packaged_folder()
     paths = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     runs = (path for path in paths if path.name != CATALOG_FILE and path.parts[0] not in _NO_RUNS)
@@ -114,15 +121,15 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
         path = folder / expand(name_or_path)
         if not path.is_file():
             known = Path(name_or_path).with_suffix("").as_posix()
-            hint = f"; a packaged one has the name {known!r}" if known in config_names() else ""
+            hint = f"; a packaged one has the name {known!r}" if packaged_file(known) else ""
             raise ConfigError(f"no file {name_or_path!r}; it should be {path}{hint}")
         return path.resolve()
     is_relative = name_or_path.startswith(("./", "../"))
-    folders = [] if is_relative else [packaged_folder()]
-    folders += [] if asking is None else [folder]
-    for root in folders:
-        if (path := root / f"{name_or_path}.yaml").is_file():
-            return path.resolve()
+    path = None if is_relative else packaged_file(name_or_path)
+    if path is None and asking is not None:
+        path = folder / f"{name_or_path}.yaml"
+    if path is not None and path.is_file():
+        return path.resolve()
     raise NoSuchConfig(name_or_path, asking)
 
 
@@ -269,5 +276,7 @@ def matching_configs(patterns: list[str]) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a name fits a pattern, of which a * does not cross a slash."""
+    """Whether a name fits a pattern, of which a * does not cross a slash; `simclr` is that of `imagenet/simclr`."""
+    if "/" not in pattern:
+        name = name.removeprefix(SHORT)
     return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)

@@ -43,13 +43,23 @@ class Layers:
     replaced: list[tuple[Keys, str, dict[str, Any]]] = field(default_factory=list)
     views_at: int = 0
 
-    def lay(self, layer: dict[str, Any], folder: Path) -> None:
-        """Add a layer on top; files of components in it are searched in `folder`, then in the current one."""
+    def lay(self, layer: dict[str, Any], folder: Path, is_ours: bool = False) -> None:
+        """Add a layer on top.
+
+        Args:
+            layer: settings of a file or a command line.
+            folder: where files of components in it are searched, before the current folder.
+            is_ours: whether a configuration of raysl has it; benchmarks of all others are required.
+        """
         for group in GROUPS:
             if isinstance(only := layer.get(group), list) or only == {}:
                 nodes, keys = self.values.get(group) or {}, [_key_of(name) for name in only]
                 self.values = {**self.values, group: {key: node for key, node in nodes.items() if key in keys}}
         layer, side = _write_out(layer, folder), view_side(self.values)
+        if not is_ours and isinstance(benchmarks := layer.get("benchmarks"), dict):
+            layer["benchmarks"] = {
+                key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
+            }
         for path, node in _components(layer):
             below = find(self.values, path)
             if isinstance(below, dict) and _is_another(path, before := _name_of(below, path), node.get("name")):
@@ -163,10 +173,6 @@ def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             layer[group] = _list_to_group(group, names)
     full: dict[str, Any] = each_text(_write_out_components(layer), partial(relative_name, folder=folder, expand=expand))
-    if isinstance(benchmarks := full.get("benchmarks"), dict):  # benchmarks in a layer are required by default
-        full["benchmarks"] = {
-            key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
-        }
     return full
 
 

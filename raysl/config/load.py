@@ -122,8 +122,8 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
         values = file.values
         if "views" in changes and _is_stored(values):
             values = remove_preset(values)
-        layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent)
         is_ours = file.path.is_relative_to(packaged_folder())
+        layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent, is_ours)
         written.append((values, is_ours))
         if is_ours:  # replacements in raysl's files need no warning
             num_ours = len(layers.replaced)

@@ -340,9 +340,9 @@ def limit_workers(workers: int | tuple[int, int], most: int) -> int | tuple[int,
 class BenchmarkConfig(ComponentConfig):
     """Base of every benchmark's settings."""
 
-    required: bool = True
+    required: bool = False
     """Whether images on which it cannot be measured are an error; otherwise it is left out, with a warning. Benchmarks
-    that your file or the command line names are required by default."""
+    that your file or the command line names are required unless it says false."""
     rivals: tuple[Rival, ...] = ("untrained", "pixels")
     """Baselines that are measured too: the same backbone with initial weights, and raw pixels."""
     data: str | dict[str, Any] | None = None

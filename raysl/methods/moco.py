@@ -38,7 +38,7 @@ class MoCo(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The ImageNet settings of v2; those of v1 are in `configs/moco_v1.yaml`."""
+        """The ImageNet settings of v2; those of v1 are in `configs/imagenet/moco_v1.yaml`."""
 
         name: str = "moco"
         temperature: Temperature = 0.2

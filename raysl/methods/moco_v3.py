@@ -27,7 +27,7 @@ class MoCoV3(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The paper's ImageNet settings for ViTs; those of ResNet-50 are in `configs/moco_v3_resnet50.yaml`."""
+        """The paper's settings for ViTs on ImageNet; for ResNet-50: `configs/imagenet/moco_v3_resnet50.yaml`."""
 
         name: str = "moco_v3"
         temperature: Temperature = 0.2

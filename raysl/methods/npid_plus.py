@@ -15,7 +15,8 @@ class NPIDPlus(NPID):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(NPID.Config):
-        """The settings of PIRL's comparison; its batches, epochs and learning rate are in `configs/npid_plus.yaml`."""
+        """The settings of PIRL's comparison; its batches, epochs and learning rate are in
+        `configs/imagenet/npid_plus.yaml`."""
 
         name: str = "npid_plus"
         num_negatives: Count = 32000

@@ -2,7 +2,7 @@
 
 Chen, Kornblith, Norouzi and Hinton 2020, arXiv 2002.05709. Two random views of an image attract each other and repel
 those of every other image in the batch: backbone, a two-layer projector, and a cross entropy over cosines. With more
-views, also small ones (`configs/simclr_multicrop.yaml`), each attracts all others of its image.
+views, also small ones (`configs/imagenet/simclr_multicrop.yaml`), each attracts all others of its image.
 """
 
 from dataclasses import dataclass, field

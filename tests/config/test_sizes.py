@@ -54,9 +54,9 @@ def sizes(config: Any) -> tuple[int, int]:
         ("quickstart data=synthetic", (16, 16)),
         ("quickstart data=image_folder data.path=/images", (16, 16)),
         ("quickstart data=image_folder data.path=/images data.image_size=32", (32, 32)),
-        ("simclr_cifar10 data=torchvision data.dataset=CIFAR10", (32, 32)),
-        ("simclr_cifar10", (32, 32)),
-        ("simclr_cifar10 data.image_size=64", (64, 64)),
+        ("cifar10/simclr data=torchvision data.dataset=CIFAR10", (32, 32)),
+        ("cifar10/simclr", (32, 32)),
+        ("cifar10/simclr data.image_size=64", (64, 64)),
     ],
 )
 def test_the_size_that_is_not_given_follows_the_other(words: str, expected: tuple[int, int]) -> None:
@@ -121,8 +121,8 @@ def of_views(words: str, *names: str) -> list[int]:
         ("digits/dino", [16, 12]),
         ("digits/dino data.image_size=32", [32, 24]),
         ("digits/dino data.image_size=32 method.views.local_size=20", [32, 20]),
-        ("simclr_cifar10 data.image_size=64", [64, 96]),  # it makes no small views
-        ("simclr_cifar10 data.image_size=64 method.views.num_local=4", [64, 27]),
+        ("cifar10/simclr data.image_size=64", [64, 96]),  # it makes no small views
+        ("cifar10/simclr data.image_size=64 method.views.num_local=4", [64, 27]),
     ],
 )
 def test_small_views_follow_the_large_ones_in_proportion_unless_they_are_given(words: str, expected: list[int]) -> None:
@@ -139,7 +139,7 @@ def test_small_views_follow_the_large_ones_in_proportion_unless_they_are_given(w
         ("quickstart backbone=vit", 16),
         ("digits/mae", 16),
         ("digits/mae data.image_size=32", 32),
-        ("mae_cifar10 data.image_size=64", 64),
+        ("cifar10/mae data.image_size=64", 64),
         ("digits/mae backbone.image_size=8", 8),
     ],
 )

@@ -198,6 +198,6 @@ def test_check_refuses_what_cannot_work(words: list[str], message: str) -> None:
 
 
 def test_check_refuses_a_network_without_patches() -> None:
-    config = load_config("msn_cifar10", ["data.path=/somewhere", "backbone=resnet", "method.views.local_size=16"])
+    config = load_config("cifar10/msn", ["data.path=/somewhere", "backbone=resnet", "method.views.local_size=16"])
     with pytest.raises(ConfigError, match=r"'resnet' has no patches.*set backbone=vit"):
         MSN.check(Setup.of(config, 2000))

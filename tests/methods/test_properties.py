@@ -82,7 +82,7 @@ def test_every_parameter_trains_and_stays_finite(name: str, alone: dict[str, Any
 
 @every_method
 def test_a_method_has_configurations_of_its_own(name: str) -> None:
-    for where in (name, f"{name}_cifar10", f"digits/{name}"):
+    for where in (name, f"cifar10/{name}", f"digits/{name}"):
         config = load_config(where, ["data.path=/somewhere"] if where != f"digits/{name}" else [])
         assert config.method.name == name
     assert prepare(load_config(f"digits/{name}", ["train.epochs=1"])).setup.data.num_samples > 1000

@@ -144,7 +144,7 @@ def test_check_refuses_what_cannot_be_whitened(fields: dict[str, Any], message: 
 def test_check_accepts_what_can() -> None:
     WMSE.check(setup_of())
     WMSE.check(setup_of(**{"method.sub_batch": 3, "method.eps": 0.001}))
-    for name in ("wmse", "wmse_cifar10"):
+    for name in ("wmse", "cifar10/wmse"):
         WMSE.check(Setup.of(load_config(name, ["data.path=/images"]), 50_000, 10))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from raysl import cli
-from raysl.config.files import packaged_folder
+from raysl.config.files import find
 from raysl.config.load import load_config
 from tests.marked import write_rows
 from tests.published.files import Published, recipes
@@ -50,7 +50,7 @@ def row(title: str) -> str:
 
 def command_of(name: str) -> list[str]:
     """Return the settings of the command in a recipe's header that say how it is run."""
-    header = (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    header = find(name, Path.cwd()).read_text(encoding="utf-8")
     found = re.search(r"^# Command: raysl pretrain \S+ (.*)$", header, re.MULTILINE)
     assert found is not None, f"{name}: the header has no command"
     return [word for word in found[1].split() if word.startswith(("train.", "data.lanes="))]

@@ -108,7 +108,7 @@ def test_a_name_that_cannot_be_adapted_is_refused() -> None:
         of("simclr", "adapt=[train.epochs]")
 
 
-@pytest.mark.parametrize("name", ["capi", "data2vec_cifar10"])
+@pytest.mark.parametrize("name", ["capi", "cifar10/data2vec"])
 def test_a_warm_up_longer_than_the_run_becomes_a_tenth_of_it(name: str) -> None:
     before = of(name, "optim.warmup=99999st", "adapt=[optim.warmup,train.batch_size]")
     plan = TrainPlan.from_config(before, 800)

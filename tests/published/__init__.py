@@ -1,6 +1,6 @@
 """What is published of each recipe, held against what the recipe does.
 
-Every configuration for ImageNet, `configs/NAME.yaml`, has a file `tests/published/NAME.yaml`:
+Every configuration for ImageNet, `configs/imagenet/NAME.yaml`, has a file `tests/published/NAME.yaml`:
 
     sources:                        # a key, and where it leads: a section of the paper, a file of the official code
       paper: section 4.2, appendix B

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from raysl.config.files import config_names, packaged_folder, read_file
+from raysl.config.files import SHORT, config_names, find, read_file
 from tests.marked import replaced
 from tests.published.initial import Drawn
 from tests.published.measure import REQUIRED, measured
@@ -18,8 +18,6 @@ PAGE = FOLDER.parents[1] / "docs" / "recipes.md"
 BEGIN, END = "<!-- departures: written by `python -m tests.published` -->", "<!-- end of departures -->"
 STAGES = tuple(f"continue/dino_v3_{stage}" for stage in ("distill", "gram", "high_res"))
 """Configurations of a paper that begin with trained weights."""
-OTHERS = ("quickstart",)
-"""Configurations that are no run of a paper."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,8 @@ def text(value: Any) -> str:
 
 def recipes() -> list[str]:
     """Names of the configurations that need a file: those of ImageNet from the start, and `STAGES`."""
-    names = [name for name in config_names() if "/" not in name and not name.endswith("_cifar10")]
-    return sorted({*names, *STAGES} - {*OTHERS})
+    names = {name.removeprefix(SHORT) for name in config_names() if name.startswith(SHORT)}
+    return sorted({*names, *STAGES})
 
 
 def table() -> str:
@@ -135,7 +133,7 @@ def in_words() -> str:
     """What else the headers of the recipes tell of, in Markdown."""
     rows = ["| recipe | what else differs |", "|---|---|"]
     for name in recipes():
-        header = (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8").partition("\n# Differs: ")[2]
+        header = find(name, Path.cwd()).read_text(encoding="utf-8").partition("\n# Differs: ")[2]
         lines = header.splitlines()
         more = takewhile(lambda line: line.startswith("# ") and not re.match(r"# [A-Z]\w+: ", line), lines[1:])
         if lines:

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from raysl.config.files import config_names
-from tests.published.files import FOLDER, OTHERS, PAGE, Published, compared, recipes, same, with_table
+from tests.published.files import FOLDER, PAGE, Published, compared, recipes, same, with_table
 from tests.published.initial import Drawn, drawn, fans_of
 
 FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
@@ -12,7 +11,6 @@ FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in F
 
 def test_every_recipe_has_a_file() -> None:
     assert sorted(recipes()) == FILES
-    assert set(OTHERS) <= set(config_names())
 
 
 @pytest.mark.parametrize("name", FILES)

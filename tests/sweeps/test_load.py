@@ -106,7 +106,7 @@ def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> No
     (tmp_path / "zoo.yaml").write_text(f"configs: [digits/mo*, digits/*, '!digits/[a-l]*', moco, {mine}]")
     found, _ = load_sweep(tmp_path / "zoo.yaml")
     *digits, moco, file = found.configs
-    assert (moco, file) == ("moco", mine)
+    assert (moco, file) == ("imagenet/moco", mine)
     assert digits[0] == "digits/moco", "in the order in which they are named"
     assert len(set(digits)) == len(digits)
     assert set(digits) == {name for name in config_names() if name.startswith("digits/") and name[7] > "l"}

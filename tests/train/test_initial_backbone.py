@@ -24,7 +24,7 @@ def started(config: RunConfig) -> Any:
     return TrainState.create(Setup.of(config, 100_000, 10)).method.export().eval()
 
 
-@pytest.mark.parametrize("method", ["dino_cifar10", "simclr", "quickstart"])
+@pytest.mark.parametrize("method", ["cifar10/dino", "simclr", "quickstart"])
 def test_one_setting_goes_on_from_a_trained_backbone(method: str, caplog: pytest.LogCaptureFixture) -> None:
     images = torch.rand(2, 3, 32, 32)
     with caplog.at_level(logging.INFO, "raysl"):

@@ -92,7 +92,7 @@ def test_a_wrong_name_is_answered_by_the_names(
         lambda: raysl.Predictor("cifar10/simcrl"),
         lambda: raysl.convert("cifar10/simcrl", "out", to="timm"),
         lambda: TrainState.create(
-            Setup.of(load_config("simclr_cifar10", [*SMALL, "method.weights=cifar10/simcrl"]), 64, 10)
+            Setup.of(load_config("cifar10/simclr", [*SMALL, "method.weights=cifar10/simcrl"]), 64, 10)
         ),
     ):
         with pytest.raises(ConfigError, match=told) as caught:
@@ -138,10 +138,10 @@ def test_a_cache_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_name_stays_a_name_in_settings() -> None:
-    assert load_config("simclr_cifar10", [*SMALL, f"method.weights={NAME}"]).method.weights == NAME
+    assert load_config("cifar10/simclr", [*SMALL, f"method.weights={NAME}"]).method.weights == NAME
     several = f"method.teachers=[{{teacher: {NAME}, target: features}}]"
     for words in ([f"method.teacher={NAME}"], [several]):
-        distill: Any = load_config("distill_cifar10", [*SMALL, *words]).method
+        distill: Any = load_config("cifar10/distill", [*SMALL, *words]).method
         assert [one.teacher for one in distill.all_teachers.values()] == [NAME]
     dino_v3: Any = load_config("dino_v3", ["data.path=/gone", f"method.gram_teacher={NAME}"]).method
     assert dino_v3.gram_teacher == NAME
@@ -150,7 +150,7 @@ def test_a_name_stays_a_name_in_settings() -> None:
 
 
 def test_a_run_begins_with_its_backbone_and_a_projector_at_random() -> None:
-    state = TrainState.create(Setup.of(load_config("simclr_cifar10", [*SMALL, f"method.weights={NAME}"]), 64, 10))
+    state = TrainState.create(Setup.of(load_config("cifar10/simclr", [*SMALL, f"method.weights={NAME}"]), 64, 10))
     assert equal(state.method.export(), raysl.load_backbone(NAME))
     assert state.weights is not None
     assert state.weights["left_out"] == ["projector (it has the backbone alone)"]
@@ -159,12 +159,12 @@ def test_a_run_begins_with_its_backbone_and_a_projector_at_random() -> None:
 def test_another_backbone_is_told_the_settings_of_this_one() -> None:
     words = [*SMALL, "backbone.width=32", f"method.weights={NAME}"]
     with pytest.raises(ConfigError, match=r"backbone .* is another one: .*; set .*backbone.width=16"):
-        TrainState.create(Setup.of(load_config("simclr_cifar10", words), 64, 10))
+        TrainState.create(Setup.of(load_config("cifar10/simclr", words), 64, 10))
 
 
 def test_a_student_learns_from_it() -> None:
     words = [*SMALL, f"method.teacher={NAME}", "method.target=features"]
-    setup = Setup.of(load_config("distill_cifar10", words), 64, 10)
+    setup = Setup.of(load_config("cifar10/distill", words), 64, 10)
     state = TrainState.create(setup)
     theirs = raysl.load_backbone(NAME).state_dict()["conv1.weight"]
     assert any(

@@ -126,7 +126,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     def make(*words: str) -> Path:
         folder = tmp_path / "runs" / "mine"
         given = [f"data.path={tmp_path}/images", "backbone.depth=10", "backbone.width=4", "train.epochs=3", *words]
-        config = load_config("simclr_cifar10", [*given, f"storage={tmp_path}/runs", "name=mine", MEASURES])
+        config = load_config("cifar10/simclr", [*given, f"storage={tmp_path}/runs", "name=mine", MEASURES])
         state = TrainState.create(Setup.of(config, 600, 10))
         state.step = 3
         state.save(folder / checkpoint_name(3), {"epoch": 3.0, "knn_k20_top1": 20.0})
@@ -143,7 +143,7 @@ def test_packing_keeps_the_backbone_and_leaves_places_and_training_behind(
     make_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = make_run("data.limit=600")
-    pack(str(run), "cifar10/mine", "simclr_cifar10", tmp_path / "packed")
+    pack(str(run), "cifar10/mine", "cifar10/simclr", tmp_path / "packed")
     (target,) = (tmp_path / "packed" / "cifar10" / "mine").iterdir()
     meta = verify(Folder(str(target)))
     source = run / checkpoint_name(3)
@@ -152,7 +152,7 @@ def test_packing_keeps_the_backbone_and_leaves_places_and_training_behind(
     assert str(tmp_path) not in "".join((target / name).read_text() for name in ("run.yaml", "meta.json"))
     assert meta["metrics"] == {"epoch": 3.0, "knn_k20_top1": 20.0, "knn/k20/top1": 21.0}
     assert meta["trained"] == {
-        "command": "raysl pretrain simclr_cifar10 /path/to/cifar10 backbone.depth=10 backbone.width=4 data.limit=600 "
+        "command": "raysl pretrain cifar10/simclr /path/to/cifar10 backbone.depth=10 backbone.width=4 data.limit=600 "
         "optim.warmup=10% train.epochs=3 'benchmarks={knn: {k: [200, 20], temperature: 0.1}, low_shot: {}}'",
         "online_knn": [[0.0, 10.0], [3.0, 20.0]],
         "vote": "k = 20 and temperature 0.1",
@@ -171,15 +171,15 @@ def test_settings_that_others_could_not_repeat_are_refused(
     make_run: Callable[..., Path], tmp_path: Path, words: list[str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        pack(str(make_run(*words)), "cifar10/mine", "simclr_cifar10", tmp_path)
+        pack(str(make_run(*words)), "cifar10/mine", "cifar10/simclr", tmp_path)
 
 
 def test_a_run_that_has_not_ended_or_was_not_measured_is_refused(make_run: Callable[..., Path], tmp_path: Path) -> None:
     run = make_run()
     (run / "report.json").unlink()
     with pytest.raises(ConfigError, match=r"has no report\.json; measure it first"):
-        pack(str(run), "cifar10/mine", "simclr_cifar10", tmp_path)
+        pack(str(run), "cifar10/mine", "cifar10/simclr", tmp_path)
     meta = run / checkpoint_name(3) / "meta.json"
     meta.write_text(meta.read_text().replace('"epoch": 3.0', '"epoch": 2.0'))
     with pytest.raises(ConfigError, match="has not ended"):
-        pack(str(run), "cifar10/mine", "simclr_cifar10", tmp_path)
+        pack(str(run), "cifar10/mine", "cifar10/simclr", tmp_path)

@@ -13,7 +13,7 @@ from raysl.train.prepare import prepare
 
 
 def test_rows_in_the_order_of_an_epoch_are_those_of_the_files(cifar10: Path) -> None:
-    job = prepare(load_config("simclr_cifar10", [f"data.path={cifar10}"]))
+    job = prepare(load_config("cifar10/simclr", [f"data.path={cifar10}"]))
     assert (job.setup.data.num_samples, job.setup.data.num_classes) == (50_000, 10)
     assert Parquet(job.config.data).required("test").num_samples == 10_000
     order = job.loader.order
