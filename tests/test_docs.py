@@ -174,12 +174,12 @@ def test_a_method_with_views_of_its_own_is_the_example(tmp_path: Path, monkeypat
 
 
 def test_a_source_of_ones_own_is_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_files("data.md", tmp_path)
+    write_files("write-a-source.md", tmp_path)
     (tmp_path / "images").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
     np.savez(tmp_path / "images" / "train.npz", images=pixels, labels=np.arange(120) % 2)
     monkeypatch.chdir(tmp_path)
-    (usage,) = [block for block in blocks("data.md", "python") if "load_config" in block]
+    (usage,) = [block for block in blocks("write-a-source.md", "python") if "load_config" in block]
     found: dict[str, object] = {}
     exec(usage, found)
     split, rows = found["split"], found["rows"]

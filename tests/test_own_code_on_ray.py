@@ -30,7 +30,7 @@ VICREG = ("method.name=vicreg.py:VICReg", "method.dim=32", "data.image_size=8", 
 NETWORK = ("backbone.num_stages=1", "backbone.width=8")
 PRINTED = {
     "a source and a method": (
-        ["data", "write-a-method"],
+        ["write-a-source", "write-a-method"],
         ["data={name: arrays.py:Mine, path: images}", *VICREG, *NETWORK],
     ),
     "a backbone, transforms, callbacks and benchmarks": (
@@ -55,7 +55,7 @@ PRINTED = {
 
 
 def write_pages(pages: list[str], folder: Path) -> None:
-    """Write the files that pages print, and the images that the source of docs/data.md reads."""
+    """Write the files that pages print, and the images that the source of docs/write-a-source.md reads."""
     for block in (block for page in pages for block in blocks_of(ROOT / "docs" / f"{page}.md") if block.file):
         assert block.file is not None
         (folder / block.file).write_text(block.text)
@@ -137,7 +137,7 @@ BROKEN_READ = "        images, labels = arrays(self.file)\n        return Rows("
 
 @pytest.mark.cluster
 def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(tmp_path: Path) -> None:
-    write_pages(["data"], tmp_path)
+    write_pages(["write-a-source"], tmp_path)
     file = tmp_path / "arrays.py"
     text = file.read_text()
     assert BROKEN_READ in text
@@ -154,7 +154,7 @@ def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(t
 def test_a_printed_source_and_method_train_on_two_nodes_and_go_on_under_another_job(tmp_path: Path) -> None:
     first, second = tmp_path / "_ray_pkg_1", tmp_path / "_ray_pkg_2"
     first.mkdir()
-    write_pages(["data", "write-a-method"], first)
+    write_pages(["write-a-source", "write-a-method"], first)
     shutil.move(first / "images", tmp_path / "images")
     words = [f"data={{name: arrays.py:Mine, path: {tmp_path}/images}}", *VICREG, *NETWORK]
     words += [f"storage={tmp_path}/runs", "train.workers=2", "train.cpus_per_worker=1.4"]

@@ -16,8 +16,9 @@ from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, DataConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "benchmarks.md").read_text()
-PROTOCOLS = dict(re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| ([^|]+) \|$", PAGE, re.MULTILINE))
+PAGES = ("benchmarks.md", "benchmarks-of-features.md", "benchmarks-that-train.md")
+PAGE = "".join((DOCS / page).read_text() for page in PAGES)
+PROTOCOLS = dict(re.findall(r"^\| \[`(\w+)`\]\([\w.-]+#[\w-]+\) \| ([^|]+) \|$", PAGE, re.MULTILINE))
 TABLE = r"^\| `(\w+)` \| \|\n\|---\|---\|\n\| defaults \| (.+) \|\n\| metrics \| (.+) \|\n\| command \| `(.+)` \|$"
 TABLES = {name: rest for name, *rest in re.findall(TABLE, PAGE, re.MULTILINE)}
 RUN = load_config("quickstart", ["benchmarks=[]"])
@@ -91,7 +92,9 @@ def test_a_command_asks_for_benchmarks_and_settings_that_there_are(doc: str, com
     assert data.image_size == RUN.data.image_size
 
 
-@pytest.mark.parametrize("doc", ["benchmarks.md", "coming-from-vissl.md", "coming-from-lightly-or-solo-learn.md"])
+@pytest.mark.parametrize(
+    "doc", ["benchmarks-of-features.md", "coming-from-vissl.md", "coming-from-lightly-or-solo-learn.md"]
+)
 def test_settings_of_benchmarks_named_on_a_page_exist(doc: str) -> None:
     named = set(re.findall(rf"(?<!/)\b({'|'.join(ALIASES['benchmark'])})\.(\w+)", (DOCS / doc).read_text()))
     assert len(named) >= 5
@@ -102,7 +105,7 @@ def test_settings_of_benchmarks_named_on_a_page_exist(doc: str) -> None:
 def test_pages_tell_how_many_benchmarks_there_are() -> None:
     num = len(ALIASES["benchmark"])
     readme = (DOCS.parent / "README.md").read_text()
-    assert re.findall(r"\| \[benchmarks\]\(docs/benchmarks\.md\) \| (\d+):", readme) == [str(num)]
-    assert re.findall(r"\| \[(\d+)\]\(docs/benchmarks\.md\):", readme) == [str(num)]
+    assert re.findall(r"\| \[benchmarks\]\(docs/benchmarks\.md\) \| (\d+),", readme) == [str(num)]
+    assert re.findall(r"\| \[(\d+)\]\(benchmarks\.md\):", (DOCS / "comparison.md").read_text()) == [str(num)]
     assert f"[{num} protocols](benchmarks.md)" in (DOCS / "command-line.md").read_text()
     assert {14: "Fourteen", 15: "Fifteen", 16: "Sixteen", 17: "Seventeen", 18: "Eighteen"}[num] in PAGE

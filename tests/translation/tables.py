@@ -10,7 +10,7 @@ from tests.marked import replaced
 FOLDER = Path(__file__).parent
 DOCS = FOLDER.parents[1] / "docs"
 PAGES = {
-    "coming-from-vissl.md": ("simclr", "moco", "swav", "linear"),
+    "vissl-configurations.md": ("simclr", "moco", "swav", "linear"),
 }
 """Fixtures by page."""
 
