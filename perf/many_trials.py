@@ -19,7 +19,7 @@ from raysl.process.signals import handling_signals
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.start import SweepStart
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 from raysl.tune.note import Note, measures_of
 from raysl.tune.trial import Trial
 

@@ -15,7 +15,7 @@ from raysl.errors import ConfigError
 from raysl.process.memory import unmapped
 from raysl.process.proc import PROC, command_line, descendants
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 
 SHARED_MEMORY = Path("/dev/shm")
 PERIOD_S = 1.0

@@ -16,7 +16,7 @@ from perf.checkouts import BEFORE, NOW
 from perf.harness import Numbers, interleaved, last_lines, machine, medians, ratio_line, scratch_folder, seconds_line
 from raysl.errors import ConfigError, RunFailed
 from raysl.process.proc import PROC, command_line, descendants
-from raysl.train.files import STARTUP_FILE
+from raysl.train.file_names import STARTUP_FILE
 
 GOALS_S = {"worker": 8.0, "driver": 15.0}
 BESIDE_GOAL = 0.5

@@ -13,7 +13,7 @@ from typing import Any
 from perf import checkouts, harness
 from perf.checkouts import BEFORE, NOW
 from perf.harness import Numbers, each_ratio, machine, medians
-from raysl.train.files import STARTUP_FILE
+from raysl.train.file_names import STARTUP_FILE
 
 GOAL_S = 15.0
 BARE = "bare"

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.features.embedding import embed
-from raysl.benchmarks.features.stored import Features, read_features
+from raysl.benchmarks.features.stored_features import Features, read_features
 from raysl.benchmarks.knn import knn_probabilities
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.checkpoint.files import META_FILE, STATE_FILE, has_state, local_copy
+from raysl.checkpoint.checkpoint_folder import META_FILE, STATE_FILE, has_state, local_copy
 from raysl.components import resolve
 from raysl.config.arguments import text_or_path
 from raysl.config.background import parse_color
@@ -31,7 +31,7 @@ from raysl.data.split import with_facts
 from raysl.errors import ConfigError, log
 from raysl.methods.method import Method
 from raysl.redact import redact_uri
-from raysl.train.files import count_broken
+from raysl.train.file_names import count_broken
 from raysl.train.state import TrainState, setup_of
 
 if TYPE_CHECKING:

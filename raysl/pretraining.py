@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from raysl.benchmarks.suite.evaluate import Report, prepare
 from raysl.benchmarks.suite.run_check import check_benchmarks
-from raysl.checkpoint.files import SETTINGS_FILE
+from raysl.checkpoint.checkpoint_folder import SETTINGS_FILE
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, log
 from raysl.errors import Stopped as Stopped
@@ -25,7 +25,7 @@ from raysl.runs.run import TrainedRun, training
 from raysl.runs.trainer import UserCallback
 from raysl.storage.addresses import join
 from raysl.train.expected import check_expected
-from raysl.train.files import CORRUPT_FILE, STARTUP_FILE, parse_startup
+from raysl.train.file_names import CORRUPT_FILE, STARTUP_FILE, parse_startup
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import typer
 
 from raysl import cli
 from raysl.cli.arguments import show_json
-from raysl.config.files import config_names
+from raysl.config.config_files import config_names
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.nn.backbones import shapes

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raysl.config.files import config_names, packaged_folder
+from raysl.config.config_files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.sweeps.load import load_starts, load_sweep
 from tests.small_copy import SmallCopy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState

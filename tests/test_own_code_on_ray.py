@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysl.train.files import parse_events
+from raysl.train.file_names import parse_events
 from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import finish, wait_for_step
 from tests.walk.blocks import ROOT, blocks_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from raysl.config.config_files import config_names
 from raysl.config.dump import to_dict
-from raysl.config.files import config_names
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError

@@ -10,8 +10,8 @@ import torch
 import raysl
 from raysl import cli
 from raysl.checkpoint.backbone import load_backbone, load_checkpoint
+from raysl.config.config_files import read
 from raysl.config.dump import to_dict, write
-from raysl.config.files import read
 from raysl.config.load import load_config, load_dumped
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup

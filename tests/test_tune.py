@@ -15,7 +15,7 @@ import pytest
 import ray
 
 import raysl
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.checkpoint.lineage import read_parents
 from raysl.checkpoint.tensors import load_tensors
 from raysl.cluster import connection
@@ -34,7 +34,7 @@ from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
-from raysl.train.files import note_event
+from raysl.train.file_names import note_event
 from raysl.train.history import frame
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState

@@ -8,7 +8,7 @@ import torch
 
 from raysl.benchmarks.benchmark import FEATURES, ConfigError
 from raysl.benchmarks.features.extraction import Wanted, extract_to
-from raysl.benchmarks.features.stored import Features
+from raysl.benchmarks.features.stored_features import Features
 from raysl.benchmarks.suite.settings import dataset_tag, load_data, sort_overrides
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.cluster.settings import use_settings

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
-from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
+from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
 from raysl.benchmarks.dense.depth_head import DepthHead, covered
 from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics
 from raysl.benchmarks.dense.maps import chosen_stages
@@ -137,9 +137,9 @@ class Depth(TargetBenchmark):
         return list(NAMES)
 
     @override
-    def course(self, context: Context) -> Course:
+    def training(self, context: Context) -> Training:
         config = self.config
-        return Course(
+        return Training(
             method=settings_from(config, DepthHead.Config, crop=(config.crop_height, config.crop_width)),
             optim=settings_from(config, AdamW.Config, lr_batch_size=16),
             iterations=config.iterations,

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, Metric, settings_from
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, parse_detections, precisions_by_class
-from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
+from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
 from raysl.benchmarks.dense.boxes import BoxSplit
 from raysl.benchmarks.dense.coco_scores import coco_precisions, tools
 from raysl.benchmarks.dense.detector import Detector
@@ -114,14 +114,14 @@ class Detection(TargetBenchmark):
         return [f"{kind}{name}" for kind in _kinds(config) for name in ("ap", "ap50", "ap75")]
 
     @override
-    def course(self, context: Context) -> Course:
-        return self.course_on(is_vit=isinstance(context.network, TokenBackbone))
+    def training(self, context: Context) -> Training:
+        return self.training_on(is_vit=isinstance(context.network, TokenBackbone))
 
-    def course_on(self, is_vit: bool) -> Course:
+    def training_on(self, is_vit: bool) -> Training:
         """Return the training on a ViT or on another network."""
         config, usual = self.config, SCHEDULES[self.config.layout]
         is_adamw = config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit)
-        return Course(
+        return Training(
             method=settings_from(config, Detector.Config),
             optim=optim_of(
                 "adamw" if is_adamw else "sgd",

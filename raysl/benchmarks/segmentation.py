@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
-from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
+from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.overlap import class_ious, overlap_metrics
 from raysl.benchmarks.dense.segmenter import Segmenter
@@ -108,10 +108,10 @@ class Segmentation(TargetBenchmark):
         return ["miou", "pixel_accuracy", "class_accuracy"]
 
     @override
-    def course(self, context: Context) -> Course:
+    def training(self, context: Context) -> Training:
         config = self.config
         crop = crop_side(config, context.checkpoint.backbone)
-        return Course(
+        return Training(
             method=settings_from(config, Segmenter.Config, crop=crop),
             optim=settings_from(config, AdamW.Config, lr_batch_size=16, schedule="linear"),
             iterations=config.iterations,

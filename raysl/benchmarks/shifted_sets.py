@@ -12,7 +12,7 @@ import numpy as np
 
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import ConfigError, Missing, Rows, Split
-from raysl.data.sources.files import FilesSplit
+from raysl.data.sources.image_files import FilesSplit
 from raysl.data.sources.listing import File, composed, is_image, list_files
 from raysl.data.split import Encoded, Int64s
 from raysl.storage.folder import Folder

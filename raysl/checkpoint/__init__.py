@@ -7,5 +7,6 @@ A checkpoint is a folder:
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
-  where those are another run's, why it ended early if it did, and the other files (`raysl.checkpoint.files`)
+  where those are another run's, why it ended early if it did, and the other files
+  (`raysl.checkpoint.checkpoint_folder`)
 """

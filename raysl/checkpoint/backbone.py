@@ -6,7 +6,15 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, Damaged, local_copy, newest, read_meta
+from raysl.checkpoint.checkpoint_folder import (
+    BACKBONE_FILE,
+    META_FILE,
+    SETTINGS_FILE,
+    Damaged,
+    local_copy,
+    newest,
+    read_meta,
+)
 from raysl.components import resolve
 from raysl.config.load import load_dumped
 from raysl.config.schema import RunConfig

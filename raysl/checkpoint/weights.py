@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from raysl.checkpoint.files import (
+from raysl.checkpoint.checkpoint_folder import (
     BACKBONE_FILE,
     META_FILE,
     SETTINGS_FILE,
@@ -25,10 +25,10 @@ from raysl.checkpoint.files import (
 )
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import ALIASES
+from raysl.config.config_files import read
 from raysl.config.dump import plain
-from raysl.config.files import read
 from raysl.config.schema import RunConfig
-from raysl.config.stored import check_text
+from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.nn.adapters import is_adapter, merge_adapters
 from raysl.nn.backbones.adapt import adapt

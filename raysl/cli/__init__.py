@@ -120,7 +120,7 @@ def _usage(error: typer.TyperException) -> str:
 
 def _way_from(word: str) -> str:
     """Return what to type for a word that is no command: the line of a configuration, or the option of that name."""
-    from raysl.config.files import packaged_file
+    from raysl.config.config_files import packaged_file
 
     if packaged_file(word):
         return f" Did you mean `raysl {'sweep' if word.startswith('sweep/') else 'pretrain'} {word}`?"

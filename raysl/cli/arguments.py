@@ -130,7 +130,7 @@ def _missing_images(overrides: list[str]) -> Iterator[str]:
 
 def show_json(value: object) -> None:
     """Print a value as JSON, which has no NaN and no infinities: these are null."""
-    from raysl.report.stored import plain
+    from raysl.report.report_json import plain
 
     typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 

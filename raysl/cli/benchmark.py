@@ -171,8 +171,8 @@ def _run_named(word: str) -> str | None:
 
 def _problems_of(uri: str, command: str) -> Iterator[str]:
     """Yield the line to type where something else than a run or a checkpoint is given."""
-    from raysl.checkpoint.files import ADVICE
-    from raysl.config.files import expand
+    from raysl.checkpoint.checkpoint_folder import ADVICE
+    from raysl.config.config_files import expand
     from raysl.config.places import has_images, kind_of
     from raysl.storage.addresses import absolute
     from raysl.trained import trained_hint

@@ -120,7 +120,7 @@ def _transforms() -> list[Row]:
 
 
 def _configs() -> list[Row]:
-    from raysl.config.files import config_names, packaged_folder, read_summary
+    from raysl.config.config_files import config_names, packaged_folder, read_summary
 
     paths = {name: packaged_folder() / f"{name}.yaml" for name in config_names()}
     return [(name, str(path), read_summary(path)) for name, path in paths.items()]

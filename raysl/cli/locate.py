@@ -14,7 +14,7 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
     The folder of a run stands for its `run.yaml`; for `raysl ingest` images stand for themselves. Anything
     else is refused with the line to type.
     """
-    from raysl.config.files import expand, is_file_name, packaged_file
+    from raysl.config.config_files import expand, is_file_name, packaged_file
     from raysl.config.places import data_setting, is_place, kind_of
 
     if is_file_name(name) or packaged_file(name):
@@ -50,7 +50,7 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
 
 def refuse_run(name: str) -> None:
     """Refuse the configuration of a run in the place of a sweep."""
-    from raysl.config.files import find, read_file
+    from raysl.config.config_files import find, read_file
 
     tree = read_file(find(name, Path.cwd()))
     if isinstance(tree, dict) and {"method", "backbone"} & tree.keys():
@@ -62,7 +62,7 @@ def refuse_run(name: str) -> None:
 
 def is_sweep(name_or_path: str) -> bool:
     """Whether a configuration is the file of a sweep: it has a key that sweeps have and runs do not."""
-    from raysl.config.files import find, read_file
+    from raysl.config.config_files import find, read_file
 
     try:
         tree = read_file(find(name_or_path, Path.cwd()))
@@ -93,7 +93,7 @@ def _is_imported(folder: Path) -> bool:
 
 def _of_run(path: str, overrides: list[str]) -> tuple[str, list[str]]:
     """Return the stored settings of a run, with the name and the storage that its folder has now."""
-    from raysl.config.files import expand
+    from raysl.config.config_files import expand
     from raysl.config.load import load_dumped, stored_tree
     from raysl.storage.addresses import absolute, join
 

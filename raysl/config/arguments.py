@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raysl.config.build import check
-from raysl.config.files import find
+from raysl.config.config_files import find
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 

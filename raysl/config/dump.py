@@ -95,7 +95,7 @@ def leaves(tree: Mapping[str, Any], above: Keys = ()) -> Iterator[tuple[Keys, An
 
 
 def write(tree: Any) -> str:
-    """Write a plain tree as YAML, in its order; `raysl.config.files.read` is the inverse if any `${` is escaped."""
+    """Write a plain tree as YAML, in its order; `config_files.read` is the inverse if any `${` is escaped."""
     return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100))
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raysl.components import ALIASES, resolve
+from raysl.config.config_files import expand, read
 from raysl.config.dump import plain, write_inline
 from raysl.config.fields import find
-from raysl.config.files import expand, read
-from raysl.config.stored import check_text
+from raysl.config.trust import check_text
 from raysl.errors import ConfigError, log
 from raysl.redact import redact_tree, redact_uri
 from raysl.trained import FOLDER, is_trained

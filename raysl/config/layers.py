@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from raysl.components import ALIASES
+from raysl.config.config_files import expand, read_dotlist
 from raysl.config.dump import Keys, leaves, write_inline
 from raysl.config.fields import find, put, settings_in
-from raysl.config.files import expand, read_dotlist
 from raysl.config.places import is_place, source_at
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import IMAGES, scale_sizes, view_side

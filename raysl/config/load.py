@@ -17,15 +17,15 @@ from raysl.config.arguments import text_or_path, words
 from raysl.config.build import build_node, from_dict
 from raysl.config.channels import follow_channels, link_channels
 from raysl.config.component import map_locations
+from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
-from raysl.config.files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
 from raysl.config.initial_weights import with_their_backbone
 from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import follow_sizes, link_sizes
-from raysl.config.stored import check_overrides, check_text, without_trust
+from raysl.config.trust import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError, Problems, StorageError, log
 from raysl.process.screen import only_errors
@@ -163,7 +163,7 @@ def load_dumped(text: str, where: str = "run.yaml", trust_code: bool = False) ->
 
     Args:
         trust_code: whether components that are not part of raysl may be imported, and settings followed that do more
-            than read (`raysl.config.stored`).
+            than read (`raysl.config.trust`).
 
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
@@ -208,7 +208,7 @@ def stored_tree(text: str, where: str) -> dict[str, Any]:
     """Read the settings that an earlier start wrote as a plain tree, without importing code that they name.
 
     Raises:
-        ConfigError: if the text has no settings, or YAML that `raysl.config.stored` refuses.
+        ConfigError: if the text has no settings, or YAML that `raysl.config.trust` refuses.
     """
     check_text(text, where)
     tree = read(text, where)

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from raysl.config.files import expand
+from raysl.config.config_files import expand
 from raysl.errors import ConfigError
 from raysl.trained import is_trained
 

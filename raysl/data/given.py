@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from raysl.data.decode.bands import Bands
 from raysl.data.decode.pixels import CorruptImage
-from raysl.data.sources.files import read_if_there
+from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, Int64s, Rows, Split, runs
 from raysl.errors import ConfigError

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 
 from raysl.errors import ConfigError, log
+from raysl.leaderboard.board_files import LeaderboardFiles
 from raysl.leaderboard.entry import State
-from raysl.leaderboard.files import LeaderboardFiles
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder, outlast, without_waiting
 

@@ -10,8 +10,8 @@ from typing import Any
 from raysl.config.dump import leaves, write_inline
 from raysl.config.schema import DataConfig, RunConfig, TrainConfig, is_may_change
 from raysl.report.contents import DEFAULTS, RunReport, Score
+from raysl.report.report_json import plain
 from raysl.report.run_page import redacted
-from raysl.report.stored import plain
 from raysl.report.summary import number
 from raysl.report.tables import RIVALS, Cell, Table, as_csv, with_unit
 from raysl.storage.addresses import cut

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raysl.leaderboard.choice import Choice, choices, comparable, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
 from raysl.leaderboard.flat import brief, csv_text, flat_rows, latex, readable_cells, text_table
-from raysl.leaderboard.stored import json_text, parse
+from raysl.leaderboard.leaderboard_json import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.html import plain_table
 from raysl.report.tables import link

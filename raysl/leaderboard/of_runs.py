@@ -19,7 +19,7 @@ from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, absolute
 from raysl.storage.reads import REMOTE_READS
 from raysl.train.callbacks.logs import split_metrics
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 
 PAGE_FILE = "runs.html"
 STATUSES: dict[State, Status] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
-from raysl.checkpoint.files import META_FILE, SETTINGS_FILE
+from raysl.checkpoint.checkpoint_folder import META_FILE, SETTINGS_FILE
 from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError, did_you_mean
 from raysl.leaderboard.run_summary import RunSummary, summarise

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import yaml
 
-from raysl.checkpoint.files import META_FILE, PREFIX, SETTINGS_FILE
+from raysl.checkpoint.checkpoint_folder import META_FILE, PREFIX, SETTINGS_FILE
 from raysl.config.load import stored_tree
 from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError
@@ -16,7 +16,7 @@ from raysl.storage.owner import is_at_work
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.costs import COSTS_FILE, Costs
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
+from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
 from raysl.user_files import short_name
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted", "new", "damaged"]

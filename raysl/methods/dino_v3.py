@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import STATE_FILE, local_copy, newest
+from raysl.checkpoint.checkpoint_folder import STATE_FILE, local_copy, newest
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.ranges import Amount, Every, Length, Location, Share, Side, Within
 from raysl.losses import dino, gram

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raysl.checkpoint.files import NewestCheckpoint
+from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.optim.build import lr_at, peak_lr

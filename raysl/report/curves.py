@@ -56,7 +56,7 @@ CLOCKS = ("step", "epoch", "total_steps")
 
 
 @dataclass(frozen=True)
-class Course:
+class Curve:
     """The values of one key over training."""
 
     key: str
@@ -71,7 +71,7 @@ class Course:
     """Newest finite value, in the quantity's unit."""
 
 
-def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
+def curves_of(history: Sequence[dict[str, Any]]) -> Iterator[Curve]:
     """Return the numeric keys of the history as courses, in the order of `place`, empty ones left out."""
     lines = sorted((line for line in history if _is_number(line.get("step"))), key=lambda line: float(line["step"]))
     present = {key for line in lines for key, value in line.items() if _is_number(value)} - set(CLOCKS)
@@ -82,7 +82,7 @@ def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
         if finite.any():
             steps, values = pairs[finite, 0], pairs[finite, 1] * quantity.factor
             broken = [int(step) for step in pairs[~finite, 0]]
-            yield Course(key, quantity, steps, values, broken, float(values[-1]))
+            yield Curve(key, quantity, steps, values, broken, float(values[-1]))
 
 
 def place(name: str) -> tuple[int, int, str]:
@@ -105,7 +105,7 @@ def is_spent(name: str) -> bool:
     return name in SPENT or name.startswith(SPENT_GROUPS)
 
 
-def curve(course: Course, last_step: float | None = None) -> str:
+def curve(course: Curve, last_step: float | None = None) -> str:
     """Draw one course over the steps, with its running mean where it is long and noisy.
 
     Args:

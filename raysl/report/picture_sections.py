@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 
 from raysl.report.contents import RunReport, ViewSample
-from raysl.report.curves import MAX_POINTS, MAX_SHOWN_STEPS, MIN_SMOOTHED, Course, courses, curve
+from raysl.report.curves import MAX_POINTS, MAX_SHOWN_STEPS, MIN_SMOOTHED, Curve, curve, curves_of
 from raysl.report.html import figure, quiet, section
 from raysl.report.images import (
     MAX_NEIGHBOURS,
@@ -36,7 +36,7 @@ PAGE_WIDTH, SHEET_GAP, MIN_SHEET = 1080, 40, 560
 
 def curves_section(report: RunReport) -> str:
     """Return a small drawing of each logged number."""
-    panels = list(courses(report.history))
+    panels = list(curves_of(report.history))
     if not panels:
         return ""
     last = max(float(course.steps[-1]) for course in panels)
@@ -49,7 +49,7 @@ def curves_section(report: RunReport) -> str:
     return section("curves", "Course of training", f'<div class="panels">{figures}</div>{quiet(" ".join(notes))}')
 
 
-def _curve(course: Course, last_step: float) -> str:
+def _curve(course: Curve, last_step: float) -> str:
     """Return one course under its title and last value; the steps of all of them end alike."""
     unit = f" {course.quantity.unit}" if course.quantity.unit else ""
     note = ""

@@ -18,8 +18,8 @@ from raysl.report.picture_sections import (
     views_section,
 )
 from raysl.report.record_sections import environment_section, settings_section, times_section, use_section
+from raysl.report.report_json import report_json
 from raysl.report.score_sections import benchmarks_section, results_section
-from raysl.report.stored import report_json
 from raysl.report.tables import score_csv, score_latex
 
 MIN_LISTED = 3

@@ -11,7 +11,7 @@ from raysl.runs.failures import FailureNotes, step_before
 from raysl.runs.ray_log import note_failures
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, parse_events
+from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, parse_events
 from raysl.train.state import TrainState
 
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import torch
 
-from raysl.checkpoint.files import STATE_FILE, NewestCheckpoint, checkpoint_name, local_copy, read_meta, upload
+from raysl.checkpoint.checkpoint_folder import (
+    STATE_FILE,
+    NewestCheckpoint,
+    checkpoint_name,
+    local_copy,
+    read_meta,
+    upload,
+)
 from raysl.checkpoint.published import describe_origin
 from raysl.checkpoint.tensors import load_tensors
 from raysl.checkpoint.weights import read_weights

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from raysl.checkpoint.files import (
+from raysl.checkpoint.checkpoint_folder import (
     STATE_FILE,
     NewestCheckpoint,
     checkpoint_name,
@@ -29,7 +29,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 
 
 def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint) -> NewestCheckpoint:

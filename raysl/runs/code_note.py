@@ -6,7 +6,7 @@ A run goes on with a changed file, for its user may have mended it: one line say
 import json
 from collections.abc import Mapping
 
-from raysl.checkpoint.files import NewestCheckpoint
+from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.storage.folder import Folder
 from raysl.storage.records import read_record
 

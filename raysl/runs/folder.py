@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from raysl.checkpoint.files import SETTINGS_FILE, NewestCheckpoint, newest_whole
+from raysl.checkpoint.checkpoint_folder import SETTINGS_FILE, NewestCheckpoint, newest_whole
 from raysl.config.dump import differences, dump, to_dict, write_inline
 from raysl.config.fields import find
 from raysl.config.load import apply_overrides, stored_settings, stored_tree
@@ -22,7 +22,7 @@ from raysl.runs.code_note import claim_code, moved_files, read_code
 from raysl.storage.folder import Folder, cut, join
 from raysl.storage.owner import Owner, is_owned, own_folder
 from raysl.train.callbacks.logs import split_metrics
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
+from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
 from raysl.user_files import digests
 
 PROBE_FILE = ".probe"  # the driver writes it so that workers can check that they see the same folder
@@ -95,7 +95,7 @@ class RunFolder(Folder):
         return checkpoint
 
     def note(self, event: str, kind: str | None = None) -> None:
-        """Add a line to the event log, see `raysl.train.files.note_event`. No worker may be writing to it."""
+        """Add a line to the event log, see `raysl.train.file_names.note_event`. No worker may be writing to it."""
         self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event, kind))
 
     def locked(self) -> AbstractContextManager[Owner | None]:

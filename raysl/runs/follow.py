@@ -11,7 +11,7 @@ from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, Version
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events, parse_startup
+from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events, parse_startup
 from raysl.train.progress import ProgressView
 
 

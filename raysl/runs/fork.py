@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from raysl.checkpoint.files import (
+from raysl.checkpoint.checkpoint_folder import (
     META_FILE,
     PREFIX,
     SETTINGS_FILE,
@@ -47,7 +47,7 @@ from raysl.runs.follow import read_events
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState, check_resumable
 

@@ -12,7 +12,7 @@ from raysl.errors import StorageError, log
 from raysl.redact import redact
 from raysl.runs.failures import Failure, FailureNotes
 from raysl.runs.folder import RunFolder
-from raysl.train.files import EVENTS_FILE, event_line, parse_events
+from raysl.train.file_names import EVENTS_FILE, event_line, parse_events
 
 RAY_LOG = "ray.log"
 MAX_CHARACTERS = 1_000_000  # of the file

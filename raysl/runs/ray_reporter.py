@@ -12,14 +12,14 @@ from ray.train.collective import broadcast_from_rank_zero
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
+from raysl.checkpoint.checkpoint_folder import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
 from raysl.errors import StorageError
 from raysl.process.temporary import make_temporary_folder, temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
-from raysl.train.files import (
+from raysl.train.file_names import (
     CORRUPT_FILE,
     EVENTS_FILE,
     METRICS_FILE,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ray.exceptions import RayTaskError
 
-from raysl.checkpoint.files import newest_whole
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.errors import CodeError, ConfigError, DamagedData, StorageError
 from raysl.storage.folder import Folder
 

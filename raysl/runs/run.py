@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
+from raysl.checkpoint.checkpoint_folder import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private, node_resources
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
@@ -43,7 +43,7 @@ from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.costs import CostCounter, counting_costs
-from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
+from raysl.train.file_names import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
 from raysl.train.history import frame
 from raysl.train.prepare import Measure, Prepared, continued, prepare
 

@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayError
 
 from raysl import distributed as dist
-from raysl.checkpoint.files import read_meta
+from raysl.checkpoint.checkpoint_folder import read_meta
 from raysl.cluster.board import Board
 from raysl.cluster.names import ray_name
 from raysl.cluster.sent_files import receive_files
@@ -52,7 +52,7 @@ from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
-from raysl.train.files import DATA_STATS_FILE
+from raysl.train.file_names import DATA_STATS_FILE
 from raysl.train.loop import fit
 from raysl.train.prepare import Prepared
 from raysl.train.process import import_compiler_meanwhile, repeat_kernels

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from raysl.config.config_files import read
 from raysl.config.dump import differences, dump_all, plain, show, write
-from raysl.config.files import read
 from raysl.config.load import stored_settings
 from raysl.config.places import SWEEP_FILE
 from raysl.config.schema import RunConfig
-from raysl.config.stored import check_text
+from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
 from raysl.storage.folder import Folder, outlast

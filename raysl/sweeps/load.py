@@ -9,9 +9,9 @@ from typing import Any
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import nearest
 from raysl.config.arguments import text_or_path, words
+from raysl.config.config_files import expand, find, matching_configs, read, read_file
 from raysl.config.dump import write
 from raysl.config.fields import settings_in, suggest
-from raysl.config.files import expand, find, matching_configs, read, read_file
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert

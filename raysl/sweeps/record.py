@@ -12,7 +12,7 @@ from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 from raysl.tune.note import Note
 from raysl.tune.trial import Trial
 

@@ -13,7 +13,7 @@ from raysl.errors import StorageError, log
 from raysl.process.screen import duration
 from raysl.storage.folder import FIRST_PAUSE_S, LONGEST_PAUSE_S, Folder, outlast
 from raysl.storage.reads import LASTING, REFUSALS, refusal
-from raysl.train.files import EVENTS_FILE, append, event_line
+from raysl.train.file_names import EVENTS_FILE, append, event_line
 
 Action = Callable[[], object]
 

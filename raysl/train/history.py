@@ -9,7 +9,7 @@ from raysl.errors import ConfigError
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import Folder
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from raysl.checkpoint.files import NewestCheckpoint
+from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.components import Classes
 from raysl.config.channels import MEAN, STD
 from raysl.config.schema import RunConfig, TrainConfig

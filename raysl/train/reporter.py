@@ -8,7 +8,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
 from raysl.errors import log
 from raysl.storage.folder import Folder
 

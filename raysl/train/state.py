@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from raysl import __version__
 from raysl import distributed as dist
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
+from raysl.checkpoint.checkpoint_folder import BACKBONE_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
 from raysl.checkpoint.published import initial_weights
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.components import Classes

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from raysl.checkpoint.files import remove_old, upload, write_local
+from raysl.checkpoint.checkpoint_folder import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
 from raysl.process.temporary import make_temporary_folder
 from raysl.storage.folder import Folder, outlast

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from raysl.config.config_files import read_dotlist
 from raysl.config.dump import leaves
-from raysl.config.files import read_dotlist
 from raysl.config.layers import merge, parse_overrides
 from raysl.errors import ConfigError
 from raysl.translation import vissl

@@ -1,6 +1,6 @@
 """VISSL's DATA as raysl's `data`."""
 
-from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
+from raysl.config.config_files import CATALOG_FILE, packaged_folder, read_file
 from raysl.translation.course import Batch
 from raysl.translation.translated import Translation
 from raysl.translation.vissl_settings import location

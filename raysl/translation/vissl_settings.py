@@ -7,9 +7,9 @@ from typing import Any
 
 from pyarrow import fs
 
+from raysl.config.config_files import read
 from raysl.config.fields import find
-from raysl.config.files import read
-from raysl.config.stored import check_text
+from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.storage.foreign import problem
 from raysl.storage.reads import read_file

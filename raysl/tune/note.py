@@ -13,7 +13,7 @@ from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.schema import RunConfig
 from raysl.redact import redact_uri
-from raysl.report.stored import plain as jsonable
+from raysl.report.report_json import plain as jsonable
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import check_types, kinds_of, read_record
 

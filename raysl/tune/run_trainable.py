@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ray.tune import PlacementGroupFactory, Trainable
 from typing_extensions import override
 
-from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
+from raysl.checkpoint.checkpoint_folder import PREFIX, checkpoint_name, checkpoint_names, newest_whole
 from raysl.checkpoint.lineage import read_parents
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
@@ -26,7 +26,7 @@ from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, log
 from raysl.leaderboard.logged import Logged
 from raysl.redact import bare_tree, redact_uri
-from raysl.report.stored import plain
+from raysl.report.report_json import plain
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
 from raysl.storage.addresses import split_query
@@ -34,7 +34,7 @@ from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 from raysl.tune.credentials import keep_credentials_out
 from raysl.tune.note import Note, measures_of
 from raysl.tune.run_trial import run_trial

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
-from raysl.checkpoint.files import newest_whole
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.config.schema import RunConfig
 from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError, log
 from raysl.leaderboard.logged import Logged
@@ -22,7 +22,7 @@ from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.costs import Costs, counting_costs
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 from raysl.tune.note import Note, measures_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import META_FILE
+from raysl.checkpoint.checkpoint_folder import META_FILE
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.build import from_dict
@@ -28,7 +28,6 @@ from raysl.trained import is_trained, unpacked
 from raysl.weights.described import described_config, read_description
 from raysl.weights.dino_v3 import with_meta_names
 from raysl.weights.exports import EXPORTS, FOLDER_FILES
-from raysl.weights.files import is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import OWN, Location, Rules, StoredBackbone
@@ -36,6 +35,7 @@ from raysl.weights.named import find_named
 from raysl.weights.names import plain_names
 from raysl.weights.search import find_backbone
 from raysl.weights.shapes import derive_settings
+from raysl.weights.weight_files import is_checkpoint, local_file, read_tree
 
 KINDS = ("raysl", *EXPORTS)
 """Kinds that weights can be converted to."""

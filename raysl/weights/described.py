@@ -9,15 +9,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from raysl.components import resolve
+from raysl.config.config_files import read
 from raysl.config.dump import escape, plain, write
-from raysl.config.files import read
 from raysl.config.load import load_dumped
 from raysl.config.schema import RunConfig
-from raysl.config.stored import check_text
+from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
-from raysl.weights.files import is_safetensors
 from raysl.weights.imported import NAME
+from raysl.weights.weight_files import is_safetensors
 
 KEY = "raysl"
 """Key of the settings in the metadata."""

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save as to_safetensors
 
 import raysl
-from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, checkpoint_name, seal, upload
+from raysl.checkpoint.checkpoint_folder import BACKBONE_FILE, SETTINGS_FILE, checkpoint_name, seal, upload
 from raysl.config.dump import dump
 from raysl.config.schema import MethodConfig, RunConfig
 from raysl.data.batch import Batch, DataInfo

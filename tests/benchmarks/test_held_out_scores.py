@@ -16,7 +16,7 @@ from raysl import distributed as dist
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.training_runs import held_out_scores
 from raysl.benchmarks.training_runs.run import training_run
-from raysl.checkpoint.files import checkpoint_names
+from raysl.checkpoint.checkpoint_folder import checkpoint_names
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.nn.classifiers import StageHead

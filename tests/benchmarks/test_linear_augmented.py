@@ -18,7 +18,7 @@ from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.benchmarks.training_runs.held_out_scores import FILE
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
-from raysl.checkpoint.files import checkpoint_names
+from raysl.checkpoint.checkpoint_folder import checkpoint_names
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
 from raysl.config.load import load_config

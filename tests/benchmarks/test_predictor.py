@@ -17,7 +17,7 @@ from torch import Tensor
 import raysl
 from raysl import cli
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.features.stored import read_features
+from raysl.benchmarks.features.stored_features import read_features
 from raysl.benchmarks.knn import KNN, knn_predict, knn_probabilities
 from raysl.checkpoint.backbone import load_backbone
 from raysl.config.load import load_config

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from raysl.benchmarks.benchmark import FEATURES
-from raysl.benchmarks.features import stored
+from raysl.benchmarks.features import stored_features
 from raysl.benchmarks.features.embedding import StagedNetwork
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.pool import Numpy, over_chunks
 from raysl.benchmarks.features.store import About, Rows, Store, part_rows_for
-from raysl.benchmarks.features.stored import Features, StoredSet, read_features
+from raysl.benchmarks.features.stored_features import Features, StoredSet, read_features
 from raysl.benchmarks.features.thumbnails import decoded, encoded
 from raysl.components import resolve
 from raysl.config.load import load_config
@@ -54,7 +54,7 @@ def test_more_than_memory_should_hold_is_mapped_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(Store.begin(Folder(str(tmp_path)), ABOUT), [0, 1, 2])
-    monkeypatch.setattr(stored, "MOST_IN_MEMORY", 50)
+    monkeypatch.setattr(stored_features, "MOST_IN_MEMORY", 50)
     mapped = Features(path=str(tmp_path)).features
     assert torch.equal(mapped, MATRIX)
     assert mapped.untyped_storage().nbytes() == 120
@@ -181,7 +181,7 @@ def test_a_damaged_file_is_named_in_one_line(with_pool: bool) -> None:
 MEMORY = """
 import resource, sys, numpy as np
 from raysl.benchmarks.features.store import About, Rows, Store
-from raysl.benchmarks.features.stored import Features
+from raysl.benchmarks.features.stored_features import Features
 from raysl.storage.folder import Folder
 num, width = int(sys.argv[1]), 512
 store = Store.begin(Folder(sys.argv[2]), About({}, num, 1024, "fp32"))
@@ -223,7 +223,7 @@ def test_thumbnails_come_back_in_any_order_or_not_at_all(tmp_path: Path) -> None
 def test_tasks_of_a_node_share_one_copy_of_many_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(stored, "MOST_IN_MEMORY", 50)
+    monkeypatch.setattr(stored_features, "MOST_IN_MEMORY", 50)
     store = Store.begin(Folder(str(tmp_path / "features")), ABOUT)
     fill(store, [0, 1, 2])
     alone, *tasks = (StoredSet({FEATURES: store, "res2": store}, token) for token in ("", "same", "same", "same"))

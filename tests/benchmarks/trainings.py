@@ -9,7 +9,7 @@ from typing import Any
 from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context, Side
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig

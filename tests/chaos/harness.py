@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 import raysl
-from raysl.checkpoint.files import newest_whole
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.train.callbacks.logs import parse_metrics

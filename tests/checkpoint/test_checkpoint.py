@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from raysl.checkpoint.backbone import load_backbone, load_checkpoint
-from raysl.checkpoint.files import FORMAT, newest, seal
+from raysl.checkpoint.checkpoint_folder import FORMAT, newest, seal
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config
 from raysl.data.batch import Batch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import (
+from raysl.checkpoint.checkpoint_folder import (
     Damaged,
     checkpoint_name,
     checkpoint_names,

@@ -11,7 +11,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raysl.cluster.resources import Resources, worker_shape
-from raysl.config.files import config_names
+from raysl.config.config_files import config_names
 from raysl.config.schema import TrainConfig
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import raysl
-from raysl.config import files
+from raysl.config import config_files
 from raysl.config.build import from_dict
 from raysl.config.dump import differences, dump, to_dict
 from raysl.config.load import apply_overrides, load_config, load_dumped
@@ -201,9 +201,9 @@ def test_packaged_names_are_found_and_near_ones_suggested(
     folder = Path(tiny).parent / "packaged"
     write("packaged/data/cifar10.yaml", "# CIFAR.\ndata: {image_size: 32}\n")
     write("packaged/imagenet/simclr.yaml", Path(tiny).read_text())
-    monkeypatch.setattr(files, "packaged_folder", lambda: folder)
-    assert files.config_names() == ["data/cifar10", "imagenet/simclr"]
-    assert files.read_summary(folder / "data/cifar10.yaml") == "CIFAR."
+    monkeypatch.setattr(config_files, "packaged_folder", lambda: folder)
+    assert config_files.config_names() == ["data/cifar10", "imagenet/simclr"]
+    assert config_files.read_summary(folder / "data/cifar10.yaml") == "CIFAR."
     assert load_config("simclr", ["base=data/cifar10"]).data.image_size == 32
     assert load_config("simclr", ["base=data/cifar10", "data.image_size=64"]).data.image_size == 64
     assert load_config("simclr", ["base=data/cifar10"]).name == "simclr"
@@ -222,7 +222,7 @@ def test_a_base_is_a_packaged_configuration_before_a_file_beside_it_unless_it_sa
     text = Path(tiny).read_text()
     for name, seed in (("packaged/a", 1), ("packaged/sub/a", 2), ("a", 3), ("b", 4)):
         write(f"{name}.yaml", f"{text}seed: {seed}\n")
-    monkeypatch.setattr(files, "packaged_folder", lambda: Path(tiny).parent / "packaged")
+    monkeypatch.setattr(config_files, "packaged_folder", lambda: Path(tiny).parent / "packaged")
     assert load_config(write("packaged/sub/top.yaml", "base: a\n")).seed == 1
     assert load_config(write("packaged/sub/near.yaml", "base: ./a\n")).seed == 2
     assert load_config(write("packaged/sub/far.yaml", "base: sub/a\n")).seed == 2
@@ -236,9 +236,9 @@ def test_configurations_are_taken_from_the_package_before_the_folder_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(raysl, "__path__", [str(tmp_path / "raysl")])
-    assert files.packaged_folder() == tmp_path / "configs"
+    assert config_files.packaged_folder() == tmp_path / "configs"
     (tmp_path / "raysl/configs").mkdir(parents=True)
-    assert files.packaged_folder() == tmp_path / "raysl/configs"
+    assert config_files.packaged_folder() == tmp_path / "raysl/configs"
 
 
 def test_a_base_that_two_bases_share_lies_below_both(tiny: str, write: Write) -> None:

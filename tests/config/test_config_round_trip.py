@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raysl.config.build import from_dict
+from raysl.config.config_files import expand, read
 from raysl.config.docs import annotate
 from raysl.config.dump import dump, escape, to_dict, unescape, write, write_inline
-from raysl.config.files import expand, read
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 

@@ -7,8 +7,8 @@ import pytest
 
 from raysl.components import ALIASES
 from raysl.config.build import from_dict
+from raysl.config.config_files import expand
 from raysl.config.dump import to_dict
-from raysl.config.files import expand
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from tests.config.conftest import Write

@@ -14,9 +14,9 @@ from raysl import cli
 from raysl.components import ALIASES, resolve
 from raysl.config.build import build_node, from_dict
 from raysl.config.component import type_hints
+from raysl.config.config_files import read
 from raysl.config.dump import to_dict
 from raysl.config.fields import SLOTS, find_group, list_settings
-from raysl.config.files import read
 from raysl.config.load import load_config
 from raysl.config.ranges import LARGEST, Rising, Within, bare, describe_rules, lacks_range, rules_of
 from raysl.config.schema import RunConfig, TrainConfig

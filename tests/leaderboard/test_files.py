@@ -8,7 +8,7 @@ import pytest
 from raysl.config.dump import dump
 from raysl.config.load import load_config
 from raysl.leaderboard.best import NUM_BEST
-from raysl.leaderboard.files import LeaderboardFiles, write
+from raysl.leaderboard.board_files import LeaderboardFiles, write
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
 from tests.leaderboard.boards import board, entry, zoo

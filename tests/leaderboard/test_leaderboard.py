@@ -12,7 +12,7 @@ from raysl.errors import ConfigError
 from raysl.leaderboard.choice import number_of
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.stored import parse
+from raysl.leaderboard.leaderboard_json import parse
 from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
 
 

@@ -17,7 +17,7 @@ from raysl.leaderboard.run_list import find_runs, list_runs
 from raysl.runs.folder import RunFolder
 from raysl.runs.stopping import noting_end
 from raysl.storage.owner import own_folder
-from raysl.train.files import event_line
+from raysl.train.file_names import event_line
 
 EPOCHS = 4
 SETTINGS = {method: dump(load_config(f"digits/{method}", [f"train.epochs={EPOCHS}"])) for method in ("simclr", "byol")}

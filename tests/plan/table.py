@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from raysl import cli
-from raysl.config.files import find
+from raysl.config.config_files import find
 from raysl.config.load import load_config
 from tests.marked import write_rows
 from tests.published.files import Published, recipes

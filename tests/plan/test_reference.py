@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysl.checkpoint.files import NewestCheckpoint
+from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -16,7 +16,7 @@ from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.runs.folder import RunFolder
 from raysl.train import LocalReporter, TrainPlan, fit
-from raysl.train.files import METRICS_FILE
+from raysl.train.file_names import METRICS_FILE
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.train.problem import SMALL, batches, differing, tensors_of

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from raysl.config.files import SHORT, config_names, find, read_file
+from raysl.config.config_files import SHORT, config_names, find, read_file
 from tests.marked import replaced
 from tests.published.initial import Drawn
 from tests.published.measure import REQUIRED, measured

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raysl.report.contents import RunReport, Score
-from raysl.report.stored import PICTURES, parse_report_json, plain, report_json
+from raysl.report.report_json import PICTURES, parse_report_json, plain, report_json
 from tests.report.run import example
 
 

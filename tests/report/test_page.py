@@ -13,9 +13,9 @@ import pytest
 from raysl.report.bars import whiskers
 from raysl.report.contents import RunReport, Score
 from raysl.report.record_sections import duration
+from raysl.report.report_json import parse_report_json
 from raysl.report.run_page import FILES, page, write_report
 from raysl.report.score_sections import results_section
-from raysl.report.stored import parse_report_json
 from raysl.report.summary import readable
 from raysl.report.tables import score_csv, score_latex
 from tests.report.run import SCORES, example

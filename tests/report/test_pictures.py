@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from raysl.report.contents import Neighbours, ViewSample
-from raysl.report.curves import MAX_POINTS, courses, curve, running_mean, thinned
+from raysl.report.curves import MAX_POINTS, curve, curves_of, running_mean, thinned
 from raysl.report.images import (
     CELL,
     FRAME,
@@ -99,7 +99,7 @@ def test_what_is_learned_comes_first_and_times_last_in_their_unit() -> None:
         {"step": 10, "alpha_b": 2.0, "loss": 3.0, "epoch": 1},
         {"loss": 9.0},
     ]
-    found = list(courses(history))
+    found = list(curves_of(history))
     assert [course.key for course in found] == ["loss", "alpha_b", "zeta", "data_wait"]
     assert [course.last for course in found] == [3.0, 2.0, 1.0, 50.0]
     assert found[0].broken == [20]
@@ -152,7 +152,7 @@ def ticks(svg: str) -> list[float]:
 def test_a_curve_of_one_point_has_the_axes_of_the_others() -> None:
     history = [{"step": step, "loss": 3.0 - step / 100} for step in range(10, 101, 10)]
     history[4] |= {"knn_k20_top1": 73.5, "delta": -2.0}
-    loss, knn, delta = courses(history)
+    loss, knn, delta = curves_of(history)
     for course, low, high in ((knn, 0, 73.5), (delta, -2.0, 0)):
         numbers = ticks(curve(course, last_step=100))
         assert numbers[-5:] == [0, 25, 50, 75, 100]

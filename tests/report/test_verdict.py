@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from raysl.report.contents import Score
+from raysl.report.report_json import parse_report_json, report_json
 from raysl.report.run_page import page
-from raysl.report.stored import parse_report_json, report_json
 from raysl.report.verdict import RULE, gain, remarks, verdict, verdicts
 from tests.report.run import example
 from tests.report.test_page import Outline

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.plan.setup import Setup
 from raysl.pretraining import _command, pretrain

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from raysl import distributed as dist
-from raysl.checkpoint.files import newest_whole
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.config.load import load_config
 from raysl.data.decode.corrupt import CorruptLog, Replaced
 from raysl.data.stream.loader import LocalBatches

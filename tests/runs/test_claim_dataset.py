@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import checkpoint_name, checkpoint_names
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, checkpoint_names
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from raysl import user_files
-from raysl.checkpoint.files import newest_whole
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.run_list import find_runs
 from raysl.plan.setup import Setup
 from raysl.runs.folder import RunFolder
-from raysl.train.files import parse_events
+from raysl.train.file_names import parse_events
 from raysl.train.state import TrainState, check_resumable
 from tests.test_trust import SETTINGS
 

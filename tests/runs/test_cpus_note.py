@@ -17,7 +17,7 @@ from raysl.process.cpus import WAIT_SETTINGS, Cpus, CpuTime
 from raysl.runs import cpus_note, run, worker
 from raysl.runs.cpus_note import CPUS_FILE, claim_cpus
 from raysl.runs.folder import RunFolder
-from raysl.train.files import EVENTS_FILE, parse_events
+from raysl.train.file_names import EVENTS_FILE, parse_events
 from tests.runs.runs import SMALL, finish, start
 
 SINCE = CpuTime(when=0.0, idle=0.0, used=0.0)

@@ -21,7 +21,7 @@ from raysl.runs.failures import Failure, step_before
 from raysl.runs.folder import RunFolder
 from raysl.runs.ray_log import note_failures, telling_failures
 from raysl.runs.watch import MAX_DUMP, dump
-from raysl.train.files import parse_events
+from raysl.train.file_names import parse_events
 from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
 from tests.runs.boards import Notes

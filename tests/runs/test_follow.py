@@ -12,7 +12,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import _Follower
-from raysl.train.files import METRICS_FILE, STARTUP_FILE
+from raysl.train.file_names import METRICS_FILE, STARTUP_FILE
 
 
 def log_steps(folder: RunFolder, *steps: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.checkpoint.lineage import Parent, read_parents
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config

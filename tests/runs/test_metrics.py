@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysl.config.files import packaged_folder
+from raysl.config.config_files import packaged_folder
 from raysl.config.load import load_config
 from raysl.runs.metrics import _GAUGES, tags_of
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import checkpoint_name, seal
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, seal
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.order import Order

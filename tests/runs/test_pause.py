@@ -6,7 +6,7 @@ import pytest
 import ray
 import yaml
 
-from raysl.checkpoint.files import checkpoint_name, read_meta
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, read_meta
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError

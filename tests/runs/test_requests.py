@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import newest_whole, seal
+from raysl.checkpoint.checkpoint_folder import newest_whole, seal
 from raysl.config.dump import dump
 from raysl.config.load import load_config
 from raysl.leaderboard.run_list import find_runs
@@ -22,7 +22,7 @@ from raysl.process.waiting import Waiting
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import _Follower
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, note_event
+from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, note_event
 from raysl.train.store import RemoteStore
 from tests.bucket import MARKER, PART, Bucket, kinds
 from tests.checkpoint.facts import facts

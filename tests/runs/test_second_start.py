@@ -20,7 +20,7 @@ from raysl.benchmarks.online_knn import OnlineKNN
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import NewestCheckpoint, checkpoint_name, seal
+from raysl.checkpoint.checkpoint_folder import NewestCheckpoint, checkpoint_name, seal
 from raysl.cluster.resources import Resources, worker_shape
 from raysl.components import ALIASES, resolve
 from raysl.config.fields import find_group, list_settings
@@ -39,7 +39,7 @@ from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
-from raysl.train.files import METRICS_FILE, STARTUP_FILE
+from raysl.train.file_names import METRICS_FILE, STARTUP_FILE
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 from raysl.transforms.recipes import Crops

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from raysl.checkpoint.files import NewestCheckpoint
+from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.config.load import load_config
 from raysl.errors import Stopped
 from raysl.pretraining import pretrain

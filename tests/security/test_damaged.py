@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import Damaged, Kept, newest_whole, read_meta, seal
+from raysl.checkpoint.checkpoint_folder import Damaged, Kept, newest_whole, read_meta, seal
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.leaderboard.stored import parse
+from raysl.leaderboard.leaderboard_json import parse
 from raysl.plan.setup import Setup
-from raysl.report.stored import parse_report_json
+from raysl.report.report_json import parse_report_json
 from raysl.storage.folder import Folder
 from raysl.storage.records import fits, read_record
 from raysl.train.callbacks.logs import parse_metrics

@@ -16,7 +16,7 @@ from raysl.data.decode.decode import CorruptImage, decode, image_size
 from raysl.data.decode.images import read_images
 from raysl.data.limits import MAX_PIXELS, max_pixels
 from raysl.data.source import Missing
-from raysl.data.sources.files import read_if_there
+from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.listing import list_files
 from raysl.errors import ConfigError, RunInUse

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from raysl.checkpoint.backbone import load_backbone, load_checkpoint
+from raysl.config.config_files import read
 from raysl.config.dump import to_dict, write
-from raysl.config.files import read
 from raysl.config.load import apply_overrides, load_config, load_dumped
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError

@@ -20,7 +20,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
-from raysl.checkpoint.files import seal
+from raysl.checkpoint.checkpoint_folder import seal
 from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
 from raysl.process.environment import JOB_VARIABLE
 from raysl.runs.folder import RunFolder

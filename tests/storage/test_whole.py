@@ -30,7 +30,7 @@ from raysl.storage import s3
 from raysl.storage.addresses import join, open_uri
 from raysl.storage.folder import Folder
 from raysl.storage.whole import read_whole
-from raysl.weights.files import local_file, read_tree
+from raysl.weights.weight_files import local_file, read_tree
 from tests.bucket import Bucket
 from tests.data.samples import png
 from tests.data.sources import test_coco, test_voc

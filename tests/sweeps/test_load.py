@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from raysl.cli.sweep import _load
-from raysl.config.files import config_names
+from raysl.config.config_files import config_names
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Entry, Objective, SweepFacts

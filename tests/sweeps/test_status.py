@@ -7,8 +7,8 @@ import pytest
 from raysl.cli import app
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
+from raysl.leaderboard.board_files import write
 from raysl.leaderboard.entry import State
-from raysl.leaderboard.files import write
 from raysl.leaderboard.logged import Logged
 from raysl.leaderboard.status import status_of, watch
 from raysl.runs.folder import RunFolder

@@ -17,7 +17,7 @@ from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.view import SweepView, plain_line
-from raysl.train.files import note_event
+from raysl.train.file_names import note_event
 from raysl.tune.note import Note
 from raysl.tune.trial import Trial
 

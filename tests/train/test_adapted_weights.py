@@ -8,7 +8,7 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.checkpoint.published import describe_origin
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from raysl.checkpoint.backbone import load_backbone
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.config.schema import AdapterConfig, RunConfig
 from raysl.data.batch import Batch

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.checkpoint.backbone import load_backbone
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput

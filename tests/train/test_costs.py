@@ -13,7 +13,7 @@ from torch import nn
 from raysl.benchmarks.benchmark import Benchmark, Context, Metric
 from raysl.benchmarks.suite import side_by_side
 from raysl.benchmarks.suite.side_by_side import Task
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import RunFailed, Stopped

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysl.checkpoint.backbone import load_backbone
-from raysl.checkpoint.files import checkpoint_name, newest
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, newest
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.runs.folder import RunFolder
@@ -24,7 +24,7 @@ from raysl.train.callbacks.logs import MetricsLog, OnDisk, parse_metrics
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, parse_events
+from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, parse_events
 from tests.train.problem import batches, problem
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

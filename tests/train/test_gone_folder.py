@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from raysl.checkpoint.files import checkpoint_names, newest_whole
+from raysl.checkpoint.checkpoint_folder import checkpoint_names, newest_whole
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.runs.ray_reporter import make_store

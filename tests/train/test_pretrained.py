@@ -11,7 +11,7 @@ import timm
 import torch
 from safetensors.torch import save as to_safetensors
 
-from raysl.checkpoint.files import checkpoint_name, checkpoint_names
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, checkpoint_names
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.nn.backbones.timm_models import TimmModel

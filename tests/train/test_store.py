@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, seal
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, checkpoint_names, newest_whole, seal
 from raysl.errors import StorageError
 from raysl.storage.folder import Folder, outlast
 from raysl.train.store import LocalStore, RemoteStore

@@ -15,7 +15,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import checkpoint_name, checkpoint_names
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, checkpoint_names
 from raysl.cli import app
 from raysl.config.docs import annotate
 from raysl.config.load import load_config

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, seal
+from raysl.checkpoint.checkpoint_folder import BACKBONE_FILE, SETTINGS_FILE, seal
 from raysl.components import resolve
 from raysl.config.dump import dump, escape, leaves, plain, to_dict, write_inline
 from raysl.config.load import load_config

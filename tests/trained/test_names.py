@@ -13,7 +13,7 @@ import torch
 
 import raysl
 from raysl import cli, trained
-from raysl.checkpoint.files import checkpoint_name, newest
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, newest
 from raysl.config.load import load_config
 from raysl.config.places import kind_of
 from raysl.errors import ConfigError

@@ -16,7 +16,7 @@ from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.online_knn import MOST_TEST, MOST_TRAIN
 from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.files import checkpoint_name, verify
+from raysl.checkpoint.checkpoint_folder import checkpoint_name, verify
 from raysl.config.dump import differences
 from raysl.config.load import load_config
 from raysl.data.source import make_source

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.config.schema import DataConfig
 from raysl.data.sources.catalog import dataset_config

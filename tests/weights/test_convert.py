@@ -20,7 +20,7 @@ from torch import Tensor
 import raysl
 from raysl import cli
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.checkpoint.weights import read_weights
 from raysl.config.load import load_config
 from raysl.errors import ConfigError

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import raysl
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup

@@ -47,7 +47,7 @@ class TargetConfig(BenchmarkConfig):
 
 
 @dataclass(frozen=True)
-class Course:
+class Training:
     """What is trained, and for how long."""
 
     method: MethodConfig
@@ -93,7 +93,7 @@ class TargetBenchmark(TrainingBenchmark):
         return self.findings(held_out_results(run), self.Source(run.data), context.seed)
 
     @abstractmethod
-    def course(self, context: Context) -> Course:
+    def training(self, context: Context) -> Training:
         """Return what is trained on the network of a context."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class TargetBenchmark(TrainingBenchmark):
 
     def run_of(self, context: Context) -> RunConfig:
         """Return the settings of the training run, see `named_run`."""
-        config, measured, course = self.config, context.checkpoint.config, self.course(context)
+        config, measured, training = self.config, context.checkpoint.config, self.training(context)
         data = replace(self.data(config), **{name: getattr(context.data, name) for name in SEEN})
         source = self.Source(data)
         images = {name: source.required(name) for name in ("train", "test")}
@@ -115,19 +115,19 @@ class TargetBenchmark(TrainingBenchmark):
             name=config.name,
             storage=context.folder.uri,
             seed=context.seed,
-            method=replace(course.method, weights=weights),
+            method=replace(training.method, weights=weights),
             backbone=replace(backbone, freeze=(), adapters=None),
             data=data,
-            optim=course.optim,
+            optim=training.optim,
             train=TrainConfig(
-                epochs=-(-course.iterations // epoch_len),
-                end=Duration(course.iterations, "st"),
+                epochs=-(-training.iterations // epoch_len),
+                end=Duration(training.iterations, "st"),
                 batch_size=config.batch_size,
                 workers=workers,
                 uneven=True,
                 precision=config.precision,
-                checkpoint_every=course.checkpoint_every,
-                clip_grad=course.clip_grad,
+                checkpoint_every=training.checkpoint_every,
+                clip_grad=training.clip_grad,
                 log_every=Duration(1, "%"),
                 **machine_of(measured.train, workers),
             ),

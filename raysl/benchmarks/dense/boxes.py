@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of, require
+from raysl.benchmarks.dense.dataset_files import Files, TargetSplit, even_part, lines_of, require
 from raysl.benchmarks.dense.masks import VOC_CLASSES
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder

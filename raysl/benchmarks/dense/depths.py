@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, PairedSplit, require, rows_of
+from raysl.benchmarks.dense.dataset_files import Files, PairedSplit, require, rows_of
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.sources.listing import list_folders

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, PairedSplit, lines_of, require
+from raysl.benchmarks.dense.dataset_files import Files, PairedSplit, lines_of, require
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.errors import ConfigError

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
+from raysl.benchmarks.dense.dataset_files import TargetSplit
 from raysl.benchmarks.dense.depths import DepthSplit, depth_split
-from raysl.benchmarks.dense.files import TargetSplit
 from raysl.benchmarks.dense.masks import Layout, MaskSplit, mask_split
 from raysl.benchmarks.dense.schedules import SCHEDULES
 from raysl.config.ranges import Location

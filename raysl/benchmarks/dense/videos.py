@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.dense.files import Files, even_part, lines_of
+from raysl.benchmarks.dense.dataset_files import Files, even_part, lines_of
 from raysl.benchmarks.dense.masks import indices
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder

@@ -13,7 +13,7 @@ import raysl
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
-from raysl.benchmarks.features.stored import Features, StoredSet
+from raysl.benchmarks.features.stored_features import Features, StoredSet
 from raysl.benchmarks.features.thumbnails import encoded, thumbnail_recipe
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data, sort_overrides
@@ -29,7 +29,7 @@ from raysl.process.waiting import count, enter
 from raysl.redact import redact
 from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
-from raysl.train.files import count_broken
+from raysl.train.file_names import count_broken
 
 log = logging.getLogger("raysl")
 

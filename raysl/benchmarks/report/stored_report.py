@@ -14,8 +14,8 @@ from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, flat_metrics
+from raysl.report.report_json import parse_report_json
 from raysl.report.run_page import FILES
-from raysl.report.stored import parse_report_json
 from raysl.storage.folder import Folder, outlast
 
 

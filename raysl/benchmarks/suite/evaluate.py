@@ -28,7 +28,7 @@ from raysl.benchmarks.suite.suites import download as download_all
 from raysl.benchmarks.suite.tasks import Tasks, outlooks
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.checkpoint.files import checkpoint_names
+from raysl.checkpoint.checkpoint_folder import checkpoint_names
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig

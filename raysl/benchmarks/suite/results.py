@@ -21,7 +21,7 @@ from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.errors import log
 from raysl.report.contents import Score
-from raysl.report.stored import parse_score, plain
+from raysl.report.report_json import parse_score, plain
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, from_record, read_record
 

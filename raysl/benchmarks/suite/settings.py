@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from raysl.components import ALIASES, resolve
 from raysl.config.build import build_node, from_dict
+from raysl.config.config_files import read
 from raysl.config.dump import plain, to_dict
-from raysl.config.files import read
 from raysl.config.layers import Layers, parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.places import is_place, source_at

@@ -8,13 +8,13 @@ from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
-from raysl.checkpoint.files import META_FILE, SETTINGS_FILE, checkpoint_names, newest, read_meta
+from raysl.checkpoint.checkpoint_folder import META_FILE, SETTINGS_FILE, checkpoint_names, newest, read_meta
 from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError, log
-from raysl.leaderboard.files import write_comparison
+from raysl.leaderboard.board_files import write_comparison
 from raysl.plan.plan import TrainPlan
-from raysl.report.stored import parse_report_json
+from raysl.report.report_json import parse_report_json
 from raysl.storage.folder import Folder, cut, join, outlast
 
 POLL_S = 10.0

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, FeatureSet, Findings, Metric, by_name
-from raysl.benchmarks.features.stored import StoredSet
+from raysl.benchmarks.features.stored_features import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.benchmarks.suite.protocols import digest_of

@@ -9,8 +9,8 @@ from typing import Any
 
 from raysl.benchmarks.suite.averages import Member
 from raysl.config.arguments import words
+from raysl.config.config_files import expand, packaged_folder, read_file
 from raysl.config.dump import show
-from raysl.config.files import expand, packaged_folder, read_file
 from raysl.data.source import DataConfig, make_source
 from raysl.errors import ConfigError, log
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from raysl.benchmarks.benchmark import FEATURES, PIXELS, Context, Side
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
-from raysl.benchmarks.features.stored import StoredSet
+from raysl.benchmarks.features.stored_features import StoredSet
 from raysl.benchmarks.report.assemble import Pictured
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.protocols import digest_of

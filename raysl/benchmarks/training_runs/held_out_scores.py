@@ -21,7 +21,7 @@ from raysl.data.order import rank_share
 from raysl.hashing import Int64s
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run, StepOutput
-from raysl.train.files import count_broken
+from raysl.train.file_names import count_broken
 
 NAME = "raysl.benchmarks.training_runs.held_out_scores:HeldOutScores"
 FILE = "held_out.safetensors"

@@ -19,7 +19,7 @@ from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
 from raysl.benchmarks.training_runs.probe import Probe
-from raysl.checkpoint.files import checkpoint_names, local_copy, remove
+from raysl.checkpoint.checkpoint_folder import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError, log
 from raysl.methods.supervised import Supervised

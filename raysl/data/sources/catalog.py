@@ -11,9 +11,9 @@ from typing import Any
 from typing_extensions import override
 
 from raysl.components import ALIASES
+from raysl.config.config_files import CATALOG_FILE, packaged_folder, read_file
 from raysl.config.dump import show
 from raysl.config.fields import component_class, list_settings
-from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
 from raysl.config.load import node_from_dict
 from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
 

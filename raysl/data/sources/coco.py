@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.files import FilesSplit, check_present, listed_split
+from raysl.data.sources.image_files import FilesSplit, check_present, listed_split
 from raysl.data.sources.listing import composed
 from raysl.storage.folder import Folder
 from raysl.storage.records import Damaged, fits, read_record

@@ -13,7 +13,7 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Int64s, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen, class_names, number_labels
-from raysl.data.sources.files import FilesSplit, Paths
+from raysl.data.sources.image_files import FilesSplit, Paths
 from raysl.data.sources.labels import Labels, renumbered, several
 from raysl.data.sources.listing import printable, spellings
 from raysl.data.sources.lists import FORMATS, read_image_list, read_labels

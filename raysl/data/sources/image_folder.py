@@ -13,7 +13,7 @@ from typing_extensions import override
 from raysl.config.places import ARRAYS, EXTENSIONS
 from raysl.config.ranges import Location
 from raysl.data.source import LABELS, ConfigError, DataConfig, Source, Split
-from raysl.data.sources.files import FilesSplit
+from raysl.data.sources.image_files import FilesSplit
 from raysl.data.sources.listing import (
     UNREADABLE,
     File,

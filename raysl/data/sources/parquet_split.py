@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
-from raysl.data.sources.files import Paths
+from raysl.data.sources.image_files import Paths
 from raysl.data.sources.ingested import IngestedSplit
 from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
 from raysl.data.sources.parquet_labelling import Labelling, find_labelling

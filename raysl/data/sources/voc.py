@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.files import check_present, listed_split
+from raysl.data.sources.image_files import check_present, listed_split
 from raysl.storage.folder import Folder
 from raysl.storage.whole import read_whole
 

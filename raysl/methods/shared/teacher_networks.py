@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.checkpoint.files import STATE_FILE, local_copy, newest
+from raysl.checkpoint.checkpoint_folder import STATE_FILE, local_copy, newest
 from raysl.checkpoint.published import PublishedWeights
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import resolve

@@ -18,7 +18,7 @@ from raysl.methods.method import StepOutput as StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step as Step
 from raysl.train.batches import BatchStream, some_images
-from raysl.train.files import note_event
+from raysl.train.file_names import note_event
 from raysl.train.late import Agreement
 from raysl.train.reporter import Reporter
 from raysl.train.state import TrainState

@@ -8,7 +8,7 @@ from typing import Literal
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.checkpoint.files import Kept, checkpoint_name
+from raysl.checkpoint.checkpoint_folder import Kept, checkpoint_name
 from raysl.config.ranges import Every
 from raysl.storage.folder import Folder
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, Step

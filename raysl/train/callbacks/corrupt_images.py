@@ -11,7 +11,7 @@ from raysl import distributed as dist
 from raysl.data.decode.corrupt import CorruptLog, Replaced
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
-from raysl.train.files import CORRUPT_FILE, append, count_broken
+from raysl.train.file_names import CORRUPT_FILE, append, count_broken
 from raysl.train.late import Answer, is_late
 
 SHOWN = 5

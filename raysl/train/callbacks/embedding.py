@@ -18,7 +18,7 @@ from raysl.nn.evaluating import evaluating
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, CallbackConfig, Run, StepOutput
 from raysl.train.callbacks.view_images import picture
-from raysl.train.files import PROJECTOR_FILE, replace_text
+from raysl.train.file_names import PROJECTOR_FILE, replace_text
 
 FOLDER = "embedding"
 LARGEST_SPRITE = 8192  # pixels a side that browsers take

@@ -13,7 +13,7 @@ from raysl.errors import log
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
-from raysl.train.files import METRICS_FILE, STARTUP_FILE, append, note_event, replace_text
+from raysl.train.file_names import METRICS_FILE, STARTUP_FILE, append, note_event, replace_text
 
 
 class MetricsLog(Callback):

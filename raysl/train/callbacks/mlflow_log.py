@@ -12,7 +12,7 @@ from typing_extensions import override
 from raysl.config.schema import CallbackConfig
 from raysl.redact import credential_scheme
 from raysl.train.callbacks.tracking import Tracking
-from raysl.train.files import TRACKING_DATABASE
+from raysl.train.file_names import TRACKING_DATABASE
 
 ID_TAG = "raysl.id"
 SERVER_VARIABLE = "MLFLOW_TRACKING_URI"

@@ -18,7 +18,7 @@ from raysl.errors import log
 from raysl.redact import bare_tree, redact
 from raysl.storage.records import Damaged, read_record
 from raysl.train.callbacks.callback import Callback, CallbackConfig, ConfigError, Run, Step
-from raysl.train.files import TRACKERS_FILE, replace_text
+from raysl.train.file_names import TRACKERS_FILE, replace_text
 
 END_WAIT_S, STOP_WAIT_S = 60.0, 3.0
 """How long the end of a run waits for its tracker, and how long a stop or a failure does."""

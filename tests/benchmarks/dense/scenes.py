@@ -11,7 +11,7 @@ from PIL import Image
 from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup

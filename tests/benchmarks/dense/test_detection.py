@@ -303,17 +303,17 @@ def test_boxes_stay_in_fp32_where_the_backbone_computes_in_bf16(tmp_path: Path) 
 
 
 def test_schedules_are_the_papers() -> None:
-    pascal, many = (Detection(Detection.Config(layout=layout)).course_on(False) for layout in ("voc", "coco"))
+    pascal, many = (Detection(Detection.Config(layout=layout)).training_on(False) for layout in ("voc", "coco"))
     assert (pascal.iterations, Detection.Config().batch_size, pascal.optim.lr) == (12_500, 16, 0.02)
     assert [point.steps(12_500, 300) for point in pascal.optim.decay_at] == [9_500]
     assert many.iterations == 90_000
     assert [point.steps(90_000, 300) for point in many.optim.decay_at] == [60_000, 80_000]
     assert isinstance(many.optim, SGD.Config)
-    vit = Detection(Detection.Config(layout="coco")).course_on(True).optim
+    vit = Detection(Detection.Config(layout="coco")).training_on(True).optim
     assert isinstance(vit, AdamW.Config)
     assert (vit.lr, vit.weight_decay) == (1e-4, 0.1)
-    course = Detection(Detection.Config(optimizer="sgd", lr=0.5, decay_at=(), iterations=7)).course_on(True)
-    assert (course.optim.name, course.optim.lr, course.optim.decay_at, course.iterations) == ("sgd", 0.5, (), 7)
+    training = Detection(Detection.Config(optimizer="sgd", lr=0.5, decay_at=(), iterations=7)).training_on(True)
+    assert (training.optim.name, training.optim.lr, training.optim.decay_at, training.iterations) == ("sgd", 0.5, (), 7)
 
 
 def test_a_run_ends_with_its_last_update_inside_an_epoch(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.config.files import config_names
+from raysl.config.config_files import config_names
 from raysl.config.load import load_config
 from raysl.data.source import Source
 from raysl.data.sources.catalog import Catalog, dataset_config, entries

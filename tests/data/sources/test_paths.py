@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from raysl.data.sources.files import Paths
+from raysl.data.sources.image_files import Paths
 
 TEXTS = ["a/1.png", "", "ä/日本.jpg", "a/1.png", "s3://bucket/x y.png"]
 

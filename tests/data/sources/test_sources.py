@@ -18,7 +18,7 @@ from raysl.data.source import Missing, Split
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.file_list import FileList
-from raysl.data.sources.files import check_present
+from raysl.data.sources.image_files import check_present
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.listing import list_folder_files
 from raysl.data.sources.parquet import Parquet
@@ -312,7 +312,7 @@ def test_a_bucket_that_is_not_there_is_one_message(monkeypatch: pytest.MonkeyPat
 
 def test_an_image_without_the_rights_is_no_missing_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = folder_of(fill(tmp_path, ["a/1.png"])).required("train")
-    monkeypatch.setattr("raysl.data.sources.files.open_uri", forbidden)
+    monkeypatch.setattr("raysl.data.sources.image_files.open_uri", forbidden)
     with pytest.raises(ConfigError, match=r"cannot read '.*a/1.png': .*Permission denied"):
         train.read(np.array([0]))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from raysl.leaderboard.files import LeaderboardFiles
+from raysl.leaderboard.board_files import LeaderboardFiles
 from raysl.leaderboard.page.leaderboard_page import NUM_QUERIES, WIDTH, neighbours_of
 from raysl.report.contents import Neighbours
 from raysl.report.run_page import page, write_report

@@ -17,7 +17,7 @@ from PIL import Image
 
 from raysl.benchmarks.suite.results import Results
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import Kept, newest_whole
+from raysl.checkpoint.checkpoint_folder import Kept, newest_whole
 from raysl.checkpoint.lineage import read_parents
 from raysl.config.dump import dump
 from raysl.config.load import load_config, load_dumped
@@ -36,8 +36,8 @@ from raysl.data.sources.webdataset import WebDataset
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.leaderboard_page import page as leaderboard_page
 from raysl.plan.setup import Setup
+from raysl.report.report_json import parse_report_json, report_json
 from raysl.report.run_page import page as report_page
-from raysl.report.stored import parse_report_json, report_json
 from raysl.runs.cpus_note import claim_cpus
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
@@ -45,7 +45,7 @@ from raysl.storage.folder import Folder
 from raysl.sweeps.load import load_sweep
 from raysl.train.callbacks.tracking import own_id
 from raysl.train.costs import Costs
-from raysl.train.files import parse_corrupt, parse_startup
+from raysl.train.file_names import parse_corrupt, parse_startup
 from raysl.train.history import load_history
 from raysl.train.state import TrainState
 from raysl.tune.note import Note

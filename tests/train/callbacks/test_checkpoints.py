@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysl.checkpoint.files import Kept, checkpoint_name, checkpoint_names, read_meta
+from raysl.checkpoint.checkpoint_folder import Kept, checkpoint_name, checkpoint_names, read_meta
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.schedule import Duration

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.runs.folder import RunFolder
 from raysl.train import Callback, Run
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import raysl
 from raysl.checkpoint.backbone import load_backbone
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.precise_bn import PreciseBN

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysl import load_config
-from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.errors import ConfigError
 from raysl.train.callbacks import tracking
 from raysl.train.callbacks.callback import configured
@@ -18,7 +18,7 @@ from raysl.train.callbacks.mlflow_log import MLflow
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.tracking import Tracking
 from raysl.train.callbacks.wandb_log import WandB
-from raysl.train.files import EVENTS_FILE, TRACKERS_FILE
+from raysl.train.file_names import EVENTS_FILE, TRACKERS_FILE
 from tests.train.callbacks.own import Logs, train
 from tests.train.callbacks.test_pictures import summaries
 from tests.train.problem import StopAt, problem

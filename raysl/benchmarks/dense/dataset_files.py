@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.data.decode.decode import CorruptImage, decode
-from raysl.data.sources.files import read_if_there
+from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.listing import list_folder_files
 from raysl.data.split import Int64s, Missing, Rows, Split
 from raysl.errors import ConfigError

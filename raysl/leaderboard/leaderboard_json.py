@@ -8,7 +8,7 @@ from typing import Any
 
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Entry, Objective, SweepFacts
-from raysl.report.stored import plain
+from raysl.report.report_json import plain
 from raysl.storage.records import Damaged, check_types, from_record, read_record
 
 FORMAT_VERSION = 1

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from raysl.checkpoint.files import META_FILE
+from raysl.checkpoint.checkpoint_folder import META_FILE
 from raysl.errors import ConfigError
 from raysl.process.temporary import temporary_folder
 from raysl.storage.addresses import absolute, cut, open_uri, stat_uri
