@@ -30,7 +30,7 @@ class UserFile:
 
     Args:
         path: absolute path on the machine of the driver.
-        source: its text.
+        source: text of the file.
     """
 
     path: str

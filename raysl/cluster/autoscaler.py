@@ -36,7 +36,7 @@ def read_here(port: str) -> Growth | None:
     """Return what the autoscaler on this machine, the head node of a cluster, may add up to.
 
     Args:
-        port: of the cluster's control service, which its autoscaler has on its command line.
+        port: port of the cluster's control service, which its autoscaler has on its command line.
     """
     if (file := _config_file(port)) is not None:
         try:

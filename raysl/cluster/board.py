@@ -18,7 +18,7 @@ class Board:
     """Notes by name, which any process of a cluster writes and reads.
 
     Args:
-        key: of the run; other runs on the same cluster have other ones.
+        key: key of the run; other runs on the same cluster have other ones.
     """
 
     def __init__(self, key: str) -> None:

@@ -182,7 +182,7 @@ def out_of_memory(text: str) -> str | None:
     """Return which node ran out of memory, which process was ended for it and what to lower; None for other texts.
 
     Args:
-        text: what Ray says when it ends processes of a node that is short of memory.
+        text: message of Ray when it ends processes of a node that is short of memory.
     """
     node = re.search(r"\(IP: ([^,)]+)[^)]*\) was ([\d.]+) ?GB used / ([\d.]+) ?GB", text)
     if node is None or "low on memory" not in text:

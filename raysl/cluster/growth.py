@@ -57,7 +57,7 @@ def read_growth(config: Mapping[str, Any], origin: str) -> Growth | None:
     """Read the configuration of Ray's autoscaler (`ray up`, KubeRay); None if it adds no nodes.
 
     Args:
-        config: its content, with `available_node_types`, each with `resources` and `max_workers`.
+        config: content of the file, with `available_node_types`, each with `resources` and `max_workers`.
     """
     kinds = config.get("available_node_types") or {}
     head = config.get("head_node_type")

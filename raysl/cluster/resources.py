@@ -21,8 +21,8 @@ class Resources:
     Args:
         trials: concurrent trials of Ray Tune that share them; 0: one run has them alone.
         node_cpus: CPUs of its largest node; with GPUs, of the largest node that has one; None: unknown.
-        origins: what says how many CPUs and GPUs the cluster can ever have, for messages: ` by FILE`.
-        advices: what to do where that may be wrong, as the ends of messages about CPUs and GPUs.
+        origins: sources that say how many CPUs and GPUs the cluster can ever have, for messages: ` by FILE`.
+        advices: next steps where that may be wrong, as the ends of messages about CPUs and GPUs.
 
     >>> Resources(cpus=8, gpus=0).most_cpus(workers=2)
     3.47
@@ -42,8 +42,8 @@ class Resources:
         """Return the most that a cluster can have.
 
         Args:
-            growth: what its autoscaler may add up to, where that is known.
-            may_grow: what to do where nobody knows whether it grows; `{}` stands for the settings to give.
+            growth: resources that its autoscaler may add up to, where that is known.
+            may_grow: next step where nobody knows whether it grows; `{}` stands for the settings to give.
 
         >>> nodes, settings = [NodeGroup(cpus=8, gpus=0)], ClusterConfig(max_gpus=4)
         >>> have = Resources.of(nodes, None, settings, "; or set {}", trials=0)

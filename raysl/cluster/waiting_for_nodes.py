@@ -34,7 +34,7 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str, need: str = "") -> Non
 
     Args:
         bundles: resources, each on one node: `[{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}]`.
-        user: what they are for, such as `workers`.
+        user: purpose of the nodes, such as `workers`.
         need: the bundles in words; default: their sum.
 
     Raises:

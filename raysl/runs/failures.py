@@ -21,8 +21,8 @@ class Failure:
     """Something that was lost.
 
     Args:
-        time: in seconds since 1970.
-        text: what, where, why, and what follows, in one line.
+        time: seconds since 1970.
+        text: one line of what happened, where, why, and what follows.
         step: updates that were done, as far as known.
         group: number of the group of workers that ended with it; 0 if none did.
         end: None if the run is tried again.

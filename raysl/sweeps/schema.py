@@ -35,7 +35,7 @@ class SweepConfig:
     settings: list[str] = field(default_factory=list)
     """Settings laid over each configuration, as on the command line: train.epochs=60."""
     benchmarks: list[str] | None = None
-    """What is measured of each run that came to its end; default: what its configuration names."""
+    """What is measured of each finished run; default: what its configuration names."""
     seeds: Annotated[int, Within(1, 1000)] = 1
     """Runs of each choice of settings, with the seeds from `seed` on. Search and scheduler look at the first one; the
     others are run of those choices alone that the scheduler let come to their end."""
