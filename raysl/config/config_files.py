@@ -125,11 +125,10 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
             raise ConfigError(f"no file {name_or_path!r}; it should be {path}{hint}")
         return path.resolve()
     is_relative = name_or_path.startswith(("./", "../"))
-    path = None if is_relative else packaged_file(name_or_path)
-    if path is None and asking is not None:
-        path = folder / f"{name_or_path}.yaml"
-    if path is not None and path.is_file():
-        return path.resolve()
+    if not is_relative and (packaged := packaged_file(name_or_path)):
+        return packaged.resolve()
+    if asking is not None and (beside := folder / f"{name_or_path}.yaml").is_file():
+        return beside.resolve()
     raise NoSuchConfig(name_or_path, asking)
 
 

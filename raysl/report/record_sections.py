@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raysl.report.contents import RunReport
-from raysl.report.curves import courses
+from raysl.report.curves import curves_of
 from raysl.report.html import bar_cell, fold, section, table
 from raysl.report.summary import readable
 
@@ -40,7 +40,7 @@ def times_section(report: RunReport) -> str:
 
 def _speeds(report: RunReport) -> list[str]:
     """Return rows of the throughput table, from the history."""
-    by_key = {course.key: course for course in courses(report.history)}
+    by_key = {curve.key: curve for curve in curves_of(report.history)}
     rows = []
     for key in ("images_per_s", "step_s", "data_wait", "memory_gb"):
         if key in by_key:

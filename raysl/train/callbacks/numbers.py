@@ -38,6 +38,9 @@ class IterationTimer(Callback):
         window: Count = 20
         """Newest steps, for the median."""
 
+    last: float
+    num_steps: int
+
     @override
     def on_train_start(self, run: Run) -> None:
         self.num_seen = 0
