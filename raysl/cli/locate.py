@@ -38,8 +38,6 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
         "(`raysl list configs` shows all)",
         "checkpoint": f"a checkpoint; its run goes on by `raysl pretrain {shlex.quote(str(Path(name).parent))}`, and "
         f"another run begins with its weights by `raysl pretrain CONFIG method.weights={quoted}`",
-        "trained": f"a trained backbone of raysl; a run begins with its weights by `raysl {command} CONFIG "
-        f"method.weights={quoted}`, and `raysl benchmark {quoted} PATH_OF_IMAGES` measures it",
         "sweep": f"the folder of a sweep; `raysl sweep --status {Path(name).name} storage={Path(name).parent}` shows "
         "it, and the command that began it goes on with it",
         "weights": f"a file of weights; `raysl convert {quoted} --out runs/theirs` makes a run of it, and "

@@ -52,8 +52,9 @@ class NoSuchConfig(ConfigError):
         elif re.search(r"\.py:\w+$", name):
             way = f"a method of one's own is given as method.name={name}"
         else:
-            last = {known.rpartition("/")[2]: known for known in config_names()}
-            self.near = nearest(name, config_names()) or last.get(nearest(name, last) or "")
+            names = [known.removeprefix(SHORT) for known in config_names()]
+            last = {known.rpartition("/")[2]: known for known in names}
+            self.near = nearest(name, names) or last.get(nearest(name, last) or "")
             way = f"did you mean {self.near!r}? " if self.near else ""
             way += "`raysl list configs` shows all; or give a path that ends in .yaml, or a folder that is there"
         origin = f"{asking}: base: " if asking is not None else ""

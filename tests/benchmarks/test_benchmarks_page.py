@@ -60,7 +60,7 @@ def test_defaults_in_a_row_are_those_of_the_benchmark(name: str) -> None:
     settings = re.findall(r"`(\w+=[^`]+)`", columns(name)[1])
     assert len(settings) >= 2
     asked = load_benchmarks(RUN, [name], [f"{name}.{setting}" for setting in settings])
-    assert asked[name] == resolve("benchmark", name).Config(name=name)
+    assert asked[name] == resolve("benchmark", name).Config(name=name, required=True)
 
 
 @pytest.mark.parametrize("name", sorted(ALIASES["benchmark"]))

@@ -207,9 +207,9 @@ def test_packaged_names_are_found_and_near_ones_suggested(
     assert load_config("simclr", ["base=data/cifar10"]).data.image_size == 32
     assert load_config("simclr", ["base=data/cifar10", "data.image_size=64"]).data.image_size == 64
     assert load_config("simclr", ["base=data/cifar10"]).name == "simclr"
-    assert "did you mean 'imagenet/simclr'? `raysl list configs` shows all" in error_of("simclrr")
+    assert "did you mean 'simclr'? `raysl list configs` shows all" in error_of("simclrr")
     assert error_of("xyz").startswith("no configuration 'xyz'; `raysl list configs` shows all")
-    assert "did you mean 'imagenet/simclr'?" in error_of("Sim-CLR")
+    assert "did you mean 'simclr'?" in error_of("Sim-CLR")
     assert "did you mean 'data/cifar10'?" in error_of("cifar-10")
     assert "a packaged one has the name 'simclr'" in error_of("simclr.yaml")
     own = write("simclr.yaml", "base: simclr\nseed: 9\n")

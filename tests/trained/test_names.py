@@ -14,6 +14,7 @@ import torch
 import raysl
 from raysl import cli, trained
 from raysl.checkpoint.checkpoint_folder import checkpoint_name, newest
+from raysl.config.config_files import config_names
 from raysl.config.load import load_config
 from raysl.config.places import kind_of
 from raysl.errors import ConfigError
@@ -196,13 +197,8 @@ def test_the_command_line_lists_them(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "SimCLR on CIFAR-10" in "".join(lines)
 
 
-def test_training_goes_on_from_it_by_a_setting(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["raysl", "pretrain", NAME])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert f"`raysl pretrain CONFIG method.weights={NAME}`" in capsys.readouterr().err
+def test_it_has_the_name_of_its_recipe() -> None:
+    assert set(trained_names()) <= set(config_names())
 
 
 @pytest.mark.cluster
