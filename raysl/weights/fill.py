@@ -163,7 +163,7 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
     if isinstance(backbone, ViT) and "pos_embed" in given_tensors:
         side = grid_side(given_tensors["pos_embed"])
         if (side, side) != backbone.native_grid:
-            given_tensors["pos_embed"] = _resized(given_tensors["pos_embed"], (side, side), backbone.native_grid)
+            given_tensors["pos_embed"] = _resized(given_tensors["pos_embed"], (side, side), backbone)
             resized = [f"pos_embed from {side}x{side} to {'x'.join(map(str, backbone.native_grid))} patches"]
     for name, value in adapt(backbone, given_tensors)[0].items():
         if name in given_tensors and value.shape != given_tensors[name].shape:
@@ -234,8 +234,9 @@ def _vit_name(name: str) -> str:
     return _RENAMED.get(name) or re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
 
 
-def _resized(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    return torch.cat([positions[:, :1], resize_positions(positions[:, 1:], old, new)], dim=1)
+def _resized(positions: Tensor, old: tuple[int, int], backbone: ViT) -> Tensor:
+    patches = resize_positions(positions[:, 1:], old, backbone.native_grid, backbone.config.position_resize)
+    return torch.cat([positions[:, :1], patches], dim=1)
 
 
 def _first(names: Sequence[str]) -> str:

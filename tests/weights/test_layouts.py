@@ -14,6 +14,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
@@ -243,9 +244,14 @@ def test_student_and_teacher_of_a_run_of_raysl_are_in_its_state(method: str, tea
     ("layout", "resize"), [("ibot", "dino"), ("ibot ", "dino"), ("dino", "dino"), ("mae", "antialias")]
 )
 def test_positions_are_resized_as_in_the_code_of_the_paper(layout: str, resize: str, tmp_path: Path) -> None:
-    loaded = load_weights(saved(VITS[layout](), tmp_path / "file.pth"), VIT_SETTINGS)
+    loaded = load_weights(saved(VITS[layout](), tmp_path / "file.pth"), [*VIT_SETTINGS, "backbone.image_size=48"])
     config: Any = loaded.config.backbone
     assert config.position_resize == resize
+    stored = vit()["pos_embed"]
+    grid = stored[:, 1:].reshape(1, 4, 4, -1).permute(0, 3, 1, 2)
+    size: dict[str, Any] = {"scale_factor": 6.1 / 4} if resize == "dino" else {"size": (6, 6), "antialias": True}
+    expected = F.interpolate(grid, mode="bicubic", **size).flatten(2).transpose(1, 2)
+    assert torch.equal(loaded.backbone.state_dict()["pos_embed"], torch.cat([stored[:, :1], expected], dim=1))
 
 
 def test_the_teacher_of_vissl_lies_in_its_loss(tmp_path: Path) -> None:
