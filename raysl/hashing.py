@@ -33,6 +33,7 @@ def hash_words(*words: int) -> int:
     """
     state = GOLDEN
     for number in words:
+        # the mixing maps 0 to 0, so a constant is added: a word of 0 then changes the state like any other
         state = _mix_int(state ^ _mix_int((number + GOLDEN) & MASK))
     return state
 
@@ -95,11 +96,13 @@ def feistel(n: int, key: int, positions: Int64s) -> Int64s:
     >>> sorted(feistel(5, key=3, positions=np.arange(5)).tolist())
     [0, 1, 2, 3, 4]
     """
+    # the root in integers, rounded up: a float could be one off for large n
     a = math.isqrt(n - 1) + 1
     sides = np.uint64(a), np.uint64(-(-n // a))
     keys = [hash_words(key, number) for number in range(_ROUNDS)]
     numbers = _network(positions.astype(np.uint64), sides, keys)
     outside = np.flatnonzero(numbers >= n)
+    # ends, since the walk from a number below n lies on a cycle of the permutation that leads back below n
     while len(outside):
         numbers[outside] = _network(numbers[outside], sides, keys)
         outside = outside[numbers[outside] >= n]
@@ -111,6 +114,7 @@ def _network(numbers: Words, sides: tuple[np.uint64, np.uint64], keys: Sequence[
     a, b = sides
     right, left = np.divmod(numbers, a)
     for key, side in zip(keys, itertools.cycle((a, b)), strict=False):
+        # the hash is reduced before the sum, so that the sum cannot exceed 64 bits
         left, right = right, (left + hash_rows(key, right.view(np.int64)) % side) % side
     return left + right * a
 

@@ -92,6 +92,7 @@ class Duration:
         return step.index % max(1, self.steps(step.total, step.epoch_len)) == 0
 
     def __str__(self) -> str:
+        # `normalize` drops the zeros of 10.0 but writes 500 as 5E+2, which the format `f` undoes
         return f"{Decimal(repr(self.value)).normalize():f}{self.unit}"
 
 

@@ -69,6 +69,7 @@ class Batch:
             label=function(self.label),
             lane=function(self.lane),
             extras={name: function(extra) for name, extra in self.extras.items()},
+            # `function` may have chosen rows, which an earlier copy of the indices would not follow
             host_index=None,
         )
 
@@ -78,6 +79,7 @@ class Batch:
         Args:
             slot: name of their use; each slot has different numbers.
         """
+        # the copy spares the host a wait for the GPU, which reading `index` back would be
         index = self.index.cpu().numpy() if self.host_index is None else self.host_index
         return SampleRandom(self.seed, self.epoch, np.asarray(index, np.int64), _ROWS).at(crc32(slot.encode()))
 

@@ -49,6 +49,7 @@ class DatasetNote:
         lines = [f"{label}: {old[name]:,} -> {new[name]:,}" for name, label in names.items() if old[name] != new[name]]
         if self.fingerprint != before.fingerprint and not lines:
             lines.append("as many training images as before, but others (names, sizes or order)")
+        # a digest that the earlier note lacks tells of no change: it was not computed then
         others = [what for what in self.content if self.content[what] != before.content.get(what, self.content[what])]
         if others and not lines:
             lines.append(f"as many training images as before, but other {' and '.join(others)}")

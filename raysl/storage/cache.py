@@ -36,10 +36,12 @@ class RecentlyUsed(Generic[T]):
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key][0]
+        # made outside of the lock, so that a slow value does not block other keys
         value, num_bytes = make()  # threads that miss at the same time both make it
         if not is_kept:
             return value
         with self._lock:
+            # another thread may have stored this key meanwhile: its bytes are replaced, not added
             self.num_bytes += num_bytes - self._values.get(key, (value, 0))[1]
             self._values[key] = value, num_bytes
             while self.num_bytes > self.max_bytes and len(self._values) > 1:

@@ -164,6 +164,7 @@ class Folder:
             with file:
                 first = max(0, file.size() - num_bytes)
                 content = bytes(file.read_at(file.size() - first, first))
+            # a read that begins inside the file may begin inside a line, which is left out
             return content if first == 0 else content.partition(b"\n")[2]
 
         return self._do("read", name, read)
@@ -261,6 +262,7 @@ def put(system: fs.FileSystem, content: bytes, path: str) -> None:
 
 
 def _write_and_move(system: fs.FileSystem, content: bytes, path: str) -> None:
+    # in the same folder, so that the move only renames, and with a name that no other writer has
     unfinished = f"{path}.{uuid.uuid4().hex[:8]}{PART}"
     try:
         with system.open_output_stream(unfinished) as stream:

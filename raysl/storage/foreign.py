@@ -44,12 +44,14 @@ def problem(uri: str) -> str | None:
     if parts.scheme not in READ_ONLY:
         return f"has the scheme {parts.scheme}://" if parts.scheme else None
     host = (parts.hostname or "").lower()
+    # without a dot it is the name of a container; with one it is a server, which could be anybody's
     if parts.scheme in AZURE and "." in host and not host.endswith(AZURE_HOST):
         return f"names the host {host}"
     if parts.scheme == "file" and parts.hostname:
         return f"names the host {host}"
     if (allowed := READ_ONLY[parts.scheme]) is not None:
         for key, value in parse_qsl(parts.query, keep_blank_values=True):
+            # `***` stands for a credential that was hidden when settings were stored; it is left out on opening
             if value != "***" and key not in allowed:
                 return f"has the parameter {key}="
     return None

@@ -146,6 +146,7 @@ def own_local(folder: Folder) -> Iterator[None]:
         opened = _open_lock(path)
     with opened as file:
         try:
+            # until the lock is held, the file is another process's: it is read for the message, and not written
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
@@ -255,6 +256,7 @@ def _take(files: "OwnerFiles", times: OwnerTimes) -> Owner:
             winner = files.newest()
             if winner is not None:
                 raise _in_use(files.folder, winner)
+        # other owners may have come and gone between the look at `before` and the creation
         elif files.is_heir(owner, before):
             files.remove_others(owner)
             return owner
@@ -272,6 +274,7 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
     if owner.process is not None and owner.process.has_ended():
         log.info("taking over from %s, which has ended", owner)
         return True
+    # read before the owner is looked up again, which shows whether both belong to it
     signs, beat = files.signs(owner), files.beat(owner)
     if files.newest() != owner:  # its file was read half written, or was written over: the signs are not of this owner
         return False
@@ -281,6 +284,7 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
         return True
     where = files.folder.uri
     log.warning("the run in %s may be in use by %s: waiting up to %.0f s for a sign of it", where, owner, times.stale_s)
+    # a wait by this machine's timer needs no agreement between the clocks of two machines
     end = time.monotonic() + times.stale_s
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(times.look_s, remaining))
@@ -332,6 +336,7 @@ class _Beat(threading.Thread):
             except (ConfigError, RunFailed) as error:
                 if not has_failed:
                     log.warning("cannot renew the lock of the run, trying again: %s", error)
+                # sooner than the next beat, so that several tries fit into the time after which others may take over
                 pause, has_failed = self.times.beat_s / 3, True
 
     def end(self) -> None:
@@ -340,6 +345,7 @@ class _Beat(threading.Thread):
         self.join(self.times.stale_s)  # a storage that hangs must not keep the driver
         try:
             if not (self.loss or self._find_loss()):
+                # its own file goes last, since `is_heir` relies on lower numbers going first
                 self.files.remove_others(self.owner)
                 self.files.remove(self.owner)
         except (ConfigError, RunFailed) as error:
@@ -384,6 +390,7 @@ class OwnerFiles:
         if version is not None and version == self._read_version and self._last(versions) == owner.name:
             return None
         successor = self._read_successor(owner)
+        # a version without a time could stay the same while another process writes the file: then read it each time
         self._read_version = None if successor or version is None or version.time is None else version
         return successor
 

@@ -162,6 +162,7 @@ def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes:
         file = None
         if fsspec_client(system) is None:
             file = stack.enter_context(retrying(lambda: system.open_input_file(path), "open", path))
+        # threads may share the open file: each read names its own offset
         if is_local or len(offsets) == 1:
             return [part(offset, size) for offset, size in zip(offsets, sizes, strict=True)]
         pool = stack.enter_context(ThreadPoolExecutor(REMOTE_READS))
@@ -181,6 +182,7 @@ def read_together(system: fs.FileSystem, path: str, offsets: Int64s, sizes: Int6
     starts, ends = offsets[order], (offsets + sizes)[order]
     firsts = _first_of_runs(starts, ends)
     lasts = [*firsts[1:], len(order)]
+    # the last part of a request need not reach farthest, since parts may overlap
     spans = [int(ends[first:last].max() - starts[first]) for first, last in zip(firsts, lasts, strict=True)]
     runs = read_ranges(system, path, starts[firsts].tolist(), spans)
     parts = [b""] * len(order)
@@ -244,6 +246,7 @@ class RangeFile:
     def _fetch(self, size: int) -> int:
         """Read the range at the position; return where the position is in it."""
         skipped = self.position - self._start - len(self._content)
+        # `skipped` is negative before the end of the content: this begins with a short range, as a long skip does
         self._size = min(RUN_BYTES, 2 * self._size) if 0 <= skipped <= LONG_SKIP else FIRST_RANGE
         self._start = self.position
         size = min(max(size, self._size), self.num_bytes - self.position)

@@ -100,6 +100,7 @@ def fits(value: Any, kind: Any) -> bool:
         return value in parts
     if kind is None or kind is type(None):
         return value is None
+    # a whole number may stand for a float in JSON; true and false may not, though Python counts bool as int
     if kind in (int, float):
         return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
     if is_dataclass(kind):

@@ -76,6 +76,7 @@ def _ask(system: fs.FileSystem, method: str, **request: Any) -> bool:
         raise NoClient(str(error)) from error  # such as rights that pyarrow's client has and this one has not
     except BotoCoreError as error:
         raise NoClient(str(error)) from error
+    # a request to delete many files counts as answered even if some of them were refused
     if answer.get("Errors"):
         raise NoClient(answer["Errors"][0].get("Message", ""))
     return True

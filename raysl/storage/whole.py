@@ -117,6 +117,7 @@ def _open_object(path: str, client: Any, use: Callable[[Any], T]) -> T:
     except BotoCoreError as error:
         raise OSError(str(error)) from error
     except OSError as error:
+        # smart_open raises a plain OSError, with the answer of the server only in its cause
         if not isinstance(error.__cause__, ClientError):
             raise
         raise _error_of(error.__cause__.response["ResponseMetadata"]["HTTPStatusCode"], error) from error

@@ -79,6 +79,7 @@ class Bands:
                 )
             return samples
         low, high = self.value_range
+        # float32 holds all values of up to 16 bits exactly; wider ones need float64
         shares: Any = samples.astype(np.float64 if samples.dtype.itemsize > 2 else np.float32)
         if samples.dtype.kind == "f" and not bool(np.isfinite(shares).all()):
             raise CorruptImage("some values are not finite; store numbers in their place, such as 0")
@@ -141,6 +142,7 @@ def _parse(content: bytes) -> np.ndarray:
     shape, is_fortran, dtype = read(file)
     if dtype.hasobject:
         raise CorruptImage("an array of Python objects, which are not read; store numbers")
+    # allocates nothing, and raises if the content is shorter than the header claims
     samples = np.frombuffer(content, dtype, count=math.prod(shape), offset=file.tell())
     return samples.reshape(shape, order="F" if is_fortran else "C")
 
@@ -156,6 +158,7 @@ def stored_samples(file: "Image", data: bytes = b"") -> np.ndarray | None:
         num, bits = int(tags.get(_SAMPLES, 1)), tags.get(_BITS, (1,))
         if num > 1 and (num != len(file.getbands()) or max(bits) > 8):
             return None
+    # byte 24 of a PNG file is its bit depth; Pillow cuts 16-bit colours to 8 bits
     if file.format == "PNG" and data[24] == 16 and not file.mode.startswith("I"):
         return None
     file.load()

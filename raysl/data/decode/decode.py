@@ -155,6 +155,7 @@ def _decode_jpeg(data: bytes, reduce: int) -> Tensor:
 def _decode_reduced(data: bytes, height: int, width: int, reduce: int) -> Tensor:
     """Decode with libjpeg's scaled inverse transform; Pillow chooses the scale, so its choice is checked."""
     with open_image(data) as file:
+        # a shorter side would be asked for with 0 pixels
         if file.height >= reduce and file.width >= reduce:
             file.draft("RGB", (file.width // reduce, file.height // reduce))
         if file.size != (width, height):
@@ -194,6 +195,7 @@ def _stored_samples(data: bytes, bands: Bands) -> tuple[np.ndarray, int]:
         with open_image(data) as file:
             samples, orientation = stored_samples(file, data), _read_orientation(file)
     except CorruptImage:
+        # Pillow opens only some kinds of TIFF, so tifffile is tried before one counts as damaged
         if not is_tiff:
             raise
         samples, orientation = None, 1
@@ -211,6 +213,7 @@ def _pixels(file: "Image", background: Color | None = None, data: bytes = b"") -
 
 def _turn_upright(pixels: Tensor, orientation: int) -> Tensor:
     """Turn pixels [3, H, W] stored with an EXIF orientation upright."""
+    # 5 to 8 are stored with their sides exchanged; `_MIRRORED` has the flips that follow the exchange
     if orientation >= 5:
         pixels = pixels.transpose(1, 2)
     axes = _MIRRORED[orientation]

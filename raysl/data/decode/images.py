@@ -145,10 +145,12 @@ def cut_images(
         for position in range(len(index)):
             waiting.append(samples.decode(position))
             num_bytes += sum(image.nbytes for image, _ in waiting[-1])
+            # crops need far less memory than the whole images, which can be dropped once they are cut
             if num_bytes >= DECODED_BYTES:
                 parts.append(cut(samples.pictures(waiting), index[first : position + 1]))
                 waiting.clear()
                 num_bytes, first = 0, position + 1
+    # also without any sample, so that the views of an empty index have names and shapes
     if waiting or not parts:
         parts.append(cut(samples.pictures(waiting), index[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -162,6 +164,7 @@ class _Samples:
         self.known = {position: known[row] for position, row in enumerate(index.tolist()) if row in known}
         to_read = index
         if self.known:
+            # the caller's index stays as it is: samples keep their own numbers, only the rows that are read change
             to_read = index.copy()
             to_read[list(self.known)] = [image.other for image in self.known.values()]
         start = time.perf_counter()
@@ -183,6 +186,7 @@ class _Samples:
             sample = _decode_sample(self.split, self.sources, position, allowed)
         except CorruptImage as error:
             if not self.corrupt:
+                # the array may be the split's own, and a replacement's label is written into it
                 self.labels = self.labels.copy()
             row = int(self.index[position])
             sample, self.labels[position], other = _find_replacement(self.split, row, str(error))

@@ -38,6 +38,7 @@ def read_header(data: bytes) -> JpegHeader | None:
             continue
         if marker in _FRAMES:
             height, width = data[offset + 5] << 8 | data[offset + 6], data[offset + 7] << 8 | data[offset + 8]
+            # each channel has three bytes: its number, its sampling factors and its quantisation table
             sampling = data[offset + 11 : offset + 10 + 3 * int.from_bytes(data[offset + 9 : offset + 10]) : 3]
             return JpegHeader(height, width, orientation or 1, marker in _PROGRESSIVE, sampling)
         if marker in (_SCAN, _END):
@@ -64,6 +65,7 @@ def exif_orientation(block: bytes) -> int:
     first = number(4, 4)
     for offset in range(first + 2, min(first + 2 + 12 * number(first, 2), len(block) - 11), 12):
         if number(offset, 2) == _ORIENTATION:
+            # an entry has 12 bytes: tag, type, count, and from byte 8 on the value
             value = number(offset + 8, 2)
             return value if 1 <= value <= 8 else 0
     return 0

@@ -48,6 +48,7 @@ def _converter(file: "Image", background: Color | None, data: bytes) -> "Callabl
     """Return the function that converts the image, or a strip of it, to RGB pixels."""
     key = file.info.get("transparency") if background is not None else None
     if file.mode == "F" or file.mode.startswith("I"):
+        # found in the whole image once, so that all strips are scaled alike
         white = _find_white(file)
         return lambda strip: _convert_deep(strip, white, background, key)
     if background is None or not _has_alpha(file):

@@ -50,6 +50,7 @@ def _quiet() -> Iterator[None]:
         _thread.is_quiet = False
         with _LOCK:
             _num_inside -= 1
+            # C's variable is shared by all threads: only the last one to leave may bring the messages back
             if _num_inside == 0:
                 variable.value = shown
 

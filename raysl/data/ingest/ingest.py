@@ -99,6 +99,7 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
         for shard in spread(ShardWriter(folder.uri, layout), splits, parts):
             shards[shard.name] = shard
             advance(sizes[shard.name])
+    # files may be finished in any order, and the manifest must not depend on it
     in_order = {name: [shards[f"{part.name}.parquet"] for part in parts if part.split == name] for name in splits}
     entries = {
         name: split_entry(name, in_order[name], split.num_samples, split.classes, split.is_multilabel)
@@ -184,6 +185,7 @@ def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json
     tree = {"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)}
     if layout.resize is not None:  # otherwise files keep their transparency, and their reader chooses the background
         tree["background"] = data.background
+    # as it will be read back, with lists in place of tuples, so that the two compare equal
     plan: Json = json.loads(json.dumps(tree))
     return plan
 

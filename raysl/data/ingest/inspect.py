@@ -165,6 +165,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
     splits = open_splits(resolve("source", data.name)(data))
     results = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))
     order = list(splits)
+    # parts may be finished in any order, and of equal images the first one counts as the original
     results.sort(key=lambda result: (order.index(result.part.split), result.part.number))
     totals = {name: Totals(notes=split.notes) for name, split in splits.items()}
     for result in results:

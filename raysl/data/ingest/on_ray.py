@@ -103,6 +103,7 @@ def _results(
             (finished,), submitted = ray.wait(submitted)
             with raising_as_there():
                 result = ray.get(finished)
+            # before the yield, so that a CPU is not idle while the caller uses this result
             submitted += [task.remote(shared, part) for part in islice(rest, 1)]
             yield result
     finally:

@@ -184,6 +184,7 @@ class _Encode:
             )
         if image is None or (isinstance(image, bytes) and self.layout.resize is None):
             return image or b""
+        # an array with transparency is refused by `to_stored`, and a Pillow image of it is not
         with_alpha = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] in ((2,), (4,))
         image = Image.fromarray(image) if with_alpha else image
         stored = image if isinstance(image, bytes) else to_stored(image, f"an image in the column {IMAGES!r}")
@@ -251,6 +252,7 @@ class _BlockRows(Split):
     def __init__(self, block: pa.Table, seed: int | None) -> None:
         digest = hashlib.blake2b(f"{seed}".encode(), digest_size=12)
         for image, label, name in zip(*block.to_pydict().values(), strict=True):
+            # the length of the image comes first, or different rows could add up to the same bytes
             digest.update(f"{len(image)} {label} {name!r} ".encode())
             digest.update(image)
         self.fingerprint = digest.hexdigest()

@@ -63,6 +63,7 @@ class RowOrder:
             start = int(ends[nth] - sizes[units[nth]])
             if start >= end:
                 break
+            # a part may begin or end inside a unit; the other rows of that unit belong to other parts
             low, high = max(first, start) - start, min(end, int(ends[nth])) - start
             yield np.arange(low, high) + first_rows[units[nth]]
 

@@ -120,6 +120,7 @@ class ShardWriter:
                 return shard
         order = RowOrder(split, part, self.layout.seed if part.split == "train" else None)
         shard = _read_back(folder, name, order, *self._write(folder, name, order))
+        # the record comes last: a file with a record was written and read back as a whole
         folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
         return shard
 
@@ -150,6 +151,7 @@ class ShardWriter:
                     continue
                 pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
                 turn += 1
+            # the last group may still get rows from the next chunk, so it stays in the pool
             *whole, pool = self._cut(pool)
             yield from whole
         if order.is_mixed:
@@ -183,6 +185,7 @@ class ShardWriter:
             except CorruptImage as error:
                 corrupt.append((number, name, str(error)))
             else:
+                # Arrow stores only UTF-8, and names of files may have other bytes
                 yield _Row(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
 
 
@@ -205,6 +208,7 @@ class _Sink:
         self.writer = pq.ParquetWriter(
             _Tee(self.stream, self.digest),
             schema,
+            # encoded images do not get smaller; statistics of labels tell their range without reading them
             compression={"index": "zstd", "image": "none", "label": "zstd", "name": "zstd"},
             use_dictionary=False,
             write_statistics=["index", "label"],

@@ -100,6 +100,7 @@ class _ConcatSplit(Split):
         for number, positions, split_labels in parts:
             new_numbers = self.numbers[number]
             if self.is_multilabel:
+                # classes that this source does not have keep the -1, which means ignore
                 labels[positions[:, None], new_numbers] = split_labels
             else:  # -1 indexes the appended -1, and so do labels without a class
                 labels[positions] = np.append(new_numbers, -1)[np.minimum(split_labels, len(new_numbers))]

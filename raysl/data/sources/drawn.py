@@ -92,6 +92,7 @@ def _first(keys: np.ndarray[Any, Any], groups: Int64s, num: int | Int64s) -> np.
     """Return whether a row is one of the first `num` of its group by keys, bool [N]."""
     order = np.lexsort((keys, groups))
     _, counts = np.unique(groups, return_counts=True)
+    # the rank of a row in its group: its place in the sorted order less the start of its group
     ranks = np.empty(len(keys), np.int64)
     ranks[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen: np.ndarray[Any, np.dtype[np.bool_]] = ranks < num

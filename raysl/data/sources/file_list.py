@@ -133,12 +133,14 @@ class FileList(Source):
 
     def _absolute(self, listed: Iterable[str], root: str, origin: str) -> Iterator[str]:
         for path in listed:
+            # checked as it is listed: a prefix that replaces its beginning below is the user's own, and trusted
             check_listed(path, origin)
             for old, new in self.config.replace_prefix.items():
                 if path.startswith(old):
                     path = new + path[len(old) :]
                     break
             if not path.startswith("/") and "://" not in path:
+                # unless they are encoded, ? and # in a name would begin the query or the fragment of a web address
                 name = path.removeprefix("./")
                 path = join(root, name.replace("?", "%3F").replace("#", "%23") if root.startswith(WEB) else name)
             yield path

@@ -104,6 +104,7 @@ class _TableSplit(Split):
 
     def __init__(self, config: "HuggingFace.Config", part: str, train: "_TableSplit | None" = None) -> None:
         assert config.dataset is not None
+        # not the table itself: a split is sent to other processes, which open the table on their own
         self.table_key = (config.dataset, config.subset_name, part, config.image_column)
         dataset, table = config.dataset, _parts(config.dataset, config.subset_name)[part]
         if not len(table):
@@ -191,6 +192,7 @@ def _encoded(entry: Any) -> Encoded:
         return bytes(entry["bytes"])
     if entry["path"] is None:
         return None
+    # the maker of the dataset chose this address, so it is opened only if that can do no more than read
     check_listed(entry["path"], "the dataset")
     return read_if_there(*open_uri(entry["path"]))
 

@@ -183,6 +183,7 @@ class Paths:
 
     def repeats(self) -> Int64s:
         """Return the indices of paths that are equal to an earlier one."""
+        # a hash takes 8 bytes, however long the path is; only paths of equal hashes are compared in full
         hashes = np.array([hash(self._bytes(number)) for number in range(len(self))], np.int64)
         _, group, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
         seen: set[bytes] = set()

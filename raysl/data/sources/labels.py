@@ -53,6 +53,7 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
     cells = [_split(value, as_names) for value in values]
     rows = np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
     numbered = np.arange(len(cells)) + 1 if lines is None else np.asarray(lines)
+    # all labels in one column, so that the rule for a column of single labels also holds here
     flat = list(chain.from_iterable(cells))
     present = parse_labels(flat, origin, numbered[rows].tolist(), as_names)
     classes = class_names(present)
@@ -60,6 +61,7 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
     is_label = present >= 0 if present.dtype.kind == "i" else present != ""
     matrix = np.zeros((len(cells), len(classes)), np.int8)
     matrix[rows[is_label], columns[is_label]] = 1
+    # an empty list says that no class is present; an empty cell says nothing
     is_unlabelled = [not isinstance(value, list) and not matrix[row].any() for row, value in enumerate(values)]
     matrix[is_unlabelled] = -1
     note = f"{origin} names several classes an image: its labels are read as multi-label, of {len(classes):,} classes"

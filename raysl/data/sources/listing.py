@@ -194,6 +194,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 def _repeats(files: Sequence[File]) -> list[tuple[File, File]]:
     """Return files that are listed earlier under another name, each with that earlier one."""
+    # a file of unknown identity gets a number of its own, so that it equals no other
     identities = np.array(
         [-position if file.identity is None else file.identity for position, file in enumerate(files)]
     )

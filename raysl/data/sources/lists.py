@@ -148,6 +148,7 @@ def _path_and_label(line: str) -> tuple[str, str | None]:
     path, tab, label = line.rpartition("\t")
     if tab:
         return path.strip(), label.strip()
+    # paths may contain blanks: the last word is a label only behind an image's ending
     ends = line.strip().rsplit(maxsplit=1)
     if len(ends) == 2 and is_image_or_array(ends[0]) and not is_image_or_array(ends[1]):
         return ends[0], ends[1]

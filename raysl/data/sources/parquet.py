@@ -93,6 +93,7 @@ class Parquet(Source):
                 notes = ()  # the training split shows the notes on `path`
         has_training = not is_train and (config.train is not None or config.path is not None)
         train = self._train if has_training and not config.classes else None
+        # facts in a manifest hold for its own columns and for exactly its files
         has_known_columns = config.image_column == IMAGES and config.label_column in (LABELS, None)
         described = listing.ingested if has_known_columns else ()
         manifest = next((split for split in described if split.paths == tuple(paths)), None)

@@ -293,6 +293,7 @@ def _read_footer(system: fs.FileSystem, path: str, num_bytes: int) -> bytes | No
     """Return a Parquet file without rows that has the footer of this one; None if it has none at its end."""
     size = min(num_bytes, TAIL_BYTES)
     (tail,) = read_ranges(system, path, [num_bytes - size], [size])
+    # a Parquet file ends with its footer, the footer's size in four bytes, and PAR1
     footer = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] != MAGIC or footer + len(MAGIC) > num_bytes:
         return None

@@ -38,6 +38,7 @@ class PCAMSplit(Split):
     def read(self, index: Int64s) -> Rows:
         import h5py
 
+        # opened for each read: an open HDF5 file cannot be sent to the processes that read
         with h5py.File(self.images) as stored:
             images = [np.asarray(stored["x"][row]) for row in index.tolist()]
         return Rows(images, self.labels_of(index), self.names_of(index))

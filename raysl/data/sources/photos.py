@@ -55,6 +55,7 @@ class _PhotosSplit(Split):
     @override
     def read(self, index: Int64s) -> Rows:
         labels = self.labels_of(index)
+        # the label changes with each crop and the size with every second, so both classes have all sizes
         sides = np.array([self.size, self.size * 3 // 2, self.size * 2])[index // 2 % 3]
         tops = self._positions(0, index, HEIGHT - sides)
         lefts = self.left + self._positions(1, index, self.right - self.left - sides)

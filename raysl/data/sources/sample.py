@@ -75,6 +75,7 @@ def is_sorted_by_class(split: Split) -> bool:
         return False
     num_equal = sum(int((part[1:] == part[:-1]).sum()) for part in labels)
     _, counts = np.unique(np.concatenate(labels), return_counts=True)
+    # share of equal neighbours in a random order of these labels; the limit is halfway from there to 1
     by_chance = float(np.square(counts / counts.sum()).sum())
     return num_equal / num_pairs > (1 + by_chance) / 2
 

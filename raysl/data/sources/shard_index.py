@@ -72,6 +72,7 @@ class ShardIndex:
         cuts = [0] if len(ends) else []
         while cuts and cuts[-1] < len(ends):
             last = int(np.searchsorted(ends, self.offsets[cuts[-1]] + RUN_BYTES, side="right"))
+            # one image at least, since a single one may be larger than a run
             cuts.append(max(last, cuts[-1] + 1))
         return np.array([end - start for start, end in pairwise(cuts)], np.int64)
 
@@ -196,6 +197,7 @@ def _check(index: ShardIndex, num_bytes: int | None) -> None:
     if not fits(list(index.values), list[str]) or index.labels.max(initial=-1) >= len(index.values):
         raise ValueError("a label has no text")
     most = np.iinfo(np.int64).max if num_bytes is None else num_bytes
+    # not as a sum of offset and size, which could overflow in a damaged index
     if len(index.keys) and (index.sizes > most - index.offsets).any():
         raise ValueError("a member ends behind the shard")
 
@@ -255,6 +257,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
             images.setdefault(key, []).append(member)
         elif kind.rpartition(".")[2] in endings:
             dotted.append((key, member.name))
+        # a .cls counts more than a .json, whichever of them comes first in the tar
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)
             label = read_member_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
@@ -262,6 +265,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
                 labels[key] = label
     left_out = [printable(name) for key, name in dotted if key not in images]
     best = {key: min(members, key=_order) for key, members in images.items()}
+    # by offset, as `read_units` searches the ends of the images by bisection
     best = dict(sorted(best.items(), key=lambda item: item[1].offset))
     unread = [(member, best[key]) for key, members in images.items() for member in members if member is not best[key]]
     values = sorted({labels[key] for key in best if key in labels})

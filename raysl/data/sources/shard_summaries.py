@@ -72,6 +72,7 @@ def _address(shards: Sequence[Shard], label_key: str | None, folder: str | None)
     if len(shards) < MANY or any(shard.num_bytes is None or shard.mtime_ns is None for shard in shards):
         return None
     home = shards[0].folder
+    # the folder is left out where this file lies in it too, so that the name still fits after both are moved
     origins = ("" if shard.folder == home and folder is None else shard.folder for shard in shards)
     names = "\n".join(
         [

@@ -136,6 +136,7 @@ def _draw_balanced(split: Split, limit: int, skip: int | None) -> Int64s:
     chosen = []
     for number, label in enumerate(present.tolist()):
         rows = np.flatnonzero(labels == label)
+        # each of k classes gets n // k of n images, and the first n % k one more; skipped images count alike
         first, end = (num // len(present) + (number < num % len(present)) for num in (skip or 0, (skip or 0) + limit))
         if end > len(rows):
             name = split.classes[label] if label < len(split.classes) else str(label)

@@ -58,6 +58,7 @@ class _SyntheticSplit(Split):
         return labels
 
     def _image(self, row: int, label: int) -> np.ndarray:
+        # 64 numbers belong to each image, more than it uses, so that no two images share one
         cells = np.arange(4 * 4 * 3) + row * 64
         coarse = (hash_rows(self.salt, cells) % np.uint64(128)).astype(np.float64).reshape(4, 4, 3)
         hue = 2 * np.pi * label / len(self.classes) + np.array([0, 2.1, 4.2])

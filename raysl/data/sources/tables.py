@@ -116,6 +116,7 @@ def _csv_rows(uri: str, key: str, choose: Choice) -> Iterator[tuple[int, Mapping
     line = 1
     try:
         for row in reader:
+            # empty lines are skipped; but a quoted empty text is a row where the table has one column
             if any(map(str.strip, row)) or len(row) > 1 or (row and len(header) == 1):
                 if not header:
                     header = [name.strip() for name in row]
@@ -127,6 +128,7 @@ def _csv_rows(uri: str, key: str, choose: Choice) -> Iterator[tuple[int, Mapping
                         f"{uri}, line {line}: {len(row)} values for the {len(header)} columns of the header; quote a "
                         f"value that contains {delimiter!r}, and leave none out"
                     )
+            # a quoted value may span several lines, so rows are not counted for this
             line = reader.line_num + 1
     except csv.Error as error:
         raise ConfigError(

@@ -94,6 +94,7 @@ class VOC(Source):
     def _sets(self) -> tuple[str, str | None]:
         held_out = next((chosen for chosen in ("test", "val") if chosen in self._lists), None)
         test_set = self.config.test_set or held_out
+        # trainval contains val, so where val is held out, only train has none of its images
         return self.config.train_set or ("train" if test_set == "val" else "trainval"), test_set
 
     @cached_property

@@ -199,6 +199,7 @@ def _number(
         named: names of the classes in the settings; empty: those of the training images, or of the labels.
         train: the training images; None for these themselves.
     """
+    # reversed, so that a label is reported with the first shard that has it
     shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
     values = sorted(shards)
     as_names = any(name.isdecimal() for name in named) or (train is not None and train.has_names)

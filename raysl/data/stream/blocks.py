@@ -163,6 +163,7 @@ def _window_blocks(order: Order, lane: int, first: int, end: int) -> Iterator[Wi
         cuts = order.windows(epoch, lane)
         start = epoch * order.epoch_len
         begin = max(0, first - start) * size
+        # the last step of an epoch takes whatever rows of the lane are left
         stop = int(cuts[-1]) if end - start > last else (end - start) * size
         for window, (low, high) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
             if low < stop and high > begin:

@@ -125,6 +125,7 @@ def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
     Args:
         loader: reference to the loader, in a list.
     """
+    # the clock starts once the process is set up, which happens only once and is no cost of this block
     process, start = _prepared(loader[0]), time.perf_counter()
     from raysl.data.stream.rows import load_block
 
@@ -152,6 +153,7 @@ def _prepared(reference: Any) -> "_ProcessLoader":
 
     from raysl.process.memory import keep_freed_memory
 
+    # many tasks share the CPUs of a node, so more threads each would only compete
     torch.set_num_threads(1)
     keep_freed_memory()
     key = reference.hex()

@@ -109,6 +109,7 @@ class Feed:
 
     def __iter__(self) -> Generator[tuple[Block, Callable[[], BlockRows]], None, None]:
         """Yield each block with what waits for its rows."""
+        # a second iterator over the same blocks: the thread of the executions is ahead with its own
         for each in self.blocks():
             yield each.block, partial(self._wait, each)
 
@@ -137,6 +138,7 @@ class Feed:
                     if ray.available_resources().get("CPU", 0.0) < self.task_cpus:
                         self.patience_s = STILL_STARVED_S
                         self.on_starved()
+                    # there are free CPUs again, so the block is probably on its way: wait as long as at first
                     elif self.patience_s < STARVED_S:
                         self.patience_s = STARVED_S
                         continue
@@ -149,6 +151,7 @@ class Feed:
             self.arrived = None
             self.costs.read_s += rows.read_s
             self.costs.task_s += task_s
+            # a lower number is a block that was made here and has arrived later: it is dropped
             if number == block.number:
                 return rows
 
@@ -164,6 +167,7 @@ class _Executions:
         self.blocks = blocks
         self.parts = parts
         self.stats: list[str] = []
+        # room for one block only: those behind it wait in Ray's object store, whose limit holds tasks back
         self.ready: Queue[Arrived | BaseException] = Queue(maxsize=1)
         self.is_over = Event()
         notice_finished_tasks()
@@ -191,11 +195,13 @@ class _Executions:
                 self._execute()
                 self.stats.append(f"From block {num_blocks} on\n{self.dataset.stats()}")
                 num_blocks += len(part)
+            # lets the rank see that missing blocks at the end had no rows
             self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)}), 0.0))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the rank gets it
             self._hand_over(error)
 
     def _execute(self) -> None:
+        # closed, so that an end before the last block also ends Ray Data's execution
         with closing(iter(self.dataset.iter_batches(batch_size=None, prefetch_batches=0))) as arriving:
             for block in arriving:
                 if not self._hand_over(from_ray(block)):

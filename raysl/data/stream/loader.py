@@ -339,6 +339,7 @@ def _reductions(rows: Rows, recipe: ViewRecipe, index: Int64s, seed: int, epoch:
     if large_rows:
         sizes = np.array([image_size(rows.images[number]) for number in large_rows])  # [n, 2]
         room = recipe.room(sizes, index[large_rows], seed, epoch)  # [n]
+        # rounded down to a power of two, the only scales at which JPEG files are decoded
         reductions[large_rows] = 1 << np.log2(room.clip(1, MOST_REDUCED)).astype(np.int64)
     return reductions.tolist()
 

@@ -106,6 +106,7 @@ class RayBatches:
         rows = max(BLOCK_BYTES // self.loader.row_bytes, min(LEAST_ROWS, LARGEST_BYTES // self.loader.row_bytes))
         target = max(1, min(MOST_ROWS, rows))
         blocks = partial(self.loader.blocks, self.rank, self.world, step, self.total_steps, target)
+        # an earlier stream would offer its blocks under the same key, so it ends first
         self.end()
         self._training = self._feed(stream_key(self.reference, self.rank), self.shard, blocks, PARTS)
         return self._training

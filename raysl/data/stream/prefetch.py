@@ -86,6 +86,7 @@ class _Thread(Generic[Note]):
 
     def end(self) -> None:
         """Let the thread finish its current item, then stop it."""
+        # set before the thread is woken by `release`, or it would make another batch
         self.is_over = True
         self.room.release()
         self.thread.join()
@@ -93,6 +94,7 @@ class _Thread(Generic[Note]):
     def _work(self) -> None:
         try:
             with nullcontext() if self.stream is None else torch.cuda.stream(self.stream), closing(self.source):
+                # room is taken before a batch is made, so one in progress counts as one of the `depth`
                 while self.room.acquire() and not self.is_over and (item := next(self.source, None)) is not None:
                     self.ready.put((item, None if self.stream is None else self.stream.record_event()))
             self.ready.put(None)

@@ -129,6 +129,7 @@ def join_batches(
     following = next(arriving, None)
     for step in range(first, end):
         corrupt: list[str] = []
+        # blocks are sorted by the first step that needs them; a window's rows may last for several steps
         while following is not None and following[0].step <= step:
             block, wait = following
             rows = wait()
@@ -137,8 +138,10 @@ def join_batches(
             following = next(arriving, None)
         expected = order.batch(step, rank, world)
         row_lanes = order.lanes_of(step, rank, world) if loader.has_windows else np.full(len(expected), ALL_LANES)
+        # `np.unique` sorts, which is the order of the lanes inside a batch
         counts = zip(*np.unique(row_lanes, return_counts=True), strict=True)
         parts = [part for lane, count in counts for part in _take(lanes[int(lane)], int(count))]
+        # a rank may have no rows at a step; its views still need their names and shapes
         columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
         if not np.array_equal(columns["index"], expected):
             raise RuntimeError(f"rank {rank}: the rows that arrived are not those of step {step}")
