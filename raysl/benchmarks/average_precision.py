@@ -68,6 +68,7 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
     means = []
     for _ in range(RESAMPLES // RESAMPLES_AT_ONCE):
         drawn = random.integers(0, num_rows, (RESAMPLES_AT_ONCE, num_rows))
+        # a sample is kept as its number of copies of each image, so scores are sorted once for 50 samples
         times = np.stack([np.bincount(rows, minlength=num_rows) for rows in drawn])  # [R, N]
         areas = [_resampled(scores[:, column], labels[:, column], times, kind) for column in range(num_classes)]
         means.append(_mean_of_known(np.stack(areas)))
@@ -109,6 +110,7 @@ def _area(num_right: NDArray[np.int64], taken: NDArray[np.int64], kind: Kind) ->
     if not num_right.shape[-1]:
         return np.full(num_right.shape[:-1], np.nan)
     total = num_right[..., -1:]
+    # a sample may hold none of the images that score highest, so nothing is taken at a threshold
     precision = num_right / np.maximum(taken, 1)
     falling = np.maximum.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
     if kind == "all":

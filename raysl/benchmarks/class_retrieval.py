@@ -74,6 +74,7 @@ def average_precision(scores: Tensor, is_right: Tensor) -> Tensor:
     right = _sorted(scores[is_right])  # [P], rising
     if len(right) == 0:
         return torch.zeros((), dtype=torch.float64, device=scores.device)
+    # searchsorted finds the first of equal scores, so all of them count as found together
     all_as_much = len(scores) - torch.searchsorted(_sorted(scores), right)  # [P], how many score at least as much
     right_as_much = len(right) - torch.searchsorted(right, right)
     return (right_as_much.double() / all_as_much).mean()

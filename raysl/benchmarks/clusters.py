@@ -86,5 +86,6 @@ def cluster_images(
     names = tuple(features.names)
     assignments = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri), names)
     assignments.write(path)
+    # features go only after the assignments are written, so that an interrupted call can be resumed
     store.remove()
     return Clustered(assignments, path)

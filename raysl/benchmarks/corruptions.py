@@ -35,6 +35,7 @@ def corrupted_folders(uri: str) -> dict[str, list[str]]:
         ConfigError: if a corruption or a severity is missing: the mean would be of something else.
     """
     folders = {name: join(uri, name) for name in list_folders(uri)}
+    # folders of kinds, such as blur/, hold the corruptions; a list, since the loop adds to the dict
     for kind in [name for name in folders if name not in ALEXNET_ERRORS]:
         inside = list_folders(folders[kind])
         folders |= {name: join(folders[kind], name) for name in inside if name in ALEXNET_ERRORS}

@@ -97,6 +97,7 @@ class Detection(TargetBenchmark):
         if config.layout == "voc" and config.masks:
             raise ConfigError("masks=true needs layout=coco: the boxes of VOC have no masks")
         if config.layout == "coco":
+            # a missing pycocotools is reported now and not after the training
             tools()
             if config.more is not None:
                 raise ConfigError(f"more={config.more} is for another year of VOC; leave it out with layout=coco")

@@ -203,6 +203,7 @@ def _vote(labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
     """Return classes by the sum of their neighbours' weights, int64 [B, min(5, K)]; -1 for classes without a
     neighbour."""
     scores = weights.new_zeros(len(labels), num_classes).scatter_add_(1, labels, weights)
+    # a weight can underflow to 0, so a sum of 0 does not show that a class has no neighbour
     has_vote = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, labels, True)
     best, classes = scores.masked_fill(~has_vote, -1.0).topk(min(5, num_classes), dim=1)
     return classes.masked_fill(best < 0, -1)

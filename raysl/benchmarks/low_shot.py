@@ -87,6 +87,7 @@ class LowShot(Benchmark):
 
         Both are int64: [draws], [N].
         """
+        # classes without training images have no mean, so a position among the means is not a label
         classes = train.labels[picks[0, :, 0]]  # [K]
         labelled = F.normalize(train.features[picks].float() - mean, dim=-1)
         means = labelled.mean(dim=2)  # [draws, K, D]

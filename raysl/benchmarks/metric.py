@@ -116,6 +116,7 @@ def wilson(num_right: int, num: int) -> Interval:
     middle = (num_right + square / 2) / (num + square)
     reach = QUANTILE / (num + square) * math.sqrt(num_right * (num - num_right) / num + square / 4)
     share = num_right / num
+    # rounding must not put a bound on the wrong side of the share
     return min(max(middle - reach, 0.0), share), max(min(middle + reach, 1.0), share)
 
 
@@ -201,6 +202,7 @@ def interval_of_difference(first: Metric, second: Metric) -> Interval | None:
         below, above = first.value - first.interval[0], first.interval[1] - first.value
         other_below, other_above = second.value - second.interval[0], second.interval[1] - second.value
         shared = _correlation(first, second)
+        # the difference is lowest with the first at its lower end and the second at its upper one
         low = below**2 + other_above**2 - 2 * shared * below * other_above
         high = above**2 + other_below**2 - 2 * shared * above * other_below
     elif first.deviation is not None and second.deviation is not None:
@@ -228,5 +230,6 @@ def _correlation(first: Metric, second: Metric) -> float:
         return 0.0
     shared = (pair - pair.mean(dim=1, keepdim=True)).prod(dim=0).mean().item()
     if shared > 0 and first.unit == second.unit == "%" and _are_hits(pair):
+        # Newcombe takes n/2 from ad - bc, which is 1/(2n) of the covariance; hits are 0 or 100 here
         shared = max(shared - 100**2 / (2 * pair.shape[1]), 0.0)
     return float(min(max(shared / deviations.prod().item(), -1.0), 1.0))

@@ -103,12 +103,14 @@ def _by_faiss(similarity: Similarity) -> Search:
     def on_gpu(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
         import faiss.contrib.torch_utils  # has faiss take tensors where they are
 
+        # knn_gpu searches on the current device, which need not be that of the queries
         with torch.cuda.device(queries.device):
             values, index = faiss.knn_gpu(_gpu_memory(), queries, keys, k, metric=metric)
         return values, index
 
     def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
         best, index = (on_gpu if queries.is_cuda and _faiss_sees_gpu() else on_cpu)(queries, keys, k)
+        # faiss returns squared distances, which rounding can make negative
         return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), index
 
     return search

@@ -28,6 +28,7 @@ def run_jobs(
         jobs: further arguments of each; those that take longest first.
         cores: tasks at a time at most; None: as many as there is room for.
     """
+    # CPU time, so that other processes on the machine do not make a short job look long
     began = time.process_time()
     results = [function(shared, *job) for job in jobs[:1]]
     rest, seconds = jobs[1:], time.process_time() - began

@@ -144,6 +144,7 @@ def _object_classes(folder: Folder, num_classes: int) -> dict[str, list[int]]:
     lines = _read(folder.uri_of("mappings/imagenet_to_label_2012_v2")).decode().splitlines()
     where = folder.uri_of("mappings")
     try:
+        # `numbers` gives the line of each class in `lines`, whose names the mapping of objects uses
         label_of_line = {int(line): int(label) for label, line in numbers.items()}
         label_of_name = {line.strip(): label_of_line[number] for number, line in enumerate(lines)}
         folder_of = {name: folder for folder, name in objects.items()}

@@ -54,6 +54,7 @@ class Spectrum:
         else:
             assert self._sum is not None
             mean = self._sum / self.num_rows
+            # X^T X of centred rows is that of the rows as they are minus N m m^T, with the mean m
             shift = self.num_rows * torch.outer(mean, mean)
             products = self._second_moment - shift if is_centred else self._second_moment
         eigenvalues: Tensor = torch.linalg.eigvalsh(products)
@@ -113,6 +114,7 @@ def power_law_exponent(variances: Tensor, orders: tuple[int, int] = (11, 100)) -
     order = torch.arange(first, last + 1, dtype=torch.float64, device=variances.device)
     x, y, weight = order.log(), variances[first - 1 : last].double().log(), 1 / order
     weight = weight / weight.sum()
+    # about their weighted means, the slope of the line is one ratio of sums
     x, y = x - (weight * x).sum(), y - (weight * y).sum()
     return -float((weight * x * y).sum() / (weight * x * x).sum())
 
@@ -158,6 +160,7 @@ def alignments(views: Tensor) -> Tensor:
     """
     rows = F.normalize(views.double(), dim=2)
     num = views.shape[1]
+    # the square of a sum holds the products of all pairs; without the squares, pairs of different views stay
     cosines = (rows.sum(dim=1).square().sum(dim=1) - rows.square().sum(dim=(1, 2))) / (num * (num - 1))  # [B]
     return (2 * rows.square().sum(dim=2).mean(dim=1) - 2 * cosines).clamp_min(0)
 
@@ -192,6 +195,7 @@ class Lidar:
         within = self._within / self._num_views
         within.diagonal().add_(delta)
         variances, directions = torch.linalg.eigh(within)
+        # the means times S_w^-1/2, up to a rotation, which leaves the eigenvalues as they are
         scaled = means @ (directions * variances.clamp_min(delta).rsqrt())  # [n, D]
         # the smaller product has the same eigenvalues other than 0
         products = scaled @ scaled.T if len(scaled) < scaled.shape[1] else scaled.T @ scaled

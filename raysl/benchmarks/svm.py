@@ -92,6 +92,7 @@ class SVM(MachinesBenchmark):
         """The order in which liblinear visits the rows is random."""
         labels, test_labels, columns = learned_labels(train, test, num_classes, "svm")
         positives = (labels == 1).sum(axis=0)
+        # if the rarest and the most frequent class have enough images with and without it, all have
         for column in np.argsort(positives)[[0, -1]].tolist():
             _check_positives(self.config, int(positives[column]), len(labels), f"number {columns[column]}")
         metrics: list[Metric] = []
@@ -108,6 +109,7 @@ class SVM(MachinesBenchmark):
         assert of_features is not None
         if test.labels.ndim > 1:
             return Findings(metrics, figures=figures)
+        # classes without training images have no machine, and are never predicted
         of_all = torch.full((len(test_labels), num_classes), -torch.inf)
         of_all[:, torch.from_numpy(columns)] = torch.from_numpy(of_features).float()
         return Findings(metrics, scores=of_all, figures=figures)

@@ -172,8 +172,10 @@ class Follower:
         config = self.config
         patch = self.network.patch_size or 1
         size = sides(first.shape[0], first.shape[1], config.short_side, patch)
+        # the last frame is not measured, so it is not read
         maps = (self.features(video.frames.image(number), size) for number in range(len(video) - 1))
         start = next(maps)
+        # labels of the first frame get the size of its map, without mixing objects
         small = F.interpolate(first[None, None].float(), size=tuple(start.shape[1:]), mode="nearest-exact")[0, 0]
         labels = F.one_hot(small.long(), int(first.max()) + 1).permute(2, 0, 1).to(start)  # [K, h, w]
         frames = chain([start], maps)

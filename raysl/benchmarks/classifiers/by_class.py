@@ -38,6 +38,7 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
     drawn: list[Floats] = []
     for first in range(0, RESAMPLES, RESAMPLES_AT_ONCE):
         num = min(RESAMPLES_AT_ONCE, RESAMPLES - first)
+        # N images drawn with replacement fall into the cells by a multinomial distribution
         drawn += [table.scores(row) for row in random.multinomial(len(labels_np), counts / len(labels_np), num)]
     samples = np.stack(drawn)  # [R, 2]
     titles = (f"{what}, mean of the classes' accuracies", f"{what}, macro-F1")
@@ -88,8 +89,10 @@ class _Cells:
         right = self._of_class(self.wanted[self.is_right], counts[self.is_right])
         wanted = self._of_class(self.wanted, counts)
         predicted = self._of_class(self.given[self.is_given], counts[self.is_given])
+        # a bootstrap sample may lack a class, whose accuracy would be 0 / 0
         is_present = wanted > 0
         recall = right[is_present] / wanted[is_present]
+        # F1 is 2 TP / (2 TP + FP + FN); images of the class and images predicted as it add up to that divisor
         f1 = 2 * right[is_present] / (wanted[is_present] + predicted[is_present])
         return np.array([100 * recall.mean(), 100 * f1.mean()])
 

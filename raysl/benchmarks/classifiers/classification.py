@@ -41,6 +41,7 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)
     keys = hash_rows(hash_words(_HOLD_OUT, seed), np.arange(len(classes)))
+    # sorted by class, and at random inside each class, of which the first images are held out
     order = np.lexsort((keys, classes))
     rank = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)  # inside the class
     is_held = np.zeros(len(classes), dtype=bool)

@@ -51,6 +51,7 @@ def minimise(
         curvature.learn(step, new_grad - grad)
         x, loss, grad = x + step, new_loss, new_grad
         solution[which] = x
+    # the loop checks a point before it steps from there; this checks the points of the last step
     is_done[which] = grad.abs().amax(dim=1) <= tolerance
     return solution, is_done | is_stuck
 
@@ -65,6 +66,7 @@ def _step(
     size = torch.ones_like(slope)
     new_loss, new_grad = loss.clone(), grad.clone()
     open_ = torch.arange(len(x), device=x.device)
+    # halve the step of a problem until its loss falls enough; only problems still open are evaluated again
     for _ in range(MOST_HALVINGS):
         trial = x[open_] + size[open_, None].to(x.dtype) * direction[open_]
         its_loss, its_grad = evaluate(trial, which[open_])
@@ -100,6 +102,7 @@ class _Curvature:
         """Add a step and the change of the gradient along it."""
         product = (step * change).sum(dim=1, keepdim=True)
         square = (change * change).sum(dim=1, keepdim=True)
+        # a step along which the gradient does not rise would make the estimate indefinite, so it gets weight 0
         is_curved = product > torch.finfo(step.dtype).eps * square
         weight = torch.where(is_curved, 1 / product.masked_fill(~is_curved, 1.0), 0.0)
         scale = product / square.masked_fill(~is_curved, 1.0)
@@ -116,8 +119,10 @@ class _Curvature:
     def direction(self, grad: Tensor) -> Tensor:
         """Return the descent direction [A, P]: minus the estimated inverse Hessian times the gradient."""
         if self.scale is None:
+            # no curvature is known before the first step: go down the gradient, by a length of at most 1
             steepness = grad.square().sum(dim=1, keepdim=True).sqrt()
             return -grad / steepness.clamp(min=1.0)
+        # two-loop recursion (algorithm 7.4): from the newest step to the oldest, scale, and back
         rest: Tensor = grad
         shares: list[Tensor] = []
         for pair in reversed(self.pairs):

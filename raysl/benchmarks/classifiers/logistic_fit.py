@@ -50,6 +50,7 @@ def fit_logistic(
     def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         loss, grad = _loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
         gradient, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
+        # the penalty is on the weights, without the biases in the last column
         gradient[..., :-1] += penalty[which, None, None] * free
         return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), gradient.flatten(1)
 
@@ -114,5 +115,6 @@ def _cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _binary_cross_entropies(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same for the binary cross entropies of all classes that count in labels [B, K]."""
     wanted, counts = (target.T == 1).to(logits.dtype), (target.T >= 0).to(logits.dtype)  # [K, B]
+    # softplus(x) - y x is the cross entropy of a sigmoid, which does not overflow for large logits
     losses = (F.softplus(logits) - wanted * logits) * counts
     return losses.double().sum(dim=(1, 2)), (logits.sigmoid() - wanted) * counts

@@ -144,6 +144,7 @@ def train_probes(
     for update, batch in enumerate(length.batches(len(index), seed)):
         rows = index[batch]
         x = scaling.in_training(rows_of(features, rows, device))
+        # softmax minus one-hot is the gradient of the cross entropy by the logits
         share, _ = softmax(torch.addmm(bias, weight, x.T).view(-1, num_classes, len(x)))  # [G, K, B]
         share[:, labels[rows.to(labels.device)].to(device), torch.arange(len(x), device=device)] -= 1
         error = share.div_(len(x)).flatten(0, 1)  # gradient by the logits [G K, B]
@@ -152,6 +153,7 @@ def train_probes(
         if has_decay:
             velocity.addcmul_(weight, decay)
             bias_velocity.addcmul_(bias, decay)
+        # rates are for 256 images; a smaller batch keeps the rate of a full one
         now = cosine(update / num_updates, 1.0, 0.0) * length.batch_size / 256
         weight.addcmul_(velocity, rate, value=-now)
         bias.addcmul_(bias_velocity, rate, value=-now)

@@ -73,6 +73,7 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor]:
         rows = chunk.double()
         chunk_mean = rows.mean(dim=0)
         total, moved = count + len(rows), chunk_mean - mean
+        # squares about the mean of the chunk, and what the distance between the two means adds
         squares = squares + (rows - chunk_mean).square_().sum(dim=0) + moved**2 * (count * len(rows) / total)
         mean = mean + moved * (len(rows) / total)
         count = total

@@ -54,6 +54,7 @@ def measure_precision(fitted: Probes, train: FeatureSet, held: Tensor, kind: Kin
     means = [mean_average_precision(average_precisions(scores[:, one], labels, kind)) for one in range(scores.shape[1])]
     if np.isnan(means).any():
         raise ConfigError(f"none of the {len(held):,} images that C is chosen on has any class; hold out more")
+    # losses that are all 0 make `best_of` choose by the precision alone
     shares = torch.tensor(means, dtype=torch.float64)
     return shares, torch.zeros_like(shares)
 

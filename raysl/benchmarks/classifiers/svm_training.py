@@ -94,6 +94,7 @@ class Machine:
             max_iter=self.max_iter,
             random_state=self.seed,
         )
+        # a fit that stops at max_iter warns; it is counted, since hundreds of warnings would hide other messages
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             machine.fit(rows, np.where(is_positive, 1, -1))
@@ -213,6 +214,7 @@ def one_against_rest(rows: FeatureSet, split: str, num_classes: int) -> Labels:
     for stage in (FEATURES, *rows.stages):
         rows.at(stage).check_finite(split if stage == FEATURES else f"{split} {stage}")
     if rows.labels.ndim == 1:
+        # features were checked above; without columns, only the labels are checked here
         FeatureSet(rows.features[:, :0], rows.labels).check(split, num_classes)
         return np.asarray((rows.labels.cpu()[:, None] == torch.arange(num_classes)).numpy(), dtype=np.int8)
     if rows.labels.shape[1] != num_classes or not -1 <= int(rows.labels.min()) <= int(rows.labels.max()) <= 1:

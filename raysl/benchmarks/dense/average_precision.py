@@ -124,6 +124,7 @@ def _first_of_each(objects: np.ndarray, reaches: np.ndarray) -> np.ndarray:
     """Return a mask of the detections, which are sorted by score, that are the first to reach their object."""
     is_first = np.zeros(len(objects), bool)
     rows = np.flatnonzero(reaches)
+    # unique returns the first position of each object, which is that of its best detection
     is_first[rows[np.unique(objects[rows], return_index=True)[1]]] = True
     return is_first
 

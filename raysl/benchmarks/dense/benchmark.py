@@ -116,10 +116,12 @@ class TargetBenchmark(TrainingBenchmark):
             storage=context.folder.uri,
             seed=context.seed,
             method=replace(training.method, weights=weights),
+            # the method decides what is frozen here; adapters of the pre-training are merged into the weights
             backbone=replace(backbone, freeze=(), adapters=None),
             data=data,
             optim=training.optim,
             train=TrainConfig(
+                # as many epochs as hold all updates; `end` stops inside the last one
                 epochs=-(-training.iterations // epoch_len),
                 end=Duration(training.iterations, "st"),
                 batch_size=config.batch_size,

@@ -126,6 +126,7 @@ def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
     names = lines_of(folder, listed)
     images = Files.of(folder.uri_of("JPEGImages"), [f"{name}.jpg" for name in names], listed)
     notes = Files.of(folder.uri_of("Annotations"), [f"{name}.xml" for name in names], listed)
+    # a set has thousands of small files, and a remote storage takes long to answer each
     with ThreadPoolExecutor(REMOTE_READS) as pool:
         objects = list(pool.map(lambda number: _voc_objects(notes, number), range(len(notes))))
     return BoxSplit((images,), tuple(objects), CLASSES)
@@ -140,6 +141,7 @@ def _voc_objects(notes: Files, number: int) -> Objects:
         difficult = [element.findtext("difficult", "0").strip() == "1" for element in elements]
     except (ElementTree.ParseError, ValueError) as error:
         raise ConfigError(f"{notes.uri_of(number)} is not an annotation of VOC: {error}; fetch it anew") from error
+    # first edges move by 1 to count from 0; last ones stay, since they include a pixel
     boxes = np.array(sides, np.float32).reshape(-1, 4) - np.array([1, 1, 0, 0], np.float32)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     return Objects(boxes, np.array(labels, np.int64), np.array(difficult, bool), areas)

@@ -48,6 +48,7 @@ def coco_precisions(
         truth.dataset = _dataset(objects, sizes, num_classes, kind)
         truth.createIndex()
         results = _results(detections, kind)
+        # loadRes fails on an empty list
         evaluation = coco.cocoeval.COCOeval(truth, truth.loadRes(results) if results else coco.coco.COCO(), kind)
         evaluation.params.imgIds = list(range(len(objects)))
         evaluation.params.catIds = list(range(num_classes))
@@ -114,6 +115,7 @@ def run_lengths(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[di
     encoded = []
     for mask, box in zip(masks, boxes, strict=True):  # one after another: all of them are large
         whole = pasted(mask[0], box, size) > 0.5
+        # pycocotools takes masks in column order, bytes of 0 and 1
         encoded.append(encode(np.asfortranarray(whole.to(torch.uint8).numpy())))
     return tuple(encoded)
 

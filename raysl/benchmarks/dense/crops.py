@@ -76,6 +76,7 @@ def _square(mask: Tensor, crop: int, random: SampleRandom, max_class_share: floa
         row = int(random.integers(0, max(0, height - crop) + 1)[0])
         column = int(random.integers(0, max(0, width - crop) + 1)[0])
         rows, columns = slice(row, row + crop), slice(column, column + crop)
+        # pixels of each class; ignored ones, of number 255, are cut off
         counts = torch.bincount(mask[rows, columns].flatten().long(), minlength=IGNORE)[:IGNORE]
         if int(counts.count_nonzero()) > 1 and int(counts.max()) < max_class_share * int(counts.sum()):
             break
@@ -94,6 +95,7 @@ def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
         image: uint8 [3, H, W].
         random: numbers of this sample, one row.
     """
+    # all numbers are drawn, used or not, so that no number depends on which changes are made
     does = [bool(random.bernoulli(0.5)[0]) for _ in range(4)]
     is_contrast_first = bool(random.bernoulli(0.5)[0])
     shift = float(random.uniform(-BRIGHTNESS, BRIGHTNESS)[0])

@@ -39,6 +39,7 @@ class Files:
     @classmethod
     def of(cls, uri: str, names: Sequence[str], listed_in: str) -> "Files":
         """Find the files that a list names."""
+        # list each folder once: asking for every file takes far longer on a remote storage
         present = {
             f"{inner}{name}": file
             for inner in sorted({name[: name.rfind("/") + 1] for name in names})

@@ -37,6 +37,7 @@ def depth_crop(
     pixels = image.float() / 255
     does_turn, does_mirror, does_color = (bool(random.bernoulli(0.5)[0]) for _ in range(3))
     angle = float(random.uniform(-DEGREES, DEGREES)[0])
+    # depths are not interpolated: a mean with an unknown neighbour, 0, would be a wrong depth
     if does_turn:
         pixels, depth = turned(pixels, angle, "bilinear"), turned(depth[None], angle, "nearest")[0]
     if does_mirror:
@@ -55,6 +56,7 @@ def turned(values: Tensor, angle: float, mode: str) -> Tensor:
     """Turn planes [C, H, W] about their centre by an angle in degrees; 0 beyond them."""
     height, width = values.shape[1:]
     cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    # affine_grid counts each side from -1 to 1, so the sines need the ratio of the sides
     matrix = torch.tensor([[[cosine, -sine * height / width, 0], [sine * width / height, cosine, 0]]])
     grid = F.affine_grid(matrix, [1, 1, height, width], align_corners=False)
     return F.grid_sample(values[None], grid, mode=mode, align_corners=False)[0]

@@ -27,11 +27,13 @@ def sig_loss(predicted: Tensor, target: Tensor, has_variance: bool = True) -> Te
     0.693
     """
     errors, is_known = _errors(predicted, target)
+    # sums go over all ranks, so that mean and variance are those of the whole batch
     num = dist.all_sum(is_known.sum().to(errors.dtype))
     mean = dist.all_sum(errors.sum()) / num.clamp(min=1)
     square = 0.15 * mean**2
     if has_variance:
         spread = torch.where(is_known, errors - mean, 0)
+        # divided by num - 1, as by torch.var in DINOv2's code
         square = square + dist.all_sum((spread**2).sum()) / (num - 1).clamp(min=1)
     return square.clamp(min=1e-12).sqrt()  # a root has no gradient at 0
 
@@ -51,6 +53,7 @@ def gradient_loss(predicted: Tensor, target: Tensor) -> Tensor:
         errors, is_known = _errors(predicted[:, ::step, ::step], target[:, ::step, ::step])
         total = errors.new_zeros(())
         for axis in (1, 2):
+            # transposed, the same two lines take the differences across the columns
             values, known = errors.transpose(1, axis), is_known.transpose(1, axis)
             is_pair = known[:, 2:] & known[:, :-2]
             total = total + ((values[:, 2:] - values[:, :-2]).abs() * is_pair).sum()

@@ -69,6 +69,7 @@ class Detector(TargetMethod):
     @override
     def targets(cls, setup: Setup) -> DetectorInput:
         config, patch = setup.method, setup.backbone.patch_size
+        # for a ViT, sides must also fit the map at half the resolution of its patches
         multiple = int(np.lcm(STRIDE, 2 * patch if patch else 1))
         return DetectorInput(setup.config.data, config.short_sides, config.long_side, multiple, config.masks)
 
@@ -84,6 +85,7 @@ class Detector(TargetMethod):
         images = self._images(batch)
         targets = [self._target(batch, row) for row in range(len(batch))]
         maps = self._maps(images)
+        # the heads compute positions in pixels, for which half precision is too coarse
         with torch.autocast(images.tensors.device.type, enabled=False):
             proposals, first = self.rpn(images, maps, targets)
             _, second = self.heads(maps, proposals, images.image_sizes, targets)
@@ -171,4 +173,5 @@ def freeze_norms(backbone: Backbone) -> None:
     for module in norms.values():
         module.requires_grad_(False)
     backbone.frozen_modules = tuple(sorted({*backbone.frozen_modules, *norms}))
+    # train() takes frozen modules out of training mode, which keeps their running statistics
     backbone.train(backbone.training)

@@ -31,6 +31,7 @@ def map_stages(backbone: nn.Module) -> list[MapStage]:
     """Find the stages that are maps, in order, by a pass over an empty image."""
     stages = []
     if isinstance(backbone, Backbone) and backbone.stage_widths:
+        # in evaluation mode the empty image does not enter the running statistics
         was_training = backbone.training
         side = backbone.native_size
         images = torch.zeros(1, backbone.in_channels, side, side, device=next(backbone.parameters()).device)

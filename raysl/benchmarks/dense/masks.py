@@ -50,6 +50,7 @@ class MaskSplit(PairedSplit):
     @override
     def target(self, number: int) -> Tensor:
         """Read the classes of an image's pixels, uint8 [H, W], IGNORE where they are not counted."""
+        # class of each number in the files; numbers that stay UNKNOWN are refused
         table = np.full(256, UNKNOWN, np.uint8)
         table[: self.first] = table[IGNORE] = IGNORE
         table[self.first : self.first + len(self.classes)] = np.arange(len(self.classes))
@@ -92,6 +93,7 @@ def _voc(folder: Folder, chosen: str, masks: str | None) -> MaskSplit:
     listed = f"{LISTS}/{chosen}.txt"
     masks = masks or (MASKS_OF_AUGMENTED if chosen == AUGMENTED else "SegmentationClass")
     if chosen == AUGMENTED and not folder.exists(listed) and folder.exists(f"{LISTS}/aug.txt"):
+        # aug.txt lists the images of SBD alone, without those of VOC's training set
         listed = f"{LISTS}/aug.txt"
         names = [*lines_of(folder, f"{LISTS}/train.txt"), *lines_of(folder, listed)]
     else:

@@ -68,5 +68,6 @@ class HeldOutTargets(HeldOut):
         with torch.no_grad():
             local = [method.measure(self.test, number) for number in share]
         method.train(was_training)
+        # ranks measure consecutive images, so their lists in rank order have the order of the split
         images = [image for part in dist.gather_objects(local) for image in part]
         self.results = {name: torch.cat([image[name] for image in images]) for name in images[0]}

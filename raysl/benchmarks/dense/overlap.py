@@ -44,6 +44,7 @@ def overlap_metrics(counts: np.ndarray, seed: int = 0) -> list[Metric]:
         counts: numbers of each image, see `pixel_counts`, float64 [N, 3, K].
     """
     random = np.random.default_rng(seed)
+    # how often each bootstrap sample holds each image; one product then sums the counts of all samples
     draws = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)  # [R, N]
     resampled = _scores(np.einsum("rn,nck->rck", draws, counts, optimize=True))
     titles = {"miou": "Segmentation, mIoU", "pixel_accuracy": "Pixel accuracy", "class_accuracy": "Class accuracy"}

@@ -124,6 +124,7 @@ def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> 
         scale = np.array([size[1] / width, size[0] / height])
         polygons = [(np.reshape(polygon, (-1, 2)) * scale).flatten().tolist() for polygon in segment]
         return torch.from_numpy(masks.decode(masks.merge(masks.frPyObjects(polygons, *size))))
+    # run lengths that are a list of numbers must be compressed before they are decoded
     runs = masks.frPyObjects(segment, height, width) if isinstance(segment["counts"], list) else segment
     mask = torch.from_numpy(masks.decode(runs))
     return F.interpolate(mask[None, None], size=size, mode="nearest-exact")[0, 0]

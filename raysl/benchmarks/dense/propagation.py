@@ -36,6 +36,7 @@ def propagated(
     """
     num_frames, width, height, across = keys.shape
     reach = max(height, across) if radius is None else radius
+    # rows of the frame at a time whose similarities to all places of all frames fit into AT_ONCE
     rows = max(1, AT_ONCE // (num_frames * height * across**2))
     columns = torch.arange(across, device=query.device)
     is_near_across = (columns[:, None] - columns).abs() <= reach  # [w, w]
@@ -74,6 +75,7 @@ def followed(
     first = (next(frames), labels)
     latest: deque[tuple[Tensor, Tensor]] = deque(maxlen=context)
     for features in frames:
+        # the true labels of the first frame stay in use; those of later frames are predicted
         known = [first, *latest]
         keys, known_labels = (torch.stack(values) for values in zip(*known, strict=True))
         labels = propagated(features, keys, known_labels, radius, neighbours, temperature)

@@ -59,6 +59,7 @@ class StagedNetwork(nn.Module):
             return {FEATURES: self.network(images)}
         assert isinstance(self.network, Backbone)
         feature_stages = self.network.feature_stages if FEATURES in self.names else ()
+        # stages that the features are made of come first, then those asked for, all in one pass
         pools = [*((name, Pool(kind="none")) for name in feature_stages), *((name, Pool()) for name in self.inner)]
         vectors = pooled_stages(self.network, images, pools)
         features = dict(zip(self.inner, vectors[len(feature_stages) :], strict=True))

@@ -262,6 +262,7 @@ class _Extraction:
         images = torch.from_numpy(np.array(chunk["image"]))  # Ray's arrays are read-only
         staged = {name: network for name, network in networks.items() if isinstance(network, StagedNetwork)}
         number = int(chunk["index"][0]) // self.part_rows
+        # thumbnails go first, since a part that exists counts as complete
         if self.pictured is not None and "thumbnail" in chunk:
             self.stores[self.pictured].keep_thumbnails(number, encoded(chunk["thumbnail"].transpose(0, 2, 3, 1)))
         for key, features in features_of(staged, images, self.data, device).items():

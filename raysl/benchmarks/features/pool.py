@@ -61,6 +61,7 @@ def over_chunks(
     with_pool = resources.gpus >= 1 if with_pool is None else with_pool
     network = {"GPU": min(1.0, resources.own_gpus)} if with_pool and resources.gpus >= 1 else {"CPU": each}
     wait_for_nodes([network, {"CPU": TASK_CPUS}] if "GPU" in network else [network], "feature extraction")
+    # the weights go into the object store once; tasks and actors get a reference to them
     reference = ray.put(networks.eval())
     chunks = numbered(numbers)
     if with_pool:

@@ -97,12 +97,14 @@ class Store:
     def begin(cls, folder: Folder, about: About) -> "Store":
         """Open a store for writing; an existing one is continued if its basis is the same, else removed."""
         before = _parsed(outlast(lambda: folder.read_if_there(ABOUT_FILE)))
+        # part_rows may differ: parts of an earlier start stay as they are on a cluster of another size
         if before is not None and (before.basis, before.num_rows, before.dtype) == (
             about.basis,
             about.num_rows,
             about.dtype,
         ):
             return cls(folder, before)
+        # parts of another basis must go before the new one is written, or they would count as its parts
         outlast(lambda: folder.remove_folder(""))
         outlast(folder.make)
         text = json.dumps({"format": FORMAT, **asdict(about)}, indent=1) + "\n"

@@ -39,6 +39,7 @@ class Features:
     ) -> None:
         self.path = path
         columns = {"features": features, "labels": labels, "index": index}
+        # values in __dict__ take precedence over the cached properties of the same names
         self.__dict__.update({name: value for name, value in columns.items() if value is not None})
 
     @cached_property
@@ -113,6 +114,7 @@ def read_features(path: str) -> Features:
         ConfigError: if there are none, they are of another raysl, or parts are missing.
     """
     features = Features(path=path)
+    # look at the files now, so that errors are raised here and not at first use
     _ = features._shape
     return features
 

@@ -107,6 +107,7 @@ def instre(folder: Folder) -> InstanceSet:
         places(answer["ok"], len(names), f"{where}, query {n}, ok", first=1) for n, answer in enumerate(truth["gnd"])
     )
     num_drawn = max(1, round(VALIDATION_SHARE * len(right)))
+    # the legacy generator, whose draws stay the same in all releases of numpy
     drawn = np.sort(np.random.RandomState(VALIDATION_SEED).permutation(len(right))[:num_drawn])
     tasks = _task("", np.arange(len(right)), right), _task("validation", drawn, tuple(right[n] for n in drawn))
     return InstanceSet(Images(files.uri, files.find(names, where)), _queries(files, truth, where), tasks)
@@ -157,6 +158,7 @@ def copydays(folder: Folder, query_splits: Sequence[str]) -> InstanceSet:
     distractors = [path for path in files.paths if DISTRACTOR in posixpath.dirname(path)]
     if not originals:
         raise ConfigError(f"no images in {folder.uri_of(ORIGINAL)!r}; give path= the folder of Copydays")
+    # in the order of the database; -1 for distractors, which are right for no query
     blocks = np.array([_block(path, files.uri) for path in originals] + [-1] * len(distractors))
     queries: list[str] = []
     tasks = []

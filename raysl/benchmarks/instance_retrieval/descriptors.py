@@ -159,6 +159,7 @@ def describe(
         None if parts is None else describer.descriptor(parts, whitening).cpu()
         for parts in _parts_of(describer, images, most_broken)
     ]
+    # there is one, since `_parts_of` refuses images that are all broken
     filled = next(row for row in rows if row is not None)
     return Described(
         torch.stack([torch.zeros_like(filled) if row is None else row for row in rows]),

@@ -88,6 +88,7 @@ def trapezoid_precision(ranks: Int64s, num_right: int | None = None) -> float:
     1.0
     """
     num_before = np.arange(len(ranks))
+    # nothing is ranked in front of the first place, where the precision counts as 1
     before = np.where(ranks == 0, 1.0, num_before / np.maximum(ranks, 1))
     behind = (num_before + 1) / (ranks + 1)
     return float(((before + behind) / 2).sum() / (len(ranks) if num_right is None else num_right))

@@ -77,6 +77,7 @@ class ImageFiles:
     def _matching(self, name: str) -> list[str]:
         stem = _without_ending(name.replace("\\", "/").strip("/"))
         paths = self._by_stem.get(stem.rpartition("/")[2], [])
+        # with the slash in front, a/1 does not match ba/1
         return [path for path in paths if f"/{_without_ending(path)}".endswith(f"/{stem}")]
 
 
@@ -95,6 +96,7 @@ def places(values: Any, num: int, where: str, first: int = 0) -> Int64s:
     array = np.atleast_1d(np.asarray(values))
     if array.size == 0:
         return np.empty(0, np.int64)
+    # Matlab stores whole numbers as floats
     if array.dtype.kind not in "iuf" or array.ndim != 1 or (array != array.astype(np.int64)).any():
         raise ConfigError(f"{where}: {str(values)[:60]} is not a list of integers; fetch it anew")
     numbers: Int64s = array.astype(np.int64) - first

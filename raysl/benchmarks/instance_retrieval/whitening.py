@@ -60,5 +60,6 @@ class Moments:
         about = mean if center else torch.zeros_like(mean)
         variances, directions = torch.linalg.eigh(self.products / self.num - torch.outer(about, about))  # rising
         variances, directions = variances.flip(0)[:dim], directions.flip(1)[:, :dim]
+        # the second bound keeps the scale finite where all rows are equal
         scale = variances.clamp_min(LEAST * float(variances[0])).clamp_min(1e-300).rsqrt()
         return Whitening(mean.float(), (directions * scale).float())

@@ -219,6 +219,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
     for label in np.unique(labels):
         members = shuffled[labels[shuffled] == label]
         turn[members] = np.arange(len(members))
+    # one image of each class, then a second one of each, and so on
     order = np.lexsort((labels, turn))
     return order[:NUM_QUERIES]
 

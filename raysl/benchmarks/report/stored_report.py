@@ -57,6 +57,7 @@ class StoredReport:
             left_out: a line on each of them, or part of one, that the images do not allow.
             failures: reasons by the names of results.
         """
+        # notes on these benchmarks begin with the key and one of these marks, and are made anew
         now = tuple(f"{key}{mark}" for key in keys for mark in ":@ ")
         earlier = [] if self.before is None else [note for note in self.before.notes if not note.startswith(now)]
         failed = [f"{name} failed: {reason}" for name, reason in failures.items()]
@@ -79,6 +80,7 @@ class StoredReport:
             facts = kept | facts
         figures = {result.name: result.figures for result in results if result.figures}
         images = tuple(split.fingerprint for split in self.images.splits.values())
+        # searches name images by number, which means something only among the report's own images
         same_images = [result.name for result in results if (result.basis.train, result.basis.test) == images]
         retrieved = {name: figures[name]["retrieved"] for name in same_images if "retrieved" in figures.get(name, {})}
         report = assemble(self.loaded, self.images, pictured, self.run, facts, retrieved)

@@ -56,6 +56,7 @@ def scores_of(results: "Sequence[Result]") -> list[Score]:
         if result.member.suite not in seen:
             seen.add(result.member.suite)
             scores += _with_average(result.member, results)
+    # read backwards, the first of several equal names replaces the later ones
     first = {(score.benchmark, score.metric): score for score in reversed(scores)}
     return list(reversed(first.values()))
 
@@ -91,6 +92,7 @@ def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
     mean = sum(score.trained for score in scores) / num
     beside: dict[str, Any] = {}
     for rival in RIVALS:
+        # a rival that lacks a dataset would have a mean over other datasets than the trained network
         if any(getattr(score, rival) is None for score in scores):
             continue
         value = sum(getattr(score, rival) for score in scores) / num

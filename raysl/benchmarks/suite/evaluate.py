@@ -207,6 +207,7 @@ class Measurement:
                     self._measure(tasks, failures)
                     # other commands may have stored results of this checkpoint meanwhile
                     self.kept = outlast(self.results.load)
+                    # a stored result of an earlier start must not stand in for a benchmark that failed now
                     for name in failures:
                         self.kept.pop(name, None)
                     results = self._shown(is_logged=True)
@@ -241,6 +242,7 @@ class Measurement:
                 self.kept.pop(name, None)
                 continue
             by_key.setdefault(task.key, {})[task.context.side] = (task, outcome)
+            # a result holds the trained network beside its rivals, so it waits for all of them
             if len(by_key[task.key]) == open_sides[task.key]:
                 self._keep(task.key, by_key[task.key])
 
@@ -302,6 +304,7 @@ class Measurement:
             changes = requested[name].changes_from(result.basis) if name in requested else self._changes_since(result)
             if not changes:
                 results.append(result)
+            # results that are not requested now stay on the page, with a note, if only code has changed
             elif name not in requested and changes == [OTHER_CODE]:
                 results.append(replace(result, scores=[of_other_code(score) for score in result.scores]))
             elif is_logged:

@@ -204,6 +204,7 @@ class Results:
             outlast(partial(self.folder.write, file, predictions))
         else:  # those of an earlier result are not of this one
             outlast(partial(self.folder.remove, file))
+        # written last, so that a result that can be read is complete
         outlast(partial(self.folder.write, f"{_safe(result.name)}.json", text.encode()))
 
 

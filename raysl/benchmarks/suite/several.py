@@ -142,6 +142,7 @@ def watch(
                 )
                 continue
             page = _write_page(list(reports.values()), _page_of(folder.uri))
+        # measuring takes a while: look for new checkpoints again before asking whether the run has ended
         if new:
             continue
         if names and is_last(folder.child(names[-1]), trust_code):

@@ -96,6 +96,7 @@ def _measure(task: Task) -> Measured:
     if train is not None:
         train.num_validation = task.context.images["train"].num_validation
     if torch.cuda.is_available():
+        # features may take a quarter of the free memory; the benchmark needs the rest
         train, test = _on_gpu(train, test, task.kind.streams_training, torch.cuda.mem_get_info()[0] // 4)
     context = replace(task.context, train=train, test=test)
     findings = task.kind(task.config).measure(context)
@@ -186,6 +187,7 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
         "scheduling_strategy": ANYWHERE,
     }
     if have.gpus >= 1:
+        # GPUs are shared in quarters, so that at most four tasks use one
         options["num_gpus"] = min(1.0, have.own_gpus, max(0.25, int(4 * have.own_gpus / len(tasks)) / 4))
     needs = {kind: options[name] for kind, name in (("CPU", "num_cpus"), ("GPU", "num_gpus")) if name in options}
     wait_for_nodes([needs], "benchmarks")
@@ -196,6 +198,7 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
         context = task.context
         if id(context.network) not in networks:
             networks[id(context.network)] = ray.put(context.network)
+        # a task without its network is small; all tasks of a side share one network in the object store
         lean = replace(task, context=replace(context, network=nn.Identity()))
         waiting[remote.remote(lean, networks[id(context.network)])] = task
     while waiting:
@@ -219,6 +222,7 @@ def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
         for token in {stored.token for stored in sets if stored.is_shared}:
             forget_node_folders(token)
             if ray.is_initialized():
+                # files of a node can be deleted only there; asking for no CPU, the task runs on a busy node too
                 forget = ray.remote(num_cpus=0)(forget_node_folders)
                 alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
                 nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]

@@ -175,6 +175,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     left_out = {**(base.get("left_out") or {}), **(tree.get("left_out") or {})}
     merged = {short: {**inherited.get(short, {}), **parts.get(short, {})} for short in {**inherited, **parts}}
     merged = {short: part for short, part in merged.items() if short not in left_out}
+    # settings of the base belong to its own benchmarks, so only its datasets are inherited
     return {**base, "settings": None, **tree, "parts": merged, "left_out": left_out}
 
 

@@ -72,6 +72,7 @@ def workplace(folder: Folder) -> Iterator[Workplace]:
             holder = str(error).partition(";")[0]
             work = Workplace(folder.child(f"{OWN}{uuid.uuid4().hex[:8]}"))
             outlast(work.folder.make)
+            # callbacks run in reverse order: the folder is removed after its lock is given up
             held.callback(partial(outlast, partial(work.folder.remove_folder, "")))
             held.enter_context(_owned(work))
             log.info("%s: this command keeps its features in a folder of its own, %s", holder, work.folder.uri)

@@ -169,6 +169,7 @@ def training_run(
         seed=context.seed if seed is None else seed,
         method=Probe.Config(weights=weights, views=config.views.crops(context.data.image_size), **method),
         backbone=replace(backbone, freeze=("all",) if freeze else (), adapters=None),
+        # the lanes of the pre-training may be more than this batch has images
         data=replace(data, lanes=None),
         optim=settings_from(
             config,

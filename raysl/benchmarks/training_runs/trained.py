@@ -88,6 +88,7 @@ def held_out_results(
             results = load_file(copy / FILE)
         results |= more(result)
         outlast(partial(folder.write, FILE, save(results)))
+    # only when the results are stored: a start that is cut off before that still finds the checkpoints
     if not keep_checkpoints:
         for name in outlast(partial(checkpoint_names, folder)):
             outlast(partial(remove, folder, name))
