@@ -111,6 +111,7 @@ def _usage(error: typer.TyperException) -> str:
         return f"{message}{_way_from(unknown[1]) or (f' `{above} --help` lists the commands' if is_alone else '')}"
     if message.startswith("Missing "):
         return f"{message.removesuffix('.')}; `{command} --help` explains it"
+    # a second -- in the message is an option that typer suggests, which is the better hint
     if message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --"):
         if sys.argv[1:2] in (["runs"], ["list"], ["doctor"]):
             return f"{message}; `{command} --help` lists the options"

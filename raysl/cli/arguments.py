@@ -78,6 +78,7 @@ def sort_arguments(arguments: list[str]) -> tuple[str | None, list[str], list[st
 
     overrides = [word for word in arguments if is_setting(word)]
     others = [word for word in arguments if word not in overrides]
+    # CONFIG can only be the first word; a name behind a setting is a mistake
     name = others.pop(0) if others and others[0] == arguments[0] else None
     paths = [word for word in others if is_place(word)]
     if name is not None and len(paths) == 1:
@@ -104,6 +105,7 @@ def load_run(arguments: list[str] | None, low_resource: bool, command: str = "pr
 
     name, overrides, stray = sort_arguments(arguments or [])
     extra = [setting for setting in LOW_RESOURCE if low_resource]
+    # errors are collected, so that one try shows all of them
     problems = Problems()
     with problems.catching():
         refuse_stray(stray)

@@ -124,9 +124,11 @@ def _sort_arguments(names: list[str], checkpoints: list[str]) -> tuple[list[str]
 
     overrides = [word for word in names if is_setting(word)]
     others = [word for word in names if word not in overrides]
+    # a benchmark's name stays a benchmark where a folder of that name exists
     further = [
         word for word in others if kind_of(word) == "weights" or (is_place(word) and word not in ALIASES["benchmark"])
     ]
+    # local paths alone: a URI is taken for a run or a checkpoint without looking at it
     images = [word for word in further if "://" not in word and kind_of(word) == "images" and has_images(word)]
     if len(images) > 1:
         raise ConfigError(

@@ -49,6 +49,7 @@ def run_ingest(
     set_up(verbose)
     options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
     chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    # `raysl.ingest` keeps the order of the source where the seed is None
     chosen |= ({} if seed is None else {"seed": seed}) | ({"seed": None} if keep_order else {})
     problems = Problems()
     problems.errors += map(ConfigError, _option_problems(chosen, keep_order and seed is not None, check, verify))

@@ -101,11 +101,13 @@ def _of_run(path: str, overrides: list[str]) -> tuple[str, list[str]]:
         raise ConfigError(f"{path!r} has checkpoints and no run.yaml; give the configuration that it was trained with")
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
+        # a run's folder may be a stranger's: settings that name code of others are refused here
         load_dumped(text, str(file))
     except ConfigError as error:
         way = f"if its settings are your own, type `raysl pretrain {shlex.quote(str(Path(path) / 'run.yaml'))}`"
         raise ConfigError("\n".join([*str(error).splitlines(), way])) from error
     tree = stored_tree(text, str(file))
+    # a run that was moved or copied has another name or storage than it noted, and goes on where it is now
     if absolute(join(str(tree.get("storage")), str(tree.get("name")))) == str(folder):
         return str(file), overrides
     return str(file), [f"name={folder.name}", f"storage={folder.parent}", *overrides]

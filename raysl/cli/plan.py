@@ -109,6 +109,7 @@ def _cost(setup: "Setup", gpu: str) -> "Cost":
     from raysl.train.rehearsal import rehearse
 
     card, config, old = card_of(gpu), setup.config, setup.plan
+    # planned again for GPUs, where train.precision=auto means bf16
     plan = TrainPlan.from_config(config, setup.data.num_samples, old.world, "cuda", old.lanes)
     classes = Components.of(config)
     setup = replace(setup, plan=plan)

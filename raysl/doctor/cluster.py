@@ -117,6 +117,7 @@ def ask_facts(nodes: Sequence[Node]) -> dict[str, Answer]:
     That is within `clock_bound_s` of the truth: half of the time of the fastest of several questions to it.
     """
     enter(f"asking {counted(len(nodes), 'node')}")
+    # sent as code, so that a node without raysl, or with another version of it, can answer too
     for module in (node_module, environment):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
@@ -143,6 +144,7 @@ def _with_clock(answer: Answer, actor: Any) -> Answer:
         took = time.perf_counter() - start
         if now.error is not None:
             return now
+        # the clock was read at some moment of the question, so the shortest question knows it best
         if best is None or took / 2 < best[0]:
             best = took / 2, now.value - (asked_at + took / 2)
     assert best is not None
@@ -239,6 +241,7 @@ def _collect(tasks: Mapping[str, Any], timeout_s: float, is_cancelled: bool = Tr
     answers: dict[str, Answer] = {}
     pending, deadline = list(names), time.monotonic() + timeout_s
     while pending and (rest := deadline - time.monotonic()) > 0:
+        # one at a time, so that what has arrived counts even where others are late
         ready, pending = ray.wait(pending, num_returns=1, timeout=rest)
         answers |= {names[task]: _answer(task) for task in ready}
     for task in pending:

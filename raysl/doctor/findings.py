@@ -49,6 +49,7 @@ def of_node(node: dict[str, Any], driver: dict[str, Any]) -> list[str]:
             f"{name} has {shm['total']:.1f} GiB of /dev/shm beside {memory['total']:.1f} GiB of memory, so its object "
             "store is on a disk; start its container with --shm-size"
         )
+    # only what is left after the error of the measurement is certain
     if abs(node["clock_s"]) - node["clock_bound_s"] > MOST_OFFSET_S:
         lines.append(
             f"{name} has a clock {abs(node['clock_s']):.1f} s {'ahead of' if node['clock_s'] > 0 else 'behind'} this "
@@ -98,6 +99,7 @@ def of_storage(uri: str, names: dict[str, str], nodes: dict[str, dict[str, Any]]
         if error := facts.get("error"):
             errors.setdefault(error, []).append(names[node])
     lines += [f"storage {shown} from the {named('node', failing)}: {error}" for error, failing in errors.items()]
+    # blind: does not see the files of this machine; lost: sees them, but its own do not arrive here
     blind = [names[node] for node, facts in nodes.items() if not facts["sees"] and "error" not in facts]
     lost = [names[node] for node, facts in nodes.items() if facts["sees"] and not facts["arrives"]]
     if blind:
@@ -211,6 +213,7 @@ def _rates(facts: dict[str, Any]) -> str:
 
 
 def _sums_text(sums: dict[str, Any]) -> str:
+    # in a sum by a ring of n nodes, each sends 2 (n - 1) / n of the bytes
     gradients = 2 * (sums["nodes"] - 1) / sums["nodes"] * GRADIENT_BYTES / 1e9 / sums["gb_per_s"]
     return (
         f"over {sums['nodes']} nodes by {sums['backend']}: one number in {sums['latency_ms']:.2f} ms, 64 MiB in "

@@ -37,6 +37,7 @@ class StorageProbe:
         """Write the note and the sample."""
         folder = Folder(self.uri)
         path = self.storage.path
+        # noted before they are made, so that `remove` leaves no folders of a mistyped path
         while self.storage.is_local and path and not os.path.lexists(path):
             self.made.append(path)
             path = os.path.dirname(path)
@@ -52,6 +53,7 @@ class StorageProbe:
         """Delete all that was written, and the folders that were made for it unless others use them by now."""
         self.storage.remove_folder(self.name)
         with suppress(OSError):
+            # from the innermost outwards: rmdir refuses one that others use by now, and the loop ends there
             for path in self.made:
                 os.rmdir(path)
 
@@ -105,6 +107,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
                 torch.cuda.synchronize()
             return (time.perf_counter() - start) / times
 
+        # the first sums open connections, and are not measured
         seconds(1, 3)
         latency = seconds(1, 20)
         num = SUM_BYTES // 4

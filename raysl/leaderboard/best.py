@@ -61,6 +61,7 @@ def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
     numbers = ", ".join(_describe(best, objective.metric) for objective in board.facts.objectives)
     head = f"# Rank {best.rank} of {board.facts.name}: {numbers}; run {best.run.trial}, seed {best.run.seed}.\n"
     head += f"# {best.command(board)}\n"
+    # a function as replacement, since re.sub would interpret backslashes in a text
     text = re.sub(r"^name: .*$", lambda _: write({"name": name}).strip(), text, count=1, flags=re.MULTILINE)
     if board.facts.path:
         storage = write({"storage": cut(board.facts.path)[0]}).strip()

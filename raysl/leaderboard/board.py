@@ -30,12 +30,14 @@ class Board:
     def write_now_and_then(self, force: bool = False) -> None:
         """Write if enough time has passed, more if writing is slow; log once that a storage fails, and go on."""
         since = time.monotonic() - self.written
+        # even a forced writing waits where the last one was slow, so that it does not hold up the trials
         if since < self.took / MOST_OF_THE_TIME or (since < self.every_s and not force):
             return
         try:
             with without_waiting():
                 self.write()
         except ConfigError as error:
+            # counts as written, so that a failing storage is tried again after a pause, not at every call
             self.written = time.monotonic()
             if not self.is_failing:
                 log.warning("the leaderboard is not written, and the trials go on: %s", error)

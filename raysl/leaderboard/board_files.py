@@ -53,6 +53,7 @@ class LeaderboardFiles:
 
     def _of_run(self, run: Entry, name: str) -> str:
         """Return the text of a run's file, or the neighbours' picture of its page; empty while the file is missing."""
+        # a file is read again once the run's status has changed, since it may have been written anew
         key = (run.trial, name, run.status)
         if key not in self._kept and run.path:
             try:

@@ -234,6 +234,7 @@ def _row(scores: Sequence[Score | None]) -> Row:
 
 
 def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
+    # settings that a run may change between two starts do not explain its numbers
     free = {"callbacks"} | {field.name for field in fields(RunConfig) if is_may_change(field.metadata)}
     free -= set(COMPARED)
     for node, schema in (("train", TrainConfig), ("data", DataConfig)):

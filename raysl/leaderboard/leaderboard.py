@@ -45,6 +45,7 @@ class Leaderboard:
     first: int = 0
 
     def __post_init__(self) -> None:
+        # credentials are removed here, before any text is made, so that none of the writers can show them
         ordered = sorted(self.entries, key=lambda entry: entry.index)
         num = sum(len(entry.course) for entry in ordered)
         limit = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, num)))

@@ -96,5 +96,6 @@ def _number(value: float | None) -> float:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.40} is no number")
+    # an integer beyond the largest float raises OverflowError here, which `parse` reports as damage
     float(value)
     return value

@@ -72,6 +72,7 @@ def _seconds(lines: Sequence[Line]) -> list[float]:
     spent, before = 0.0, 0.0
     for line in lines:
         if "step_s" in line:
+            # the seconds of a step are a mean over the steps since the line before
             spent += line["step_s"] * (line["step"] - before)
             before = line["step"]
             seconds.append(round(spent, 3))

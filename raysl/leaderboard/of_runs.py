@@ -110,6 +110,7 @@ class RunsPage:
 
     def _read(self, run: RunSummary) -> Logged:
         before = self._logged.get(run.uri)
+        # an equal summary with a time of change means unchanged files; some storages tell no time
         if before is not None and before[0] == run and run.updated is not None:
             return before[1]
         lines, _ = split_metrics(RunFolder(run.uri).read_if_there(METRICS_FILE))

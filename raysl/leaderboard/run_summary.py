@@ -100,6 +100,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
     events = parse_events(_tail(folder, EVENTS_FILE, versions), is_strict=True)
     step, epoch = int(metrics.pop("step", 0)), float(metrics.pop("epoch", 0.0))
     meta = _newest_meta(folder, versions)
+    # logs are written less often than steps are made, so the newest checkpoint may be later than the last line
     if (saved := int(meta.get("step", 0))) >= step:
         step, epoch = saved, float(meta.get("metrics", {}).get("epoch", 0.0))
     epochs = _number(settings, "train", "epochs")
@@ -112,6 +113,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
             f"{METRICS_FILE} has damaged lines, which are left out: {len(damaged)} in its last {TAIL_BYTES // 1024} KB"
         )
         reason = f"{reason}; {note}" if reason else note
+    # epochs left, times steps of an epoch so far, times the newest seconds of a step
     left_s = (epochs - epoch) / epoch * step * metrics.get("step_s", 0.0) if state == "running" and epoch else None
     times = [version.time for version in versions.values() if version.time is not None]
     return RunSummary(

@@ -80,6 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         if report is None:
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such page; the list of runs is at /")
         else:
+            # reports are files of run folders, which others may have written, so none of their scripts is run
             self._answer(HTTPStatus.OK, report, NO_SCRIPTS)
 
     def _answer(self, status: HTTPStatus, content: bytes, policy: str = "") -> None:

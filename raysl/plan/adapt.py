@@ -41,6 +41,7 @@ def adapt(config: RunConfig, num_samples: int, most_rows: int | None = None) -> 
         most_rows: images of a batch that each worker's memory holds, or None for any number.
     """
     batch_size = config.train.batch_size
+    # the batch comes first: warm-up and queue are fitted to the adapted one
     for role in ("batch", "warmup", "queue", "clusters"):
         for key in config.adapt:
             node, name = key.split(".")
@@ -122,6 +123,7 @@ def _num_outputs(kind: type[Backbone], config: Any, side: int) -> int:
         nonlocal count
         count += output.numel() if isinstance(output, torch.Tensor) else 0
 
+    # only modules without children, as an outer module returns an inner one's output again
     for module in network.modules():
         if not any(module.children()):
             module.register_forward_hook(add)

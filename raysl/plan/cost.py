@@ -96,6 +96,7 @@ class Cost:
         peaks = [(card.half if is_half else single) * UTILISATION for _, _, is_half in counts.work]
         products = [flops / peak for (flops, _, _), peak in zip(counts.work, peaks, strict=True)]
         moves = [moved / (card.bandwidth * BANDWIDTH) for _, moved, _ in counts.work]
+        # roofline model: an operation takes as long as its products or its bytes, whichever is longer
         bound = sum(map(max, products, moves))
         rate, hours = plan.batch_size / bound, plan.total_steps * bound / 3600
         memory = _memory(counts, plan.world, train)

@@ -83,6 +83,7 @@ class TrainPlan:
             ConfigError: if the images do not fill a batch, there are more workers than lanes, the last batch of an
                 epoch leaves a worker without images, or the phases of the learning rate do not fill the run.
         """
+        # adapted first: until they are scaled, the settings are those for the reference workers
         config = for_workers(adapt(config, num_samples))
         train = config.train
         lanes = lanes or config.data.lanes or default_lanes(train.batch_size)

@@ -37,8 +37,10 @@ def for_workers(config: RunConfig) -> RunConfig:
             f"{train.reference_workers}, so {counted(train.most_workers, 'worker')} get no whole batch like it; set "
             f"train.batch_size={ways}, or leave reference_workers out"
         )
+    # exact, since the rounding of a float could move a length by one update
     ratio = Fraction(train.most_workers, train.reference_workers)
     parts = {name: _divide_updates(getattr(config, name), ratio, name) for name in ("method", "optim", "train")}
+    # other rules compute the rate from the batch, which is scaled below
     if config.optim.lr_scaling == "none":
         head = parts["optim"].head_lr
         parts["optim"] = dataclasses.replace(
@@ -72,6 +74,7 @@ def _divide_updates(value: Any, ratio: Fraction, key: str) -> Any:
     if isinstance(value, Duration):
         if value.unit != "st" or value.value == 0 or key in _STAYS:
             return value
+        # halves go up, where round() would take the even neighbour
         return Duration(float(max(1, math.floor(Fraction(value.value) / ratio + Fraction(1, 2)))), "st")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         old = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}

@@ -105,6 +105,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._without_shapes(func, args, kwargs, bool(tensors))
         if name.startswith(_READS):
             return self._read(args[0])
+        # the shape of a result that a mask selects depends on the mask's numbers, not on its shape
         if name.startswith(_INDEXED):
             args = (args[0], [_places(index, args) for index in args[1]], *args[2:])
         if not is_shape(args[0]) and isinstance(args[0], Tensor) and func._schema.is_mutable:
@@ -119,6 +120,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return 1.0 if values.is_floating_point() else self.answer if values.dtype == torch.bool else 1
 
     def _without_shapes(self, func: Any, args: Any, kwargs: Any, has_tensors: bool) -> Any:
+        # a new tensor, as of torch.zeros, is made without numbers first, and made again with them if it is small
         if not has_tensors:
             with self.fake:
                 shaped = func(*args, **kwargs)
@@ -142,6 +144,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, shaped: Tensor) -> None:
         storage = shaped.untyped_storage()
         key = storage._cdata
+        # a view shares the storage of another tensor and takes no memory of its own
         if key in self._parts:
             return
         size = storage.nbytes()

@@ -75,6 +75,7 @@ def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epoc
         num: samples; all where there are fewer.
         num_epochs: epochs, from the first on.
     """
+    # where rows cannot be read one by one, `sample_rows` keeps to a few read units if it can
     index = spread_samples(split.num_samples, num) if split.is_random_access else sample_rows(split, num)
     read = read_images(split, index)
     for reason in read.corrupt:
@@ -108,6 +109,7 @@ def _epoch(
     """Return the groups of each sample in one epoch."""
     samples: list[list[GroupPictures]] = [[] for _ in index]
     for source, pictures in enumerate(sources):
+        # as in training, each paired source has views of its own
         own_seed = pair_seed(seed, source)
         batch = recipe.augment(recipe.crop(pictures.images, index, own_seed, epoch), index, own_seed, epoch)
         for name, group in recipe.groups.items():

@@ -115,6 +115,7 @@ def column_legend(scores: Sequence[Score]) -> str:
 def whiskers(score: Score) -> tuple[float, float] | None:
     """Return the ends of a score's whiskers: its interval, else one deviation to both sides; None without either."""
     low, high = (math.nan, math.nan) if score.interval is None else score.interval
+    # also where there is no interval, as a comparison with NaN is false
     if not low <= score.trained <= high and score.deviation is not None:
         low, high = score.trained - score.deviation, score.trained + score.deviation
     return (low, high) if -math.inf < low <= score.trained <= high < math.inf else None

@@ -32,6 +32,7 @@ def reliability_figure(content: Mapping[str, Any]) -> str:
     chart.line([(0, 0), (100, 100)], stroke="var(--muted)", stroke_width=1.2, stroke_dasharray="5 4")
     for mean, right, count in zip(100 * confidence, 100 * share, counts / counts.max(), strict=True):
         chart.line([(mean, mean), (mean, right)], stroke=COLOUR, stroke_width=2, stroke_opacity=0.45)
+        # the root, as the area of a dot shows the number of images
         chart.dot((mean, right), float(np.sqrt(8 + 90 * count)), fill=COLOUR)
     means = np.average(100 * bins[:, :2], axis=0, weights=counts)
     error = float(content["ece"])

@@ -88,6 +88,7 @@ def _draw_cell(
 ) -> None:
     """Draw one cell, with its number where there is room and its meaning as a title."""
     x, top = corner
+    # mistakes have small shares, which the square root makes visible
     strength = share if is_right else max(0.15, share**0.5)
     colour = "var(--trained)" if is_right else "var(--bad)"
     box: dict[str, Any] = {"x": x, "y": top, "width": side, "height": side}

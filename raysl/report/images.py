@@ -127,6 +127,7 @@ def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: in
     num_cells = num_cells or min(24, max(8, round(1.5 * len(points) ** 0.5)))
     side = MAP_WIDTH // num_cells
     extent = np.ptp(points, axis=0).max()
+    # a little less than num_cells, so that the point at the far end falls into the last cell
     cells = (points - points.min(axis=0)) / extent * (num_cells - 1e-6)  # [N, 2], in cells
     num_columns, num_rows = (int(count) for count in np.floor(cells.max(axis=0)) + 1)
     sheet = _empty(num_columns * side, num_rows * side)

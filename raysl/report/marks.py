@@ -112,6 +112,7 @@ class Chart:
             top: pixels above the drawing.
         """
         bottom, right = self.height - (40 if x_title else 24), self.width - 14
+        # the vertical axis first, as the width of its numbers decides where the horizontal one begins
         self.y = Scale.fit(ys, bottom, top, 5)
         start = 14 + LETTER * max((len(text) for _, text in self.y.ticks), default=2)
         self.x = Scale.fit(xs, start + 4, right, max(3, int((right - start) // 70)), is_log, padding)

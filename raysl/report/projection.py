@@ -45,7 +45,9 @@ def share_beside_own_class(features: NDArray[np.float32], labels: NDArray[np.int
     """
     unit = normalised(features)
     cosines = unit @ unit.T
+    # no image is its own neighbour
     np.fill_diagonal(cosines, -np.inf)
+    # the sum of the squared shares is the probability that two images drawn at random have one class
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     return float((labels[cosines.argmax(axis=1)] == labels).mean()), float((shares**2).sum())
 
@@ -146,6 +148,7 @@ def apart(centres: NDArray[np.float64], sizes: NDArray[np.float64], area: tuple[
             between = centres[other] - centres[one]
             covered = half[one] + half[other] - np.abs(between)
             if (covered > 1e-6).all():
+                # each box gives way by half of the overlap, along the axis where that is smaller
                 step = np.zeros(2)
                 axis = int(np.argmin(covered))
                 step[axis] = covered[axis] / 2 * (1 if between[axis] >= 0 else -1)

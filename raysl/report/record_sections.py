@@ -66,6 +66,7 @@ def duration(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "–"
+    # from 59.95 on one decimal would show 60.0 s
     if seconds < 59.95:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -97,6 +97,7 @@ def _round_numbers(low: float, high: float, num: int) -> list[float]:
     rough = (high - low) / max(1, num)
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 2.5, 5, 10, 20) if factor * unit >= rough - unit * 1e-9)
+    # a tick at an end of the axis stays where rounding puts it just outside
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{turn * step:.12g}") for turn in range(first, last + 1)]
 

@@ -82,11 +82,13 @@ def trained_hint() -> str:
 def _copy(source: Path, target: Path) -> None:
     """Copy a folder of files; it is whole, or not there. One that is there, but damaged, is replaced."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    # filled beside its place, then renamed: other processes see the whole folder, or none
     with TemporaryDirectory(prefix=".draft_", dir=target.parent) as draft:
         new = Path(draft) / "new"
         new.mkdir()
         for path in source.iterdir():
             shutil.copyfile(path, new / path.name)  # without its mode: what is read-only in a package is not here
+        # a rename replaces no folder with files in it; the damaged one is deleted with the draft
         if target.exists():
             target.rename(Path(draft) / "damaged")
         new.rename(target)

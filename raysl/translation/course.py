@@ -217,6 +217,7 @@ def _after_warmup(
     if parts[1].get("name") == "cosine":
         settings["optim.cosine_from"] = "start" if modes[1] == "fixed" else "warmup"
     elif modes[1] != "fixed":
+        # rescaled milestones count epochs of the whole run, and are squeezed into the part after the warm-up
         points = numbers(parts[1].get("milestones"), f"{LR}.milestones")
         settings["optim.decay_at"] = [_percent(lengths[0] + lengths[1] * point / epochs) for point in points]
     return Course(rest.peak, settings, tuple(notes))
@@ -234,6 +235,7 @@ def _phases(parts: list[dict[str, Any]], lengths: list[float], modes: list[str],
         ends.append((start, start if part["name"] == "constant" else _value(part, "end_value")))
     if scaled is not None:
         ends = [
+            # `_composite` has scaled the ends of lines already; cosines and constants begin at the scaled peak
             (start, end) if part["name"] == "linear" else (scaled, scaled * _share(end, start))
             for part, (start, end) in zip(parts, ends, strict=True)
         ]

@@ -134,6 +134,7 @@ class Translation:
             if not covering:
                 self.lines.append(Line(leaf, value, True, "missing"))
                 order[leaf] = position
+        # keys of which VISSL's default was taken are in no file, and come last
         self.lines.sort(key=lambda line: order.get(line.key, len(order) + 10_000))
 
     def tree(self) -> dict[str, Any]:
@@ -227,6 +228,7 @@ def _section(heading: str, items: Iterable[str], is_one_line: bool) -> list[str]
 
 
 def _wrapped(items: list[str]) -> Iterator[str]:
+    # a line break in a value would end the comment, and YAML would read the rest as settings
     first, *others = ["".join(letter if letter.isprintable() else "?" for letter in item) for item in items]
     yield f"# {first}"
     for item in others:

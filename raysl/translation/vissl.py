@@ -36,6 +36,7 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
     settings = _in_one_layout(tree)
     vissl = VisslSettings(settings, DEFAULTS)
     out = Translation(vissl, name)
+    # known from the start: a backbone that the user gives is not translated
     out.settings |= chosen
     batch = Batch(
         vissl.whole("DATA.TRAIN.BATCHSIZE_PER_REPLICA"),
@@ -52,6 +53,7 @@ def translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> 
     translate_optimizer(out, batch)
     translate_linear(out)
     _run(out)
+    # once more, as the translations have written over what the user gave
     out.choose(chosen)
     if "method.heads" in out.settings:
         out.commands.append(command_of(out))

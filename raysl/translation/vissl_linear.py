@@ -91,6 +91,7 @@ def _pool(operation: Any) -> dict[str, Any]:
         return {"pool": {"kind": "avg" if "Avg" in name else "max", "size": flat[0]}}
     if not flat or str(name) not in ("AvgPool2d", "MaxPool2d"):
         raise ConfigError(f"{POOLS}: no counterpart of the pool {name!r}; known are AvgPool2d, MaxPool2d, Identity")
+    # a pool without a stride has that of its kernel, one without a padding has 0, as in torch
     kernel, stride, padding = [*flat, *(flat[0], 0)[len(flat) - 1 :]][:3]
     kind = "avg" if name == "AvgPool2d" else "max"
     return {"pool": {"kind": kind, "kernel": kernel, "stride": stride, "padding": padding}}

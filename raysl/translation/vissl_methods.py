@@ -41,6 +41,7 @@ def _layers(out: Translation) -> tuple[list[int], dict[str, Any]]:
         checked(name, (str,), HEAD, "the name of a head")
         checked(node, (dict,), HEAD, "a group of settings")
         dims = [checked(dim, (int,), HEAD, "a width") for dim in _list(node.get("dims", []))]
+        # the first width of a head repeats the last one of the head before it
         widths += dims if not widths else dims[1:]
         flags |= {key: value for key, value in node.items() if key not in flags or value}
     return widths, flags

@@ -34,6 +34,7 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
     scaling = _scaling(out, LR)
     node = {**_defaults(vissl, LR), **vissl.group(LR)}
     result = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling)
+    # a scaled rate is written as VISSL's formula by `_scaling`, not as its result
     rate = {} if scaling is not None else {"optim.lr": result.peak, "optim.lr_scaling": "none"}
     keys = [key for key in _keys_of_course(node) if vissl.has(f"{LR}.{key}")]
     for key, settings in _by_key({**rate, **result.settings}, keys or ["name"]).items():
@@ -195,6 +196,7 @@ def _head(out: Translation, batch: Batch, factor: float) -> None:
         scaling = _scaling(out, HEAD)
         peak = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
         note = "the head follows the course of the trunk; raysl has no course for it alone"
+        # raysl scales optim.head_lr with the batch as it scales optim.lr, so the factor is taken out
         out.maps(HEAD, {"optim.head_lr": round(peak / factor, 12)}, note)
     else:
         out.drops(f"{head}.use_different_lr {HEAD}")

@@ -67,6 +67,7 @@ class Views:
         self.shares |= {name: value for name, value in known.items() if name in self.shares}
         settings = {f"method.views.{name}": value for name, value in known.items()}
         lost = [name for name in values if name not in self.fields and values[name]]
+        # fields that the views lack do not matter where others were translated, or where they are 0
         if settings or not lost:
             self.out.maps(key, settings, note, value=node.get("name"))
         else:
@@ -142,6 +143,7 @@ def _blur(views: Views, key: str, node: dict[str, Any]) -> None:
     sigma = [views.of(key, node, "radius_min", 0.1), views.of(key, node, "radius_max", 2.0)]
     note = "a Gaussian here, in a kernel of 23 pixels; Pillow makes its blur of boxes and does not cut it"
     share = views.of(key, node, "p", 0.5)
+    # VISSL blurs all crops alike, raysl has a probability for each kind of view
     views.alike("second_blur_p", "local_blur_p", share=share)
     views.set(key, node, note, blur_p=share, blur_sigma=sigma, blur_kernel_size=23)
 

@@ -109,6 +109,7 @@ def convert(
     for file, content in files.items():
         if target.read_if_there(file) not in (b"", content):  # equal ones are of an export that was cut off
             raise _in_use(out, file)
+    # every file is looked at before the first is written, so that a refusal leaves nothing behind
     for file, content in files.items():
         target.write(file, content)
     path = redact_uri(out)
@@ -143,10 +144,12 @@ def load_weights(
         folder, file = cut(str(path))
         digest = Folder(folder).sha256(file)
         tree = read_tree(path, rules.trust_code)
+        # an export of raysl says what its network is, but rules that the user gives go before that
         is_left_to_us = (rules.layout, rules.part, rules.key, rules.prefix) == (None,) * 4
         description = read_description(path) if is_left_to_us else None
     described = None if description is None else described_config(description, name, where, rules.trust_code)
     if described is not None and chosen.get("name", described.backbone.name) == described.backbone.name:
+        # a backbone for another side expects images of that side, unless data.image_size follows
         side = [f"data.image_size={chosen['image_size']}"] if "image_size" in chosen else []
         config = _override(described, [*side, *overrides])
         seen = {key: value for key, value in plain(described.backbone).items() if value is not None}
@@ -181,6 +184,7 @@ def _recognise(
         rules, overrides: arguments of `load_weights`.
     """
     library = _backbone_settings(overrides).get("name")
+    # the shapes of these networks' tensors show their settings; any other is built first, from the user's settings
     if library in (None, "resnet", "vit"):
         stored = rename(find_backbone(tree, rules, where), rules.grid, where)
         seen = derive_settings(stored, where)
@@ -233,6 +237,7 @@ def _configure(name: str, where: str, layout: str, seen: dict[str, Any], overrid
     }
     data_words = _of_images(overrides)
     config = _override(from_dict(link_channels(tree)), [word for word in overrides if word not in data_words])
+    # the side of the images follows from the backbone, whose settings are therefore applied first
     backbone: Any = config.backbone
     is_small = getattr(backbone, "stem", "") == "cifar"
     side = _SMALL if is_small else resolve("backbone", backbone.name).without_weights(backbone).native_size

@@ -55,6 +55,7 @@ def with_meta_names(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         for pattern, ours in _HUGGING_FACE:
             name = re.sub(pattern, ours, name)
         named[name] = value
+    # Hugging Face has three layers for queries, keys and values, Meta has one
     blocks = [name.removesuffix("q_proj.weight") for name in named if name.endswith(".attn.q_proj.weight")]
     for block in blocks:
         weights = [named.pop(f"{block}{which}_proj.weight") for which in "qkv"]
@@ -84,6 +85,7 @@ def settings_of(tensors: Tensors, where: str) -> dict[str, Any]:
     if PERIODS not in tensors:
         return settings
     periods = tensors[PERIODS].double()
+    # the n-th of N periods is base^(n/N), n from 0, so the last one to the power N/(N-1) is the base
     num = len(periods)
     base = float(periods[-1]) ** (num / (num - 1)) if num > 1 else BASE
     base = float(f"{base:.2g}") if periods.max() == periods[-1] else base  # stored in as little as bf16
@@ -93,6 +95,7 @@ def settings_of(tensors: Tensors, where: str) -> dict[str, Any]:
             f"{where} has rotary positions whose periods, {periods.min():g} to {periods.max():g}, do not rise from 1 "
             "in a geometric row; raysl's ViT has only those"
         )
+    # a period turns four channels of a head: a pair of them by the row, another pair by the column
     return {**settings, "rope_base": base, "heads": tensors["patch_embed.proj.weight"].shape[0] // (4 * num)}
 
 

@@ -124,6 +124,7 @@ def to_detectron2(loaded: Loaded) -> Written:
     net = _usual_resnet(loaded.backbone, "Detectron2", (50, 101, 152, 18, 34))
     arrays = {detectron2_name(name): t.numpy() for name, t in _tensors(net).items() if "num_batches" not in name}
     content = pickle.dumps({"model": arrays, "__author__": "raysl", "matching_heuristics": True})
+    # Detectron2's defaults stride in the first 1x1 convolution and take BGR, unlike the ResNets here
     lines = ["cfg.MODEL.WEIGHTS = PATH", "cfg.MODEL.RESNETS.STRIDE_IN_1X1 = False", "cfg.INPUT.FORMAT = 'RGB'"]
     groups, width = net.config.groups, net.config.width_per_group
     if (groups, width) != (1, 64):
@@ -224,6 +225,7 @@ EXPORTS: dict[str, Callable[[Loaded], Written]] = {
 
 def _exported(loaded: Loaded) -> ExportedProgram:
     side = loaded.config.data.image_size
+    # two images, as torch.export takes the length 1 of an example for a constant
     example = torch.zeros(2, loaded.backbone.in_channels, side, side)
     batch = ({0: Dim("batch", min=1)},)
     return torch.export.export(loaded.backbone.eval(), (example,), dynamic_shapes=batch, strict=True)

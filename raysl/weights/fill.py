@@ -169,6 +169,7 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
         if name in given_tensors and value.shape != given_tensors[name].shape:
             resized.append(f"{name} from {list(given_tensors[name].shape)} to {list(value.shape)}")
             given_tensors[name] = value
+    # one NaN would reach every feature, so such a tensor counts as not fitting
     broken = [name for name, value in given_tensors.items() if name in wanted and not bool(value.isfinite().all())]
     fits = {
         name: value
@@ -209,6 +210,7 @@ def check_filled(table: Table, where: str, typed: Mapping[str, object], seen: Ma
     """
     if not (problems := table.problems):
         return
+    # the likeliest cause first: a setting that the user typed, another kind of norm, another network, another file
     wrong = [f"backbone.{key}={value}" for key, value in typed.items() if key in seen and seen[key] != value]
     if wrong:
         right = " ".join(f"backbone.{key}={seen[key]}" for key, value in typed.items() if seen.get(key, value) != value)

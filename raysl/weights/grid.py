@@ -68,6 +68,7 @@ def _num_before_patches(
         return next(iter(squares))
     side = next(iter(squares.values()))
     readings = [f"{side}x{side} patches with {_OWNERS[min(count, 2)]}" for count, side in squares.items()]
+    # side^2 positions are also one of a class token and (side + 1) * (side - 1) of patches
     if list(squares) == [0]:
         readings.append(f"images that are not square, such as {side + 1}x{side - 1} patches, with {_OWNERS[1]}")
     choices = " or ".join(f"{side}x{side}" for side in dict.fromkeys(squares.values()))

@@ -28,6 +28,7 @@ def plain_names(tree: Mapping[str, Any]) -> dict[str, Any]:
         name: plain_names(value) if isinstance(value, Mapping) else value for name, value in tree.items()
     }
     renamed = {name: unwrapped(name) if isinstance(value, Tensor) else name for name, value in inner.items()}
+    # where two names would become one, a tensor would be lost: then all keep the names of the file
     if len(set(renamed.values())) == len(inner):
         inner = {renamed[name]: value for name, value in inner.items()}
     names = {name for name, value in inner.items() if isinstance(name, str) and isinstance(value, Tensor)}

@@ -33,6 +33,7 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBa
     present = [(location, family) for family, anchors in _ANCHORS.items() for location in locations_in(tree, anchors)]
     networks = [network for network in present if rules.allow(network[0])]
     layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
+    # in the order of LAYOUTS: torchvision's and timm's come last, as their plain names fit most files
     for layout in layouts:
         for location, family in _in_order(networks, layout, rules):
             tensors, num_outside = tensors_at(tree, location)
@@ -76,6 +77,7 @@ def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list
     """Return the networks that may be of a layout, the preferred one first."""
     if layout.student or rules.part == "teacher":
         return [network for location in layout.locations(rules) for network in networks if network[0].bare == location]
+    # a layout without locations of its own: a plain one comes first, then the only network of the file
     plain = [network for location in PLAIN for network in networks if network[0].bare == location]
     if not plain and rules.names_location:
         plain = [network for network in networks if not network[0].bare.prefix]

@@ -72,6 +72,7 @@ def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: boo
             "name; name timm's network, such as backbone=timm backbone.model=skresnet50"
         )
     groups = first // second.shape[1]
+    # `width_per_group` is counted for a network of width 64; groups of a wider one are wider in proportion
     per_group, rest = divmod(64 * second.shape[1], width)
     is_usual = first == width and groups == 1
     if groups * second.shape[1] != first or rest or not (has_bottlenecks or is_usual):
@@ -98,6 +99,7 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
         settings |= {"size": size}
     else:
         settings |= {"width": int(width), "depth": depth}
+        # tensors do not show the heads: take those of a named size of the same width
         heads = heads or (next((many for wide, _, many in SIZES.values() if wide == width), None))
         if heads is None and width % 64 == 0:
             heads = width // 64  # as the papers have it
@@ -108,6 +110,7 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     if _has_gates(tensors, where):
         settings |= {"mlp": "swiglu"}
     if "blocks.0.ls1.gamma" in tensors:
+        # any number does: it only makes the factors, whose values come from the file
         settings |= {"layer_scale": 1e-5}
     if "reg_token" in tensors:
         settings |= {"num_registers": int(tensors["reg_token"].shape[1])}

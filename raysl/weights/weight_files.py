@@ -104,6 +104,7 @@ def is_safetensors(path: Path) -> bool:
         start = file.read(_LENGTH + 1)
     if start.startswith(_ZIP):
         return False
+    # 8 bytes with the length of the header, then the header itself, a JSON object that ends within the file
     is_like = start[_LENGTH:] == b"{" and int.from_bytes(start[:_LENGTH], "little") <= path.stat().st_size - _LENGTH
     return is_like or path.suffix == ".safetensors"
 

@@ -28,6 +28,7 @@ class Pole:
         is_unset = len(values) < len(rows)
         end = bottom - 24 if is_unset else bottom  # rows that have not the setting are below all values
         if axis.kind == "category":
+            # categories 0, 1, 2 and so on are at the middles of equal heights, from the top
             room = (end - TOP) / len(axis.names)
             ticks = [(float(position), name) for position, name in enumerate(axis.names)]
             self.scale = Scale(0.0, 1.0, TOP + room / 2, TOP + 1.5 * room, ticks=ticks)
@@ -59,6 +60,7 @@ def _drawing(board: Leaderboard, axes: Sequence[Axis]) -> str:
     width = max(WIDTH, 110 * len(axes) + 150)
     chart = Chart(width, bottom + 54, f"Settings of each row and its {objective.metric}", max(width, MAX_WIDTH))
     poles = [Pole(axis, [row for _, row in rows], bottom) for axis in axes]
+    # pixels of the least and of the largest number, so that the better end is at the top either way
     worst, best = (TOP, bottom) if objective.mode == "min" else (bottom, TOP)
     last = Scale.fit([row.numbers[objective.metric].mean for _, row in rows], worst, best, 6)
     start = 16 + LETTER * min(MAX_NAME, max((len(text) for _, text in poles[0].ticks), default=2))

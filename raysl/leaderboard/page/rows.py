@@ -52,6 +52,7 @@ class Shades:
         values = [value for row in board.choices if (value := row.value(self.objective.metric)) is not None]
         values.sort(key=self.objective.key)
         self.good = values[0] if values else 0.0
+        # a few very bad rows, as of runs that diverged, would leave one colour for all others
         worst = math.ceil((len(values) - 1) * WORST_SHARE)
         self.bad = values[worst] if values else 0.0
         self.has_worse = worst < len(values) - 1

@@ -142,6 +142,7 @@ def _draw_front(chart: Chart, rows: Sequence[Choice], x: str, objectives: Sequen
     """Join the finished rows that no other beats, from the best in one number to the best in the other, in steps."""
     y, modes = objectives[0].metric, {one.metric: one.mode for one in objectives}
     across, up = (1 if modes.get(x, "min") == "min" else -1), (1 if modes[y] == "min" else -1)
+    # sorted from the better end of x on, a point is on the front if its y beats that of all before it
     points = [(row.numbers[x].mean, row.numbers[y].mean) for row in rows if row.standing == 0]
     corners: list[Point] = []
     for point in sorted(points, key=lambda point: (across * point[0], up * point[1])):
