@@ -251,6 +251,7 @@ def _import(slot: str, name: str) -> tuple[str, str, ModuleType]:
     if ":" not in target:
         raise ConfigError(f"unknown {slot} {name!r}; {_hint(name, aliases)}")
     where, _, attribute = target.rpartition(":")
+    # before the import, which runs the code of the module
     _check_allowed(slot, name, where)
     return where, attribute, _module_from_file(slot, where) if where.endswith(".py") else _module_by_name(slot, where)
 

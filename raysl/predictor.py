@@ -231,6 +231,7 @@ class Predictor:
         state = TrainState.create(setup_of(self.checkpoint), self.device, is_new=False)
         with local_copy(self.checkpoint.uri, [META_FILE, STATE_FILE]) as folder:
             state.load(folder)
+        # the exported backbone is then the averaged one, and needs the averaged heads
         if state.average is not None and state.config.train.ema_export:
             state.average.load_into(state.method)
         return state.method.eval()
@@ -281,6 +282,7 @@ class Predictor:
             labels.append(torch.from_numpy(embedded.labels))
         if broken:
             log.warning("%s and left out; the first: %s", count_broken(len(broken)), broken[0])
+        # the row of a broken image holds the features of another image, which would count twice
         kept = np.setdiff1d(np.arange(split.num_samples), [image.row for image in broken])
         rows = torch.from_numpy(kept)
         features = FeatureSet(torch.cat(parts)[rows], torch.cat(labels)[rows])

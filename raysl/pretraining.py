@@ -121,6 +121,7 @@ def pretrain(
             report = measurement.run(partial(_facts, run))
         metrics = run.metrics | (report.metrics if report else {})
         result = Result(run.checkpoint, metrics, run.history, run.folder.uri, report, run.best)
+        # before the checks below, which may raise
         if show_progress:
             _print(result)
         if report is not None:

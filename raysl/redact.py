@@ -67,6 +67,7 @@ def redact(text: str) -> str:
     'reading s3://***@bucket/images'
     """
     user, parameter = _IN_TEXT
+    # known secrets first: a blank or a quote in one would end the match of a pattern too early
     for secret in _KNOWN:
         text = text.replace(secret, HIDDEN)
     return visible(parameter.sub(_hide_parameter, user.sub(_hide_user, _without_tokens(text))))
@@ -97,6 +98,7 @@ def remember(uri: str) -> None:
     secrets = [match[2].partition(":")[2] for match in user.finditer(uri) if match[1].lower() not in _NAMED_USERS]
     secrets += [match[3] for match in parameter.finditer(uri) if _is_secret(match[2])]
     for secret in secrets:
+        # as in the URI, decoded, and as Python's repr shows it; short ones could be part of any word
         for form in (secret, unquote(secret), repr(unquote(secret))[1:-1]):
             if len(form) >= _SHORTEST and len(_KNOWN) < _MOST_KNOWN:
                 _KNOWN[form] = None
@@ -223,8 +225,10 @@ def _hide_parameter(match: re.Match[str], is_whole: bool = False) -> str:
     if value.startswith(f"{HIDDEN};"):  # of a connection string
         return match[0]
     if not _is_secret(name) or not value:
+        # the value may hold further parameters, as that of a URI inside a URI
         hide, pattern = (_hide_whole, _WHOLE[1]) if is_whole else (_hide_parameter, _IN_TEXT[1])
         return f"{mark}{name}={pattern.sub(hide, value)}"
+    # in a sentence, closing quotes, brackets and stops behind a URI are not part of it
     tail = _TAIL.search(value) if not is_whole else None
     return f"{mark}{name}={HIDDEN}{tail[0] if tail else ''}"
 

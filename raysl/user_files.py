@@ -90,6 +90,7 @@ def import_file(name: str, file: UserFile) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        # entered before its code runs, as Python's own import does: dataclasses look up their module
         sys.modules[file.module] = module
         try:
             spec.loader.exec_module(module)

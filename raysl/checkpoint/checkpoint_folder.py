@@ -65,6 +65,7 @@ def seal(folder: Path, meta: dict[str, Any]) -> None:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
         files[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": digest}
+    # all files are on the disk before the one that vouches for them; a rename shows it whole or not at all
     draft = folder / f"{META_FILE}.part"
     with draft.open("w") as file:
         json.dump({"format": FORMAT, **meta, "files": files}, file, indent=1)
@@ -225,6 +226,7 @@ def write_local(run: Path, name: str, write: Callable[[Path], None]) -> None:
 def upload(source: Path, run: Folder, name: str) -> None:
     """Copy a whole checkpoint from a local folder into a run's folder, its `meta.json` last."""
     target = run.child(name)
+    # files of an earlier try must not be mixed with the new ones
     if target.versions():
         remove(run, name)
     paths = [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != META_FILE]

@@ -31,6 +31,7 @@ class PublishedWeights:
         mine = backbone.state_dict()
         modules = {name.partition(".")[0] for name in mine}
         named = backbone.renamed(self.published.tensors)
+        # counters are those of the fresh backbone where an old file has none
         tensors = {
             **{name: value for name, value in mine.items() if is_counter(name)},
             **{name: value for name, value in named.items() if name.partition(".")[0] in modules},  # no classifier

@@ -112,6 +112,7 @@ class Weights:
                 elif problems := misfits(mine.get(name, {}), stored.get(name, {})):
                     left_out[name] = problems[0]
                 else:
+                    # not strict, since the tensors of all other parts are missing here
                     method.load_state_dict(dict(stored[name]), strict=False)
                     taken[name] = len(stored[name])
         return {

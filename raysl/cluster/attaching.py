@@ -57,6 +57,7 @@ def prepare(address: str) -> None:
         )
     if _accepts(address):
         return
+    # where the user has set no mode, the token at hand is tried, and kept only if it is accepted
     if mode is None and not why_no_token():
         os.environ["RAY_AUTH_MODE"] = "token"
         if _accepts(address):
@@ -103,6 +104,7 @@ def _accepts(address: str) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Discard stderr inside, to which Ray's core writes what it also raises."""
+    # native code writes to the file descriptor itself, past Python's sys.stderr
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

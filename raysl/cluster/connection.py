@@ -64,6 +64,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
     if ray.is_initialized():
         send_files()
         return
+    # set before Ray starts, as its processes inherit them; what the user has set stays
     for name, value in {**_SETTINGS, **spin_variables(os.environ)}.items():
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
@@ -121,6 +122,7 @@ def _keep_token_private() -> None:
     if why_no_token():
         with suppress(OSError):  # another process does the same, or Ray says what is wrong
             path.parent.mkdir(parents=True, exist_ok=True)
+            # `x` never replaces a token of another process, and nobody else can read the file at any moment
             with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(secrets.token_hex(32))
     with suppress(OSError):  # of another user, or given by a variable in place of a file

@@ -71,5 +71,6 @@ def read_growth(config: Mapping[str, Any], origin: str) -> Growth | None:
         # with `ray up` a group without a limit of its own has the limit of all of them
         most = int(kind.get("max_workers", 0 if name == head or limit is None else limit))
         cpus, gpus = (float(resources.get(unit, 0)) for unit in ("CPU", "GPU"))
+        # these limits count the nodes beside the head, and the head's own group has the head too
         groups.append(NodeGroup(cpus, gpus, most + (name == head)))
     return Growth(tuple(groups), None if limit is None else int(limit) + 1, origin)

@@ -55,6 +55,7 @@ class Resources:
             cpus, gpus = max(cpus, growth.cpus), max(gpus, growth.gpus)
         limits = {"cluster.max_cpus": settings.max_cpus, "cluster.max_gpus": settings.max_gpus}
         known = "" if growth is None else growth.origin
+        # a setting is named as the source where it decides, not where the cluster has more already
         origins = [
             f"{name}={limit:g}" if limit is not None and limit >= have else known
             for (name, limit), have in zip(limits.items(), (cpus, gpus), strict=True)
@@ -64,6 +65,7 @@ class Resources:
         cpus, gpus = max(cpus, settings.max_cpus or 0.0), max(gpus, settings.max_gpus or 0.0)
         groups = [group for group in (*up, *(growth.groups if growth else ())) if group.most > 0]
         sizes = [group.cpus for group in groups if group.gpus >= 1] or [group.cpus for group in groups]
+        # a limit that the user gives does not tell how large the nodes to come are
         is_given = any(limit is not None for limit in limits.values())
         return cls(
             float(cpus),
@@ -190,6 +192,7 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"{_workers(train, cluster)} do not fit the {cluster.cpus:g} CPUs that this cluster can ever have"
             f"{cluster.origin} beside data tasks{fewer}{cluster.advice}"
         )
+    # on GPUs it is their number that limits the workers on a node
     is_counted_by_cpus = train.is_elastic and device == "cpu" and cluster.node_cpus is not None
     return _with_room(shape, cluster.node_cpus or 0.0) if is_counted_by_cpus else shape
 
@@ -202,9 +205,11 @@ def _with_room(shape: WorkerShape, node_cpus: float) -> WorkerShape:
     >>> _with_room(WorkerShape("cpu", cpus=0.9, task_cpus=0.5), node_cpus=2).cpus
     1.01
     """
+    # 1e-6 makes up for rounding: 0.3 / 0.1 is just below 3
     num = max(1, int((node_cpus - shape.task_cpus) / shape.cpus + 1e-6))
     if int(node_cpus / shape.cpus + 1e-6) <= num:
         return shape
+    # just above an equal share for num + 1 workers, so that no more than num fit
     return replace(shape, cpus=_floor(node_cpus / (num + 1)) + 0.01)
 
 

@@ -16,6 +16,7 @@ def send_files() -> None:
     """Send the users' files that this process has imported to the head of the cluster that it is connected to."""
     names = _names()
     for name, file in NAMED.copy().items():  # while Ray starts, another thread imports the files of settings
+        # the source first: a process that reads the name must find the source
         _SOURCES.write(file.module, asdict(file))
         names.write(name, file.module)
 

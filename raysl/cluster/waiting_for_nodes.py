@@ -108,6 +108,7 @@ def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activi
     'the cluster has 2 CPUs, of which 0.94 is in use by other work (run b)'
     """
     kinds = [kind for kind in _KINDS if need.get(kind, 0) > 0]
+    # the kind that is short, GPUs first; where none is, the free amounts lie on different nodes
     kind = next((kind for kind in kinds if free.get(kind, 0.0) < need[kind]), kinds[0])
     wanted, have = need[kind], up.get(kind, 0.0)
     if free.get(kind, 0.0) >= wanted:

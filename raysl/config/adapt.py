@@ -28,6 +28,7 @@ def adaptable_keys(tree: dict[str, Any], layers: Iterable[tuple[dict[str, Any], 
     free, method = set(marked), None
     for values, is_ours in layers:
         before, method = method, find(values, ("method", "name"), method)
+        # another method comes with settings of its own, which nobody has set so far
         if free and before not in (None, method):
             free |= {key for key in marked if key.startswith("method.")}
         if isinstance(listed := values.get(ADAPT), list | tuple):

@@ -218,6 +218,7 @@ def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
 
 def read_file(path: Path) -> Any:
     """Read a YAML file."""
+    # a copy, as callers take entries out of the tree and the cache keeps it
     return copy.deepcopy(_read_cached(_read_text(path), str(path)))
 
 

@@ -71,6 +71,7 @@ def annotate(config: object) -> str:
 @functools.cache
 def field_docs(kind: type[object]) -> Mapping[str, str]:
     """Return the text below each field of a dataclass and its bases, on one line; empty if the source is missing."""
+    # Python drops the text below a field, so it is read from the source: bases first, a subclass replaces theirs
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         for pair in itertools.pairwise(_class_body(base)):

@@ -108,6 +108,7 @@ def write_inline(value: Any) -> str:
     style = '"' if isinstance(value, str) and not value.isprintable() else None
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**31}
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, default_style=style, **options)
+    # PyYAML ends a single value with the mark of a document's end
     return str(text).removesuffix("...\n").strip("\n")
 
 

@@ -51,6 +51,7 @@ class Layers:
             folder: where files of components in it are searched, before the current folder.
             is_ours: whether a configuration of raysl has it; benchmarks of all others are required.
         """
+        # a list, or {}, keeps only the components that it names from the layers below
         for group in GROUPS:
             if isinstance(only := layer.get(group), list) or only == {}:
                 nodes, keys = self.values.get(group) or {}, [_key_of(name) for name in only]
@@ -126,6 +127,7 @@ def keep_texts(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
     for key, _, text in (override.partition("=") for override in overrides):
         keys = tuple(key.split("."))
         value = find(tree, keys)
+        # only where the value is still the one of this override, and no later one has replaced it
         if isinstance(value, bool | int | float) and find(read_dotlist(f"{key}={text}"), keys) == value:
             typed[keys] = text.strip()
     for keys, setting in settings_in(RunConfig, tree) if typed else ():

@@ -83,6 +83,7 @@ def load_with(load: Callable[[Sequence[str]], ConfigT], overrides: Sequence[str]
                 load(kept)
             break
         except ConfigError as error:
+            # lines that may only be there because an override was left out tell of no further error
             more = [line for line in str(error).splitlines() if line not in lines]
             lines += [line for line in more if not any(_follows(line, key) for key in keys)]
     if lines == str(first).splitlines():
@@ -120,6 +121,7 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
     layers, num_ours, written = Layers(), 0, list[tuple[dict[str, Any], bool]]()
     for file in files:  # a run does not inherit another's name
         values = file.values
+        # a stored run holds every value of its preset, which would win over those of the new one
         if "views" in changes and _is_stored(values):
             values = remove_preset(values)
         is_ours = file.path.is_relative_to(packaged_folder())
@@ -127,6 +129,7 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
         written.append((values, is_ours))
         if is_ours:  # replacements in raysl's files need no warning
             num_ours = len(layers.replaced)
+    # lists of components choose among those of the files, so they come before other overrides
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
     written.append((changes, False))

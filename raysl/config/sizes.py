@@ -38,6 +38,7 @@ def link_sizes(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
     elif images is None and _is_size(views):
         tree = put(tree, IMAGES, views)
     side = view_side(tree)
+    # defaults of other sizes are made for the default side, so they scale only where the side is another
     for keys, setting, mark in _followers(tree) if _is_size(side) and side != usual else ():
         if find(tree, keys) is None:
             tree = put(tree, keys, _scaled(tree, setting.default, (usual, side), mark))

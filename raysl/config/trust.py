@@ -38,6 +38,7 @@ def check_text(text: str, where: str) -> None:
         raise ConfigError(f"{where} has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that are read")
     level = 0
     try:
+        # events come before the tree is built, in which aliases would be multiplied
         for event in yaml.parse(text, Loader=_Loader):
             line = 0 if event.start_mark is None else event.start_mark.line + 1
             if isinstance(event, yaml.AliasEvent):

@@ -96,6 +96,7 @@ def describe_type(kind: Any) -> str:
 def _convert_scalar(kind: Any, value: Any, key: str) -> Any:
     if kind not in _NAMES:
         raise TypeError(f"{key}: no setting can be of type {kind}")
+    # an integer too large for a float becomes infinite, which ranges of finite numbers refuse
     if kind is float and type(value) is int:
         return float(value) if abs(value) < FLOATS_END else math.inf if value > 0 else -math.inf
     if kind is Duration and isinstance(value, str):
@@ -118,6 +119,7 @@ def _advice(kind: Any, value: Any) -> str:
 
 def _convert_choice(kind: Any, value: Any, key: str) -> Any:
     choices = get_args(kind)
+    # types are compared too, since True == 1 == 1.0 in Python
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
     listed = ", ".join(choice if isinstance(choice, str) else show(choice) for choice in choices)
@@ -133,6 +135,7 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
         try:
             return convert(member, value, key, default if _is_of(bare(member), default) else None, node)
         except ConfigError as error:
+            # errors of types that the user did not mean would only confuse
             if isinstance(error, OutOfRange) or _is_meant(bare(member), value):
                 errors.append(error)
     if errors:

@@ -65,6 +65,7 @@ def code_error(error: Exception) -> CodeError | None:
     """Return an exception as an error of code; None for one that the next try may not meet."""
     error = getattr(error, "client_exc", error)  # of Ray, for what it cannot unpickle
     is_own = isinstance(error, ConfigError | RunFailed)
+    # one cause in storage, memory or a device is enough: the next try may not meet it
     if is_own or not all(_is_of_code(each) for each in _chain(error)):
         return None
     text = " ".join(str(error).split())
@@ -84,6 +85,7 @@ def _is_of_code(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if any(kind.__module__.startswith("ray.") for kind in type(error).__mro__):
         return False
+    # a file that raysl misses may come back; one that a user's code misses counts as its mistake
     if isinstance(error, _OF_PATHS):
         return is_of_user(error)
     if "partially initialized module" in str(error):  # two threads import at a time

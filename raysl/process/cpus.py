@@ -87,6 +87,7 @@ class CpuTime:
     def now(cls) -> "CpuTime | None":
         """Return the times up to now; None where the system has no /proc."""
         try:
+            # first line: cpu, user, nice, system, idle, iowait, ...; a CPU is free in the last two of these
             idle = [int(ticks) for ticks in (PROC / "stat").read_text().split(maxsplit=6)[4:6]]
         except OSError:
             return None

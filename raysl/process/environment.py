@@ -189,6 +189,7 @@ def free_memory() -> dict[str, float] | None:
         return None
     facts = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     total, free = facts["MemTotal"], facts["MemAvailable"]
+    # a container counts cached files as used memory, though the kernel drops them when it needs room
     if (limit := _read_number(_CGROUP / "memory.max")) is not None and limit < total:
         total, free = limit, min(free, limit - (_read_number(_CGROUP / "memory.current") or 0) + _cached_files())
     return {"total": round(total / GIB, 2), "free": round(free / GIB, 2)}

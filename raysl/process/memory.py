@@ -19,6 +19,7 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
+        # large blocks come from the heap too, the heap is not trimmed, and all threads share one heap
         for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_ARENA_MAX, 1)):
             libc.mallopt(option, value)
 
@@ -54,6 +55,7 @@ def _status(field: str, pid: int | None = None) -> int:
     except OSError:
         if pid is not None:
             return 0
+        # macOS gives bytes, other systems KiB
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) * 1024

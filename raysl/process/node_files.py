@@ -55,8 +55,10 @@ def node_folder(token: str, name: str, make: Callable[[Path], None]) -> NodeFold
             draft.mkdir()
             (draft / _LOCK).touch()
             make(draft)
+            # renamed when it is whole, so that a maker that is killed leaves only a draft
             draft.rename(path)
         os.utime(root / _LOCK)
+        # processes that use the folder share this lock; while one holds it, nobody counts the folder as abandoned
         lock = os.open(path / _LOCK, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_SH)
     return NodeFolder(path, lock)
@@ -91,6 +93,7 @@ def _making(root: Path) -> Iterator[None]:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # while this process waited for the lock, another one may have deleted the folder and its lock
             if _is_at(lock, root / _LOCK):
                 yield
                 return

@@ -53,6 +53,7 @@ def descendants(pid: int) -> list[int]:
             continue
         children.setdefault(parent, []).append(int(folder.name))
     family = [pid]
+    # the list grows while the loop walks it, until no member has further children
     for member in family:
         family.extend(children.get(member, []))
     return family[1:]

@@ -102,6 +102,7 @@ def mute_native_code() -> None:
         return
     with suppress(OSError, ValueError):
         shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        # Python's lines go to a copy of the screen, as descriptor 2 is about to lead nowhere
         if _descriptor(sys.stderr) == 2:
             sys.stderr = os.fdopen(os.dup(shown), "w", buffering=1, errors="backslashreplace")
         os.dup2(nowhere, 2)

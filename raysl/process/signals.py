@@ -87,6 +87,7 @@ def handling_signals() -> Iterator[Signals]:
         return
     unmute_native_code()
     signals = _active = Signals()
+    # a handler that C code has installed is unknown to Python, which returns None for it
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
     install_handlers()
     try:
@@ -123,6 +124,7 @@ def _end_on_second() -> Iterator[None]:
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    # Python writes each signal's number to the pipe at once, even while the main thread is busy
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def watch() -> None:
@@ -142,6 +144,7 @@ def _end_on_second() -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
+        # the thread reads the end of the pipe, and ends
         os.close(writer)
 
 

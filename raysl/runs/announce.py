@@ -26,6 +26,7 @@ def note_failed(notes: FailureNotes, logs: Path) -> int | None:
     events, metrics = (file.read_bytes() if file.exists() else b"" for file in (events_file, metrics_file))
     with events_file.open("ab") as file:
         file.write(note_failures(events, failures))
+    # steps reach the board with a delay, so a line that was logged later counts
     step = step_before(failures, group)
     return (
         None

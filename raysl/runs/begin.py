@@ -73,6 +73,7 @@ def _first_state(run: Prepared) -> TrainState:
     config = run.setup.config
     if config.method.weights is not None or config.backbone.is_pretrained:
         enter("reading the weights that training begins with")
+    # building a state seeds torch's generator, which belongs to the program that calls this
     with torch.random.fork_rng(devices=[]):
         return TrainState.create(run.setup, "cpu", run.classes)
 
@@ -84,6 +85,7 @@ def _check_rows(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> N
         return
     with local_copy(folder.uri_of(newest.name), [STATE_FILE]) as copy:
         stored = load_tensors(copy / STATE_FILE)["method"]
+    # a fresh method for the present images shows which tensors have a row for each: their shapes differ
     for name, value in _first_state(run).method.state_dict().items():
         if name in stored and stored[name].shape != value.shape:
             raise ConfigError(

@@ -74,6 +74,7 @@ def _at_epoch_start(
     epoch_len = TrainPlan.from_config(config, data.num_samples).epoch_len
     if epoch_len == now.epoch_len:
         return newest
+    # rounded down: an epoch that was not finished begins again, with the new images
     epoch = newest.step // epoch_len
     step = epoch * now.epoch_len
     name = checkpoint_name(step)
@@ -86,6 +87,7 @@ def _at_epoch_start(
         data = replace(data, num_samples=now.num_samples, fingerprint=now.fingerprint)
         seal(copy, {**meta, "step": step, "data": asdict(data)})
         upload(copy, folder, name)
+    # only now that the new one is stored: the others count steps in epochs of the old length
     for other in checkpoint_names(folder):
         if other != name:
             remove(folder, other)

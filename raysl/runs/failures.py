@@ -160,6 +160,7 @@ class FailureNotes:
 
     def add(self, failure: Failure) -> None:
         """Note a failure."""
+        # zeros in front make the order of names that of the times
         self.board.write(f"failure/{failure.time:017.6f}", asdict(failure))
 
     def names(self) -> list[str]:

@@ -25,6 +25,7 @@ def find_folder(folder: RunFolder, probe: str, board: Board) -> None:
     """
     if not folder.is_local:
         return
+    # the answer of rank 0 counts for all: each branch has collective calls that every rank must join
     if dist.gather_objects(board.read(_SEEN))[0]:
         outlast(partial(_check_seen, folder, probe))
     elif blind := _blind_nodes(folder, probe):

@@ -84,6 +84,7 @@ class RunFolder(Folder):
             return False
         logged = self.read_if_there(METRICS_FILE)
         lines, damaged = split_metrics(logged)
+        # a start may log a line for step 0 before its first update, and that is no training
         is_untrained = bool(lines) and not damaged and not any(line["step"] for line in lines)
         return not self.exists(STARTUP_FILE) and (not logged or is_untrained)
 

@@ -178,6 +178,7 @@ def _check(run: Prepared, origin: _Origin) -> None:
         "train.epochs": (origin.meta["epochs"], train.epochs),
     }
     changes = [f"{key}: {there} -> {here}" for key, (there, here) in pairs.items() if there != here]
+    # another batch size alone changes the length of epochs, which would be reported a second time
     if not any(change.startswith("train.batch_size") for change in changes):
         now, before = DatasetNote.of(run.loader.split, plan.epoch_len), origin.dataset
         changes += now.changes(before if before.fingerprint else replace(before, fingerprint=now.fingerprint))
@@ -206,6 +207,7 @@ def _adapt(run: Prepared, origin: _Origin, draft: Path) -> None:
     if _update_options(run, origin, state):
         save_tensors(origin.state, draft / STATE_FILE)
     (draft / SETTINGS_FILE).write_text(dump(run.setup.as_written))
+    # `seal` writes the first two anew; with the third the fork would count as finished like its parent
     stale = ("format", "files", "ended")
     seal(draft, {key: value for key, value in origin.meta.items() if key not in stale})
     try:

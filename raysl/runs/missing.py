@@ -90,6 +90,7 @@ train.workers=[1,2] goes on from step 40 with as many as there are
             f"{num * amount:g} {name}s{', ' if activity else ''}{activity}"
         )
     fewest = max(fit, 1 if train.parallel == "ddp" else 2)
+    # a range of workers cannot be combined with reference_workers, so it is no advice then
     if fewest >= num or train.reference_workers is not None:
         return need
     return (

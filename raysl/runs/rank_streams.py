@@ -77,6 +77,7 @@ class RankStreams(DataConfig):
         shards = []
         for rank, node_id in enumerate(worker_node_ids):
             node = nodes.get(node_id, {"Resources": {}, "Labels": {}})
+            # all ranks of a node share its object store in equal parts
             store = node["Resources"].get("object_store_memory", 0)
             num_bytes = self.buffer_bytes or int(STORE_SHARE * store) or None
             dataset = stream_dataset(

@@ -48,6 +48,7 @@ class FailureTeller:
             if name not in self.told:
                 self.told[name] = failure = self.notes.read(name)
                 self.ray_log.add(f"{failure.text}\n{failure.dump}")
+                # a failure that ends the run is raised as an error, which tells it
                 if failure.end is None:
                     log.warning(failure.text)
 
@@ -60,6 +61,7 @@ class FailureTeller:
 
     def close(self) -> None:
         """Add the failures to the run's events, which no worker writes any more."""
+        # a run that is stopped may have ended its cluster by now
         if self.board.is_there:
             self.look()
             self.board.clear()
@@ -104,6 +106,7 @@ class RayLog:
             if not text:
                 return
             try:
+                # buckets cannot append to a file, so all of it is written again, less what is too old to be kept
                 content = self.folder.read_if_there(RAY_LOG) + text.encode()
                 self.folder.write(RAY_LOG, content[-MAX_CHARACTERS:])
             except StorageError as error:

@@ -53,6 +53,7 @@ class RayReporter(Reporter):
 
     @override
     def restore(self) -> Path | None:
+        # one rank cleans up and chooses, so that all ranks load the same checkpoint
         name: str | None = broadcast_from_rank_zero(outlast(self._newest) if dist.is_main() else None)
         if name is None:
             return None
@@ -76,6 +77,7 @@ class RayReporter(Reporter):
     @override
     @contextmanager
     def writing(self) -> Iterator[Path | None]:
+        # inside a save the error has to reach the store, which then saves again
         if self.is_saving:
             with self.disk.writing(self.logs):
                 yield self.logs

@@ -144,6 +144,7 @@ def training(
         signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
         config = folder.as_begun(config)
         try:
+            # before the folder is made, so that wrong settings leave none behind
             run = prepare(config, measure)
         except UnevenWorkers as error:
             raise _with_limit_of_cluster(error, config) from error
@@ -219,6 +220,7 @@ class _Start:
         folder, newest, total, name = self.folder, self.newest, self.plan.total_steps, self.run.config.name
         if newest.name is not None:
             _check_corrupt(self.run, folder, newest)
+        # a run that a callback has ended early stays ended, unless it is to be extended
         step, ended = newest.step, None if self.run.config.train.extend else newest.meta.get("ended")
         if step < self.last and ended is None:
             if step:
@@ -255,6 +257,7 @@ class _Start:
         self.waits.enter("starting workers")
         job = self._job(shape)
         board, newest = Board(job.board), partial(saved_step, self.folder.uri)
+        # notes of an earlier start would stop the new workers, or show their first step too early
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
         self.folder.write(PROBE_FILE, job.probe.encode())

@@ -55,6 +55,7 @@ class Stopping:
         if not self.is_requested:
             return
         _, phase = self.notes.group()
+        # by then everything is trained and stored, and the run ends by itself in a moment
         if phase == "done":
             return
         if not self.notes.can_save():
@@ -71,6 +72,7 @@ class Stopping:
         self.asked_at = time.monotonic()
         if self.signals.received is not None:
             print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
+        # in a thread: the caller looks for failures too, and must not wait for a slow storage
         threading.Thread(target=_write_note, args=(self.folder,), name="raysl-ask", daemon=True).start()
 
 

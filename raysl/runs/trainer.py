@@ -188,6 +188,7 @@ def _fit(
 def _abort(notes: FailureNotes, end: Future[Result], patience_s: float) -> None:
     """End the workers and free their resources; Ray Train has `patience_s` seconds to do so itself."""
     begun = time.monotonic()
+    # a stop may come before the controller has started and noted its handle
     while (controller := notes.handle("controller")) is None:
         if wait([end], LOOK_EVERY_S).done or time.monotonic() - begun > CONTROLLER_S:
             return

@@ -82,6 +82,7 @@ class FailureWatch(UserCallback):
         if any(each.group == group for each in failures):
             return  # it has been noted; its workers still end
         workers, step = notes.workers(group), notes.step()
+        # where all of these only lost another worker, the cause is among those that raised nothing
         if all(is_consequence(each) for each in errors.values()):
             errors |= self._silent({rank: each for rank, each in workers.items() if rank not in errors}, errors, step)
         text, follows, saved = describe_failures(errors, workers), "", None
@@ -105,6 +106,7 @@ class FailureWatch(UserCallback):
         self, silent: Mapping[int, Worker], errors: Mapping[int, BaseException], step: int
     ) -> dict[int, BaseException]:
         """Return what is known of workers that have raised nothing, while others have lost or awaited them."""
+        # an actor that lives answers this call, also while its training thread hangs
         asked = {unpack_actor(worker.actor).__ray_ready__.remote(): rank for rank, worker in silent.items()}
         done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
         found: dict[int, BaseException] = {}

@@ -160,12 +160,14 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     disk = Disk(folder if folder.is_local and dist.is_main() else None)
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
     corrupt, checkpoint = CorruptLog(), reporter.restore()
+    # only the step is read here: tensors can wait until the data tasks have begun
     first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
     on_starved = cache(partial(disk.note, logs, NO_CPUS)) if dist.is_main() else None
     batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
     if compiler is not None:
         compiler.join()  # the network may look for parts of torch that it has half imported
     state = _restore(job, setup, device, checkpoint)
+    # only rank 0 uses the addresses, but every rank has to join a collective call
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         failed_step = None
@@ -238,6 +240,7 @@ def _plan(job: Job, device: torch.device) -> TrainPlan:
 def _prepare_process(job: Job, device: torch.device) -> None:
     """Set threads, precision and deterministic kernels."""
     cpus = Cpus.here()
+    # what was measured at the first start holds only for machines of the same size
     if job.cpus is not None and job.cpus.usable == cpus.usable:
         cpus = job.cpus
     share = cpus.threads(ray.train.get_context().get_local_world_size())

@@ -64,6 +64,7 @@ class Note:
                 | {"intervals": dict[str, list[float | None]]}
             )
             check_types(content, folder.uri_of(NOTE_FILE), optional=kinds)
+            # JSON has no NaN: such numbers were written as null, and are left out
             content["metrics"] = {name: value for name, value in content["metrics"].items() if value is not None}
             content["intervals"] = {name: tuple(ends) for name, ends in content["intervals"].items()}
             return cls(**content)

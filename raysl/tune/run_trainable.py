@@ -175,6 +175,7 @@ class RunTrainable(Trainable):
         if self.run is None:
             self.run = _Run(self.trial.run_of(self.bases, self.folder), self.trial, self.parent, self.since)
         while True:
+            # asked before the log is read: epochs logged just before the end are then still reported
             is_over = self.run.is_over
             if (epoch := self.run.after(self.last_step)) is not None:
                 return self._report(*epoch)
