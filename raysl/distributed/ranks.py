@@ -35,6 +35,7 @@ def group_of(names: Sequence[Any]) -> Group | None:
     """
     if world() == 1 or len(set(names)) == 1:
         return None
+    # torch needs all ranks to make a group, so each rank makes all groups in the same order
     groups: dict[Any, Any] = {
         name: torch_dist.new_group([other for other, label in enumerate(names) if label == name])
         for name in dict.fromkeys(names)

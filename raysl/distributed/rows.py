@@ -152,6 +152,7 @@ class _AllGather(torch.autograd.Function):
         ctx.counts, ctx.factor = counts, factor
         most = max(counts)
         padded = rows.contiguous()
+        # the exchange takes equal numbers of rows, so ranks with fewer pad theirs
         if len(rows) < most:
             padded = torch.cat([rows, rows.new_zeros((most - len(rows), *rows.shape[1:]))])
         gathered = rows.new_empty(len(counts) * most, *rows.shape[1:])

@@ -40,6 +40,7 @@ def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (world(),))
+    # units first: the module then takes the parameters that no unit holds
     for unit in units:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
     fully_shard(module, mesh=mesh, reshard_after_forward=True)

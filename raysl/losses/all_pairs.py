@@ -57,6 +57,7 @@ class _LogSumExp(torch.autograd.Function):
         is_stored = len(anchors) * len(keys) <= most_stored and any(ctx.needs_input_grad)
         stored: list[Tensor] = []
         for part, products in _products(anchors, keys):
+            # read first: the next line overwrites these products in place
             excluded.append(products.gather(1, left_out[part]))
             most[part] = _masked(products, left_out[part]).amax(dim=1, keepdim=True)
             weights = products.sub_(most[part]).exp_()  # [a, M], shares of the sum before its normalisation
@@ -76,6 +77,7 @@ class _LogSumExp(torch.autograd.Function):
         scale = grad_sums[:, None] / total  # [A, 1]
         with torch.autocast(anchors.device.type, enabled=False):
             for part, weights in _stored_weights(stored) if stored else _recomputed(anchors, keys, left_out, most):
+                # gradient by the products: shares of the sum, and for a left-out key that of its own product
                 grad = (weights * scale[part]).scatter_(1, left_out[part], grad_left[part])  # [a, M]
                 if grad_anchors is not None:
                     torch.mm(grad, keys, out=grad_anchors[part])

@@ -137,6 +137,7 @@ def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int], temp
         log_p = torch.log_softmax(at_least_fp32(scores) / temperature, dim=-1)  # [B, V, K]
         q = codes.detach().to(log_p.dtype)
         terms = -torch.einsum("bak,bvk->bav", q, log_p)  # [B, A, V]
+        # a view does not predict its own code
         others = [
             torch.cat([terms[:, code, :crop], terms[:, code, crop + 1 :]], dim=1) for code, crop in enumerate(crops)
         ]

@@ -66,6 +66,7 @@ def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature:
         itself = (rows[:, None] * num_views + torch.arange(num_views, device=rows.device)).view(-1, 1)  # [B*V, 1]
         log_sums, with_itself = log_sum_exp(anchors, keys, itself)  # [B*V], [B*V, 1]
         groups = _groups(labels)  # [N]
+        # sums by label, so that no matrix of all pairs of embeddings is needed
         sums = keys.new_zeros(num_images, keys.shape[1]).index_add(0, groups, keys.view_as(z_all).sum(dim=1))  # [N, D]
         counts = keys.new_zeros(num_images).index_add(0, groups, keys.new_full((num_images,), num_views))  # [N]
         group = groups[rows].repeat_interleave(num_views)  # [B*V]
@@ -94,6 +95,7 @@ def dcl(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, sigma:
         if sigma is not None:
             z_all = _unit(z_all)
             concentrations = torch.einsum("nvd,nwd->nvw", z_all, z_all) / sigma  # [N, V, V]
+            # the mean stays a logarithm, so that a small sigma does not overflow
             log_means = torch.logsumexp(concentrations, dim=0) - math.log(len(z_all))  # [V, V]
             weights = 2 - (positives * (temperature / sigma) - log_means).exp()  # [B, V, V]
         return _over_positives(against.view(*z.shape[:2], 1) - weights * positives)
@@ -162,6 +164,7 @@ def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature
         log_p = _bank_logits(z, rows, temperature) - log_norm  # [B, 1 + K]
         noise = (rows.shape[1] - 1) / num_samples
         log_noise = math.log(noise + torch.finfo(torch.float32).eps)
+        # logsigmoid(a - b) is log(exp(a) / (exp(a) + exp(b))) without an overflow
         positive = -F.logsigmoid(log_p[:, 0] - log_noise)  # [B]
         negatives = (log_noise - math.log(noise)) - F.logsigmoid(log_noise - log_p[:, 1:])  # [B, K]
         return (positive + negatives.sum(dim=1)).mean()

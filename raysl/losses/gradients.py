@@ -38,6 +38,7 @@ def hog(images: Tensor, cell_size: int = 8, num_bins: int = 9) -> Tensor:
     with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
         images = at_least_fp32(images)
         padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
+        # Sobel's filters: smoothed along one axis, then a difference along the other
         across = _smoothed(padded, dim=-2)
         across = across[..., :-2] - across[..., 2:]
         down = _smoothed(padded, dim=-1)
@@ -46,6 +47,7 @@ def hog(images: Tensor, cell_size: int = 8, num_bins: int = 9) -> Tensor:
         bins = (torch.atan2(across, down) / math.pi * num_bins).floor().long() % num_bins  # [B, C, H, W]
         lengths = torch.hypot(across, down)
         of_bins = [torch.where(bins == number, lengths, 0.0) for number in range(num_bins)]
+        # means in place of sums: the factor drops out when a histogram is scaled to length 1
         cells = F.avg_pool2d(torch.stack(of_bins, dim=2).flatten(0, 1), cell_size)  # [B*C, N, h, w]
         return F.normalize(cells, dim=1).view(*images.shape[:2], num_bins, height // cell_size, width // cell_size)
 

@@ -64,6 +64,7 @@ def _one_view(
     is_same = masks[:, view, :, None] == masks[:, other, None, :]  # [B, M, M]
     is_self = masks[:, view, :, None] == masks[:, view, None, :]
     own_image = rows[:, None] == torch.arange(len(targets_all), device=rows.device)  # [B, N]
+    # a mask is no negative of itself, not even where it was drawn several times
     excluded = own_image[:, None, :, None] & is_self[:, :, None]  # [B, M, N, M]
     across = torch.einsum("bmd,nkd->bmnk", z, targets_all[:, other]) / temperature
     within = torch.einsum("bmd,nkd->bmnk", z, targets_all[:, view]) / temperature

@@ -134,6 +134,7 @@ def vicreg(
     with torch.autocast(z.device.type, enabled=False):
         z, matrices = at_least_fp32(z), [at_least_fp32(c) for c in covariances]
         deviations = [(c.diagonal() + eps).sqrt() for c in matrices]  # [D] of each view, eq. 2
+        # invariance, variance and covariance: equations 5, 1 and 4
         agreement = F.mse_loss(z[:, 0], z[:, 1])
         hinges = torch.stack([F.relu(target_std - deviation).mean() for deviation in deviations]).sum()
         squares = torch.stack([off_diagonal_squares(c) / len(c) for c in matrices]).sum()
@@ -163,6 +164,7 @@ def vibcreg(
     with torch.autocast(z.device.type, enabled=False):
         squares = []
         for matrix in map(at_least_fp32, covariances):
+            # a constant dimension has variance 0, whose inverse root would be infinite
             scale = matrix.diagonal().clamp_min(torch.finfo(matrix.dtype).tiny).rsqrt()
             squares.append(off_diagonal_squares(matrix * scale[:, None] * scale) / len(matrix) ** 2)
         term = torch.stack(squares).sum()
@@ -197,6 +199,7 @@ def koleo(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """
     with torch.autocast(z.device.type, enabled=False):
         z, z_all = (F.normalize(at_least_fp32(part), dim=-1) for part in (z, z_all))
+        # of vectors of length 1 the nearest has the largest cosine; the choice itself needs no gradient
         with torch.no_grad():
             is_self = rows[:, None] == torch.arange(len(z_all), device=rows.device)  # [B, N]
             nearest = (z @ z_all.T).masked_fill(is_self, -torch.inf).argmax(dim=1)  # [B]

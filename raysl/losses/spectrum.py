@@ -94,6 +94,7 @@ def coding_rate(products: Tensor, num_rows: Tensor | float, eps: float = 0.2) ->
         width = products.shape[-1]
         identity = torch.eye(width, dtype=products.dtype, device=products.device)
         root, _ = torch.linalg.cholesky_ex(identity + width / (num_rows * eps) * products)
+        # the log-determinant is twice the sum of the logarithms of the Cholesky diagonal, so half of it is the sum
         half: Tensor = root.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         return half
 

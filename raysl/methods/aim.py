@@ -68,7 +68,9 @@ class AIM(PatchMethod):
         """Return the squared error of the pixels of patches behind the prefix (section 3.1, eq. 2, and 3.2)."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
+        # the mask covers what follows the prefix, so its inverse is the prefix that all tokens see
         tokens = self.backbone.causal_tokens(images, ~mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
+        # the last token has no next patch, and no token predicts the first patch, so both ends are left out
         pixels = self.head(tokens)[:, :-1]  # [B*V, L - 1, p*p*C], each of the next patch
         patches = patchify(images, self.backbone.patch_size)[:, 1:]
         loss = masked_patch_mse(pixels, patches, mask[:, 1:], self.config.is_normalised)

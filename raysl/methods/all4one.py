@@ -113,6 +113,7 @@ class All4One(Method):
         p, q = [self.predictor(rows) for rows in z], [self.centroid_predictor(rows) for rows in z]
         targets = [F.normalize(at_least_fp32(self.teacher(view)), dim=-1) for view in views]
         near = [self.queue.several_nearest(rows, self.config.num_neighbors) for rows in targets]  # [B, k, D] each
+        # the prediction goes in front and the farthest neighbour drops out, so that both sequences have k rows
         replaced = [torch.cat([q[n][:, None].to(near[n].dtype), near[n][:, :-1]], dim=1) for n in (0, 1)]
         centroids = self._centroids(torch.stack([*near, *replaced], dim=1))  # [B, 4, D]
         whole, mixed = (part.unbind(1) for part in centroids.chunk(2, dim=1))
@@ -177,5 +178,6 @@ def feature_loss(z: Tensor, targets: Tensor) -> Tensor:
         correlations = [products(targets[:, n], z[:, 1 - n], same_loss=True) for n in (0, 1)]  # [D, D] each
         width = z.shape[2]
         same = torch.stack([(1 - c.diagonal()).square().mean() for c in correlations]).mean()
+        # a mean over the entries off the diagonal; one dimension has none, and `max` then avoids 0 / 0
         others = torch.stack([off_diagonal_squares(c) for c in correlations]).mean() / max(width * (width - 1), 1)
         return same.sqrt() / 2 + others.sqrt() / 2

@@ -55,6 +55,7 @@ class BarlowTwins(Method):
         z = features_of_views(self.student(), views, self.config.batch_norm)  # [B, 2, D]
         correlation = cross_correlation(z, self.config.eps, is_joint=self.config.normalize == "joint")  # [D, D]
         loss, _, redundancy = barlow_twins(correlation, self.config.redundancy, self.config.scale)
+        # logged is the root mean square correlation off the diagonal; rounding may make the sum of squares negative
         num_others = correlation.numel() - len(correlation)
         metrics = {
             "correlation": correlation.detach().diagonal().mean(),

@@ -142,6 +142,7 @@ class CAPI(PatchMethod):
         tokens = self.backbone.visible_tokens(images, keep)  # [B*V, P + T, D]
         z = self.predictor(tokens, images, keep, chosen)  # [B*V, M, W]
         scores = at_least_fp32(self.head(F.normalize(at_least_fp32(z), dim=-1)))  # [B*V, M, K]
+        # codes are ordered by place, then by view; turned around, each view takes those of its predicted patches
         targets = codes.transpose(0, 1).gather(1, chosen[..., None].expand_as(scores))
         prediction = soft_cross_entropy(scores / config.temperature, targets)
 
@@ -197,6 +198,7 @@ class Predictor(nn.Module):
     def __init__(self, config: CAPI.Config, backbone: TokenBackbone) -> None:
         super().__init__()
         width, heads, rate = config.predictor_width, config.predictor_heads, config.predictor_drop_path
+        # numbered after the backbone's blocks, so that their drop path draws random numbers of its own
         first = max(drop_slots(backbone), default=-1) // 2 + 1
         self.mask_token = nn.Parameter(torch.empty(width))
         self.positions = RotaryPositions(width // heads, base=10_000.0, turns=7.0)

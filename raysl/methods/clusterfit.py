@@ -91,6 +91,7 @@ class ClusterFit(Method):
 
     def before_epoch(self, step: Step, batches: Batches) -> None:
         """Read or compute the clusters, once."""
+        # clusters are made once; a run that goes on has them from its checkpoint
         if step.index > 0:
             return
         if self.config.assignments is not None:

@@ -106,6 +106,7 @@ class CMAE(MAE):
         target = at_least_fp32(self._targets(batch.views["shifted"][:, 0]))  # [B, D]
         keys, rows = dist.all_gather(target), dist.own_rows(target)
         loss, hits = batch_info_nce(self.predictor(z), keys, rows, config.temperature)
+        # times twice the temperature, as in MoCo v3's algorithm 1
         contrast = 2 * config.temperature * loss
         metrics = {
             "reconstruction": pixels.detach(),
@@ -125,6 +126,7 @@ class CMAE(MAE):
         stage = self.target_stage
         backbone: Any
         projector: nn.Module
+        # the teacher is a copy of `student()`, whose children are the backbone and then the projector
         backbone, projector = self.teacher.module.children()
         tokens = backbone.tokens(images) if stage is None else backbone.stages(images, [stage])[stage]
         z: Tensor = projector(tokens[:, backbone.num_prefix_tokens :].mean(dim=1))  # [B, D]

@@ -168,6 +168,7 @@ def gamut_bins() -> Tensor:
     """
     levels = torch.linspace(0, 1, 256, dtype=torch.float64)
     down, across = torch.meshgrid(levels, levels, indexing="ij")  # [256, 256] each
+    # on each face of the cube one of red, green and blue is 0 or 1, and the other two take all levels
     faces = []
     for level in (torch.zeros_like(down), torch.ones_like(down)):
         faces += [(level, down, across), (down, level, across), (down, across, level)]
@@ -221,6 +222,7 @@ def _last_map(backbone: Backbone, size: int) -> tuple[str, int, int]:
     """Return name, width and side of the last feature map for images of this side; the name is empty for patches."""
     if isinstance(backbone, TokenBackbone):
         return "", backbone.token_dim, size // backbone.patch_size
+    # in evaluation mode, so that the blank image does not move running statistics
     was_training = backbone.training
     names = list(backbone.stage_widths)
     outputs = backbone.eval().stages(torch.zeros(1, 3, size, size), names)

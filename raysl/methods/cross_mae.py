@@ -113,6 +113,7 @@ class Decoder(nn.Module):
         width, depth, side = config.decoder_width, config.decoder_depth, config.views.size // backbone.patch_size
         self.mask_token = nn.Parameter(torch.empty(width))
         self.register_buffer("positions", sincos_positions(side, side, width, num_prefix=0))
+        # the paper's inter-block attention: each block of the decoder mixes the encoder's maps with its own weights
         self.mixture = nn.Parameter(torch.empty(depth, num_maps))
         self.norms = nn.ModuleList(nn.LayerNorm(backbone.token_dim, eps=1e-6) for _ in range(depth))
         self.blocks = nn.ModuleList(CrossBlock(width, backbone.token_dim, config.decoder_heads) for _ in range(depth))

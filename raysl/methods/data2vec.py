@@ -94,6 +94,7 @@ class Data2Vec(PatchMethod):
         predictions = at_least_fp32(self.head(tokens))  # [B*V, L, D]
         errors = F.smooth_l1_loss(predictions, y, reduction="none", beta=self.config.beta).mean(dim=-1)  # [B*V, L]
         masked = mask.flatten(1).to(errors.dtype)
+        # summed over ranks before the division, since ranks may have masked different numbers of patches
         loss = dist.all_sum((errors * masked).sum()) / dist.all_sum(masked.sum()).clamp(min=1)
         h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"target_std": y.std(dim=(0, 1)).mean(), **batch_collapse(h)}
@@ -105,6 +106,7 @@ class Data2Vec(PatchMethod):
         config = self.config
         momentum = linear_over(step, config.momentum_warmup, config.momentum_start, config.momentum)
         self.teacher.update(self.backbone, momentum)
+        # the embedding of patches is the student's own and no average of it (section 3.3)
         if config.shares_embedding:
             student = dict(self.backbone.named_parameters())
             for name, averaged in self.teacher.module.named_parameters():

@@ -70,6 +70,7 @@ class DeepCluster(Method):
         """Cluster all images by their whitened features of length 1 (section 3.4), and reset the classifier."""
         if step.epoch % self.config.reassign_every:
             return
+        # in evaluation mode an image's features do not depend on the other images of its batch
         self.eval()
         index, h = embed_all(self.backbone, batches, self.assignments.device)  # [n], [n, D]
         self.train()
@@ -77,6 +78,7 @@ class DeepCluster(Method):
         assign(self.assignments, index, feature_clusters(h, config.clusters, config.kmeans_iters, seed, config.pca_dim))
         known = self.assignments[self.assignments != UNKNOWN]
         self.sizes.copy_(torch.bincount(known, minlength=config.clusters))
+        # a cluster's number has no meaning in the next clustering, so the classifier begins anew
         nn.init.normal_(self.classifier.weight, std=0.01)
         nn.init.zeros_(self.classifier.bias)
 
@@ -86,6 +88,7 @@ class DeepCluster(Method):
         h = self.backbone(views.flatten(0, 1))  # [B*V, D]
         logits = self.classifier(h).unflatten(0, views.shape[:2])  # [B, V, K]
         clusters = self.assignments[batch.index][:, None].expand(views.shape[:2])  # [B, V]
+        # clamped because UNKNOWN is negative; an image without a cluster has no loss, whatever its weight
         loss = cluster_cross_entropy(logits, clusters, self._weights()[clusters.clamp_min(0)])
         metrics = {
             "cluster_top1": 100 * (logits.argmax(dim=-1) == clusters).float().mean(),

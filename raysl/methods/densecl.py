@@ -104,6 +104,7 @@ class DenseCL(MoCo):
         if self.config.key_bn != "shuffle":
             k, z_places, features = keys(images)
             return F.normalize(k, dim=-1), z_places, features
+        # shuffling moves one row for each image, so the three outputs travel side by side in that row
         widths: list[int] = []
 
         def one_row_each(images: Tensor) -> Tensor:

@@ -106,6 +106,7 @@ class DetCon(BYOL):
         vectors = []
         for under, values in zip(is_under.unbind(dim=1), maps, strict=True):
             rows = at_least_fp32(values).flatten(2).mT  # [B, P, C]
+            # drawn masks are among those that the view shows, so no sum is 0
             shares = under.to(rows.dtype) / under.sum(dim=2, keepdim=True)  # [B, M, P]
             vectors.append(_each(projector, shares @ rows))
         return torch.stack(vectors, dim=1)

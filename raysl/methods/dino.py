@@ -66,6 +66,7 @@ class DINO(Method):
         teacher_scores = self.teacher_head(multi_crop(self.teacher, {"global": batch.views["global"]}))  # [B, G, K]
         codes = self.centre(teacher_scores, self._teacher_temp(step))
         loss = dino(scores, codes, self.config.temperature)
+        # the loss is entropy + KL; a KL of 0 means a constant output, and so a collapse (section 5.3)
         entropy = torch.special.entr(codes).sum(dim=-1).mean()
         metrics = {
             "teacher_entropy": entropy,

@@ -123,6 +123,7 @@ class DINOv2(PatchMethod):
         class_loss = self._class_loss(scores, codes)
         patch_loss = self._patch_loss(patch_scores, patch_codes, is_masked)
         h_all, rows = dist.all_gather(h[:, : large.shape[1]]), dist.own_rows(h)  # [N, G, D], [B]
+        # KoLeo of each view by itself: views of one image must not push each other apart (the authors' code)
         views = range(large.shape[1])
         spread = torch.stack([koleo(h[:, view], h_all[:, view], rows) for view in views]).sum()
         more, more_metrics = self._more_of_patches(batch, patches, step)

@@ -146,6 +146,7 @@ class DINOv3(DINOv2):
             return loss
         if num_large == 1:  # no pair of large views
             return weight * loss
+        # all pairs at the weight of small views, then pairs of large views brought back to weight 1
         large = dino(scores[:, :num_large], codes, temperature)
         share = (num_large - 1) / (num_views - 1)  # of the pairs, those of large views
         return weight * loss + (1 - weight) * share * large

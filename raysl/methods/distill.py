@@ -95,6 +95,7 @@ class Distill(Method):
         self.lessons = tuple(make_lesson(setup, backbone, key, teacher) for key, teacher in teachers)
         self.teacher_outputs = TeacherOutputs(setup, self.lessons)
         place_heads = [lesson.place_head for lesson in self.lessons if lesson.place_head is not None]
+        # torch finds no modules inside a tuple of lessons, so they are registered here, with names for checkpoints
         if config.teachers:
             self.images_of_teachers = nn.ModuleList(lesson.images for lesson in self.lessons)
             self.teachers = nn.ModuleList(lesson.teacher for lesson in self.lessons)

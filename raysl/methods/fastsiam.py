@@ -45,6 +45,7 @@ class FastSiam(SimSiam):
         z = [self.project(view) for view in views]  # [B, D] each
         p = [self.predictor(rows) for rows in z]
         targets = at_least_fp32(torch.stack(z).detach())  # [V, B, D]
+        # the sum of all views minus the view itself: the mean of its other views, for all views at once
         others = (targets.sum(dim=0) - targets) / (len(views) - 1)
         losses = [negative_cosine(rows, target) for rows, target in zip(p, others, strict=True)]
         loss = torch.stack(losses).mean()

@@ -102,6 +102,7 @@ class IBOT(PatchMethod):
         scores = self.head(h)  # [B, V, K]
         patch_scores = (self.patch_head or self.head)(at_places(patches, chosen))  # [B, G, M, K]
 
+        # the teacher sees whole views and the student masked ones; they are compared at masked patches
         teacher_scores, teacher_patch_scores = self._teacher_scores(batch.views["global"])  # [B, G, K], [B, G, N, K]
         codes = self.centre(teacher_scores, self._warmed(step, config.teacher_temp))
         patch_codes = self.patch_centre(

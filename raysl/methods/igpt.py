@@ -109,6 +109,7 @@ class IGPT(Method):
         colors, num_prefix = self.embed.words(images), self.backbone.num_prefix_tokens  # [N, L]
         if self.config.objective == "next":
             tokens = self.backbone.tokens(images)  # [N, P + L, D]
+            # a token predicts the next pixel: the last prefix token the first one, and the last pixel none
             predicting, weights = tokens[:, num_prefix - 1 : -1], torch.ones_like(colors)
         else:
             mask = batch.extras["global.mask"].flatten(0, 1)  # [N, H, W]

@@ -95,6 +95,7 @@ class IJEPA(PatchMethod):
         hidden = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
         blocks = batch.extras["global.targets"].flatten(0, 1).flatten(2)  # [B*V, M, L]
         s = self._targets(images)  # [B*V, L, D]
+        # contexts and blocks differ in size between images: they are padded, and the padding is marked
         keep = visible_places(hidden, self.num_context)  # [B*V, K]
         is_context = ~hidden.gather(1, keep)  # [B*V, K]
         context = self.backbone.visible_tokens(images, keep, is_context)[:, self.backbone.num_prefix_tokens :]
@@ -105,6 +106,7 @@ class IJEPA(PatchMethod):
         distance = F.mse_loss if self.config.loss == "l2" else F.smooth_l1_loss
         errors = distance(predictions, targets, reduction="none").mean(dim=-1)  # [B*V, M, T]
         weights = is_goal.to(errors.dtype)
+        # one mean over the whole batch, since images and ranks have different numbers of patches to predict
         loss = dist.all_sum((errors * weights).sum()) / dist.all_sum(weights.sum()).clamp(min=1)
         h = s.mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"target_std": s.std(dim=(0, 1)).mean(), **batch_collapse(h)}
@@ -158,6 +160,7 @@ class Predictor(nn.Module):
         shape = goal.shape
         seen = self.embed(context) + self.positions[keep]  # [B, K, W]
         queries = self.mask_token + self.positions[goal]  # [B, M, T, W]
+        # each block is predicted from the context by itself, so blocks become rows of the batch
         x = torch.cat([seen[:, None].expand(-1, shape[1], -1, -1), queries.to(seen.dtype)], dim=2).flatten(0, 1)
         is_key = torch.cat([is_context[:, None].expand(-1, shape[1], -1), is_goal], dim=2).flatten(0, 1)
         for block in self.blocks:

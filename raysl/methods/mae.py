@@ -135,6 +135,7 @@ class Decoder(nn.Module):
         x = self.embed(tokens)  # [B, P + K, W]
         prefix, visible = x[:, : self.num_prefix], x[:, self.num_prefix :]
         num_patches = self.positions.shape[1] - self.num_prefix
+        # mask tokens at all places, over which the visible tokens are then written
         hidden = self.mask_token.to(x.dtype).expand(len(x), num_patches, -1)
         patches = hidden.scatter(1, keep[:, :, None].expand_as(visible), visible)  # [B, L, W]
         x = torch.cat([prefix, patches], dim=1) + self.positions

@@ -191,6 +191,7 @@ def neighbor_alignment(
         p = F.normalize(p, dim=-1) / temperature
         same_image = torch.einsum("bgd,bvd->bgv", neighbors, p.index_select(0, rows))  # [B, G, V]
         others = torch.einsum("bgd,nvd->bgvn", z, p)
+        # the column of the own image gets the neighbour's product; the other columns keep those of the view
         at = rows[:, None, None, None].expand(*same_image.shape, 1)
         logits = others.scatter(3, at, same_image[..., None])  # [B, G, V, N]
         losses = -logits.log_softmax(dim=3).gather(3, at)[..., 0]

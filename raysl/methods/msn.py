@@ -110,6 +110,7 @@ class MSN(PatchMethod):
             q = self._assign(target @ prototypes.detach().T)  # [B, K]
         cross_entropy = -(q[:, None] * log_p).sum(dim=-1).mean()
         mean = dist.all_gather(log_p.exp().mean(dim=1)).mean(dim=0)  # [K], over all anchors of all ranks
+        # a mean of 0 counts 0; without the clamp its logarithm would make the entropy NaN
         entropy = -(mean * mean.clamp_min(torch.finfo(mean.dtype).tiny).log()).sum()
         loss = cross_entropy + config.entropy_weight * self._away_from_prior(mean, entropy)
         metrics = {

@@ -46,6 +46,7 @@ class NEPA(PatchMethod):
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         with torch.no_grad():
             targets = self.backbone.patch_embed(images)  # [B*V, L, D]
+        # no patch is seen by all tokens, so attention is causal from the first patch on
         no_prefix = torch.zeros(targets.shape[:2], dtype=torch.bool, device=images.device)  # [B*V, L]
         tokens = self.backbone.causal_tokens(images, no_prefix)  # [B*V, P + L, D]
         num_prefix = self.backbone.num_prefix_tokens

@@ -76,6 +76,7 @@ class NPID(Method):
         picked = self._sample_rows(batch, "npid.negatives")  # [B, 1 + K]
         rows = self.bank.rows(picked)  # [B, 1 + K, D]
         carry = {"z": z.detach()}
+        # Z is estimated from the first batch and kept from then on (section 3.2)
         if step.index == 0:
             carry["log_norms"] = nce_log_norm(z, rows, len(self.bank.bank), self.config.temperature)  # [B]
         loss = self._loss(z, rows, self._mean_norm(carry) if step.index == 0 else self.log_norm)

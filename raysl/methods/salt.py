@@ -122,6 +122,7 @@ class SALT(PatchMethod):
         """Return the mean absolute error of the teacher's hidden patches, or the squared error of pixels."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         unseen = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
+        # the union of the target blocks, since they are predicted together
         hidden = batch.extras["global.targets"].flatten(0, 1).flatten(2).any(dim=1)  # [B*V, L]
         keep, masked = visible_places(unseen, self.num_context), visible_places(~hidden, self.num_hidden)
         is_seen, is_hidden = ~unseen.gather(1, keep), hidden.gather(1, masked)  # [B*V, K], [B*V, T]

@@ -100,6 +100,7 @@ class SMoG(Method):
         targets = nearest_group(self.teacher(second), self.groups)  # [B]
         everyone = dist.all_gather(F.normalize(at_least_fp32(z), dim=-1))  # [N, D]
         members = memberships(everyone, self.groups)  # [K, N]
+        # gradients reach the embeddings of all images through the groups that they have moved
         groups = moved_groups(self.groups, everyone, members, self.config.group_momentum)  # [K, D]
         with torch.autocast(p.device.type, enabled=False):
             scores = F.normalize(at_least_fp32(p), dim=-1) @ F.normalize(groups, dim=-1).T  # [B, K]

@@ -147,6 +147,7 @@ class SwAV(Method):
             if self.queue is not None and self._takes_queue(step):
                 extra = prototypes(self.queue.keys[:, crop])  # [Q, K], with the present prototypes
                 if config.queue_start == "full":
+                    # a mask in place of a branch, so that the host does not wait for the device
                     extra_mask = self.queue.is_filled().all().expand(len(extra))
         is_hard = not config.hard_until.is_over(step)
         return sinkhorn(

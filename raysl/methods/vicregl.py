@@ -172,9 +172,11 @@ class VICRegL(Method):
                 matched.append(torch.stack([_rows(one.z, nearest), _rows(other.z, partners)], dim=1))
         invariance = torch.stack([F.mse_loss(pairs[:, 0], pairs[:, 1]) for pairs in matched]).mean()
         slots = [pairs.flatten(1, 2) for pairs in matched]  # [B, 2*M, E] each
+        # all sets of pairs share one exchange between ranks, and are averaged set by set afterwards
         hinges, squares = self._spread(torch.cat(slots, dim=1))  # [S] each
         sizes = [rows.shape[1] for rows in slots]
         means = [torch.stack([part.mean() for part in torch.split(terms, sizes)]).mean() for terms in (hinges, squares)]
+        # the mean over both ways to match, doubled, is their sum
         return 2 * torch.stack([invariance, *means])
 
     def _spread(self, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -88,6 +88,7 @@ class WMSE(Method):
         losses = []
         with torch.autocast(v.device.type, enabled=False):
             for _ in range(self.config.whitenings):
+                # drawn alike on all ranks, which must divide the batch in the same way
                 order = torch.from_numpy(draw.permutation(len(everyone))[0])  # [N]
                 shuffled = everyone[to_device(order, everyone.device)]
                 parts = shuffled.tensor_split(max(1, len(everyone) // self.config.sub_batch))
@@ -115,6 +116,7 @@ def whitened(v: Tensor, eps: float = 0.0) -> Tensor:
     covariance = rows.mT @ rows / (len(v) - 1)  # [V, D, D]
     covariance = (1 - eps) * covariance + eps * torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
     factor, info = torch.linalg.cholesky_ex(covariance)  # covariance = L L^T, W = L^-1; does not wait for a GPU
+    # NaN marks a failure without a look at the flag, for which the host would wait
     factor = factor.masked_fill((info != 0)[:, None, None], torch.nan)
     white: Tensor = torch.linalg.solve_triangular(factor, rows.mT, upper=False)  # [V, D, n]
     return white.permute(2, 0, 1)

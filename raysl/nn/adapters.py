@@ -32,11 +32,13 @@ class AdaptedLinear(nn.Linear):
 
     def __init__(self, layer: nn.Linear, config: AdapterConfig) -> None:
         """Take over a layer's weights, which are frozen."""
+        # on the meta device no memory is taken, since the weights of `layer` take the place of new ones
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
         self.weight, self.bias = layer.weight, layer.bias
         self.requires_grad_(False)
         self.register_buffer(SCALE, torch.tensor(config.scale))
         self.lora_a = nn.Parameter(layer.weight.new_empty(config.rank, layer.in_features))
+        # B starts at 0, so that the layer begins as it was (LoRA, section 4.1)
         self.lora_b = nn.Parameter(layer.weight.new_zeros(layer.out_features, config.rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 

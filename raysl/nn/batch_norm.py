@@ -69,6 +69,7 @@ class SyncBatchNorm(_BatchNorm):
             assert self.running_var is not None
             share = self._count_pass()
             self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), share)
+            # the running variance is unbiased, as in torch; normalisation takes the biased one
             self.running_var.lerp_((var.detach() * (count / (count - 1))).to(self.running_var.dtype), share)
         scale = torch.rsqrt(var + self.eps)  # [C]
         if self.weight is not None:

@@ -68,6 +68,7 @@ class IterNorm(nn.Module):
         identity = torch.eye(rows.shape[2], dtype=rows.dtype, device=rows.device)
         covariance = dist.all_sum(torch.einsum("bgc,bgd->gcd", rows, rows)) / num_rows + self.eps * identity
         trace = covariance.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None, None]  # [G, 1, 1]
+        # divided by its trace a covariance has no eigenvalue above 1, where Newton's iteration converges
         normal, iterate = covariance / trace, identity.expand_as(covariance)
         for _ in range(self.num_iters):
             iterate = 1.5 * iterate - 0.5 * iterate @ iterate @ iterate @ normal

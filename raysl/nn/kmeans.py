@@ -73,6 +73,7 @@ def _first(rows: Tensor, k: int, seed: int, spherical: bool) -> Tensor:
     order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed))[:k]
     local = order - sum(counts[: dist.rank()])
     is_here = (local >= 0) & (local < len(rows))
+    # rows of other ranks stay 0, and the sum over ranks puts all k together
     first = at_least_fp32(rows.new_zeros(k, rows.shape[1]))
     first[is_here.to(rows.device)] = at_least_fp32(rows[local[is_here].to(rows.device)])
     first = dist.all_sum(first)
@@ -102,6 +103,7 @@ def _move(rows: Tensor, centroids: Tensor, spherical: bool, empty: EmptyRule, sc
 def _split(centroids: Tensor, counts: list[float]) -> Tensor:
     """Move each empty cluster beside the currently largest one, half of whose count it takes."""
     apart = torch.full(centroids.shape[1:], 1 / 1024, dtype=centroids.dtype, device=centroids.device)  # [D]
+    # signs alternate, since one factor for all dimensions would only change the length
     apart[1::2] *= -1
     for cluster, count in enumerate(counts):
         if count == 0:

@@ -64,6 +64,7 @@ class MemoryBank(nn.Module):
             )
         if not 0 <= momentum <= 1:
             raise ValueError(f"the momentum of a memory bank is {momentum}; give a number in [0, 1]")
+        # a stable sort keeps the order of the batch, so the last of equal indices is the sample's last row
         ordered, order = torch.sort(index, stable=True)
         last = order[torch.searchsorted(ordered, index, right=True) - 1]  # [n], last row of the same sample
         w = torch.lerp(F.normalize(at_least_fp32(z[last]), dim=-1).to(self.bank), self.bank[index], momentum)

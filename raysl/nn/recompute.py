@@ -32,6 +32,7 @@ class _Recomputed(nn.Module):
     """First base class of a module that stores no inner activations."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # without gradients nothing is stored, so there is nothing to compute again
         if not torch.is_grad_enabled():
             return super().__call__(*args, **kwargs)
         draws: list[Tensor] = []

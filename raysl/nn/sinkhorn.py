@@ -76,6 +76,7 @@ def sinkhorn(
                 (q, _), (q_shared, _) = _matrix(local, column, epsilon), _matrix(shared, column, epsilon)
                 by_row, by_shared = 1 / q.sum(dim=-1), 1 / q_shared.sum(dim=-1)
             shares = dist.all_sum(_times(q.mT, counts * by_row)) + _times(q_shared.mT, counts_shared * by_shared)
+            # a prototype without any share keeps a scale of 1 in place of an infinite one
             by_column = torch.where(shares > 0, 1 / shares, 1.0)
             if iteration < num_iters - 1:
                 by_row, by_shared = 1 / _times(q, by_column), 1 / _times(q_shared, by_column)

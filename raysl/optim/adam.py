@@ -35,6 +35,7 @@ class Adam(Plain, torch.optim.Adam):
         """Added to the root of the mean square, against division by 0."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
+        # copies, because torch writes its own keys into the groups that it is given
         groups = [{**group, "params": list(group["params"])} for group in params]
         is_on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
         super().__init__(

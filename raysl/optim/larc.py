@@ -49,6 +49,7 @@ class LARC(LayerwiseSGD):
         weight_norms, grad_norms = norms(params), norms(grads)  # [number of tensors]
         rates = group["trust_coefficient"] * weight_norms / (grad_norms + decay * weight_norms + group["eps"])
         if group["clip"]:
+            # updates are multiplied by lr later, so that the smaller one of rate and lr acts in the end
             rates = (rates / group["lr"]).clamp(max=1.0)
         is_scaled = (weight_norms > 0) & (grad_norms > 0)
         decays = torch.where(is_scaled, decay * rates, 0.0)

@@ -92,6 +92,7 @@ def _part(group: dict[str, Any], layer: int, num_layers: int | None, optim: Opti
             scale *= optim.layer_decay ** (num_layers + 1 - layer)
         return {**group, "lr_scale": scale}
     if optim.head_lr is not None:
+        # not a division by 0: `check_layers` has refused an lr of 0
         scale *= optim.head_lr / optim.lr
     decay_scale = group.get("weight_decay_scale", 1.0)
     if optim.head_weight_decay is None or "weight_decay" in group or decay_scale == 0:

@@ -114,6 +114,7 @@ class Disk:
             if self.failure is not None:
                 self._late.clear()
                 return None
+            # removed after it was written, so that a failed action is tried again before those behind it
             self._late.popleft()
             if self._gone_since is not None and not self._late:
                 self._end_wait(folder)

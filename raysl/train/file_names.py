@@ -43,6 +43,7 @@ def append(path: Path, content: bytes) -> None:
             size = file.tell()
             file.write(content)
     except OSError:
+        # a part of the lines may be written already, so the file is cut to its former length
         if size is not None:
             with suppress(OSError):  # the first error is the one to raise
                 os.truncate(path, size)

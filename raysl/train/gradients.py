@@ -61,6 +61,7 @@ def _join(outs: Sequence[StepOutput], parts: Sequence[Sequence[int]]) -> StepOut
         return torch.stack([value_of(out) * n for out, n in zip(outs, counts, strict=True)]).sum(dim=0) / sum(counts)
 
     carry = {}
+    # parts hold every n-th lane; this puts their rows back in the order of the batch
     order = torch.tensor([row for rows in parts for row in rows]).argsort()
     for name in outs[0].carry:
         values = [out.carry[name] for out in outs]
@@ -99,6 +100,7 @@ def _clip_each(grads: list[Tensor], largest: float) -> None:
         return
     shares = [dist.local(grad) for grad in grads]
     norms = torch.stack(torch._foreach_norm(shares))
+    # where ranks hold shares, the norm of a gradient is the root of the sum of all shares' squares
     if any(share is not grad for share, grad in zip(shares, grads, strict=True)):
         norms = dist.all_sum(norms.square()).sqrt()
     scales = (largest / (norms + 1e-6)).clamp(max=1.0)

@@ -25,6 +25,7 @@ class Late:
         self.values = values.detach()
         self.event: torch.cuda.Event | None = None
         if values.is_cuda:
+            # only a copy to pinned memory lets the host go on
             on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self.values = on_host.copy_(self.values, non_blocking=True)
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]

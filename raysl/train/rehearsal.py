@@ -51,6 +51,7 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
         batch = replace(drawn, views={name: shapes.shape_of(view) for name, view in drawn.views.items()})
         shapes.assign("batch", batch.views.values())
         with gradients_as_part(state.method, shapes, "gradients"):
+            # the first step makes the optimizer's state, and the second is counted
             for index in (middle, middle):
                 shapes.restart()
                 _step(state, batch, plan.step(index))

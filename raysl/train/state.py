@@ -134,6 +134,7 @@ class TrainState:
         if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
             return backbone
         weights = merge_adapters(dist.whole(self._exported_weights(), on_all=True))
+        # its random weights are replaced below, and drawing them must not move the run's random numbers
         with torch.random.fork_rng(devices=[]):
             copy: Backbone = type(backbone)(backbone.config)
         copy.load_state_dict(weights)
@@ -196,6 +197,7 @@ class TrainState:
             "ended": self.ended,
         }
         meta = {name: value for name, value in meta.items() if value is not None}
+        # last, because it stores size and hash of every file written above
         seal(folder, meta)
 
     def load(self, folder: Path) -> None:
@@ -221,6 +223,7 @@ class TrainState:
         if self.scaler.is_enabled() and "scaler" in tensors:
             self.scaler.load_state_dict(tensors["scaler"])
         self.step = tensors["step"]
+        # cloned, since the tensors that were read are views of the mapped file
         self.callbacks = tree_map_only(Tensor, Tensor.clone, tensors["callbacks"])
         self.weights = meta.get("weights")
 

@@ -100,6 +100,7 @@ class RemoteStore(Store):
             self.tell(f"{self._unstored}; training goes on without it")
             return
         with self._change:
+            # at most one draft waits: the one before is taken up first, or replaced where uploads fail
             self._change.wait_for(lambda: self._waiting is None or self._failure is not None)
             if self._waiting is not None:
                 shutil.rmtree(self._waiting[1], ignore_errors=True)
@@ -135,6 +136,7 @@ class RemoteStore(Store):
             except StorageError as error:
                 self._failure = error
                 if task is not None:
+                    # a newer checkpoint that already waits makes up for this one
                     self._unstored = error if self._waiting is None else None
                     self.tell(f"gave up {task[0]}: {error}")
             if task is not None:

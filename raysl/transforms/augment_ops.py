@@ -45,6 +45,7 @@ def operation_values(ops: Ints, levels: Floats, signs: Floats, size: tuple[int, 
         size: height and width of the images.
     """
     height, width = size
+    # shifts of AutoAugment reach 150 pixels of an image of 331, here as a share of the side
     strongest = np.array(
         [0.0, 0.3, 0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 0.9, 0.9, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0]
     )

@@ -88,6 +88,7 @@ def _weigh(
                 floats[pixel, tap] /= total
             largest = max(largest, floats[pixel, tap])
         starts[pixel], counts[pixel] = start, count
+    # as many binary digits as keep the largest weight below 2**15
     digits = 0
     while digits < 22 and int(0.5 + largest * (1 << (digits + 1))) < 1 << 15:
         digits += 1

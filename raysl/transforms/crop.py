@@ -92,6 +92,7 @@ class RandomResizedCrop(Crop):
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         """Draw boxes: the first of 10 attempts that fits the image, else the largest central one."""
+        # all ten attempts are drawn at once, so that later draws do not depend on which one fits
         area = (heights * widths)[:, None] * random.uniforms(10, *self.scale)  # [B, 10]
         aspect = np.exp(random.uniforms(10, math.log(self.ratio[0]), math.log(self.ratio[1])))
         width = np.rint(np.sqrt(area * aspect)).astype(np.int64)

@@ -46,6 +46,7 @@ class RandomErasing(Transform):
         mask = random.bernoulli(self.p)
         area = height * width * random.uniforms(10, *self.scale)  # [B, 10]
         logs = random.uniforms(10, math.log(self.ratio[0]), math.log(self.ratio[1]))
+        # one by one: vectorised exponentials may differ in the last bit with the position in an array
         aspect = np.array([[math.exp(log) for log in row] for row in logs.tolist()]).reshape(logs.shape)
         tall, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
         fits = (tall < height) & (wide < width)
@@ -88,6 +89,7 @@ def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
     out = images.clone()
     for row, ((y, x, height, width), key) in enumerate(zip(boxes.tolist(), keys.tolist(), strict=True)):
         shape = (images.shape[1], height, width)
+        # 24 bits, which float32 holds exactly
         bits = hash_rows(key, np.arange(math.prod(shape))) >> np.uint64(40)
         noise = torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24)).view(shape)
         out[row, :, y : y + height, x : x + width] = to_type_of(noise, out)

@@ -167,6 +167,7 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     hue.add_(is_green.mul_(2.0)).add_(is_blue.mul_(4.0)).add_(to_type_of(factor.double() * 6.0, images)[:, None, None])
     hue.sub_(hue.mul(1.0 / 6.0).floor_().mul_(6.0))  # [0, 6]
 
+    # over the hue each channel is a trapezoid around its colour; red's is turned over, around cyan at 3
     out = torch.empty_like(images)
     for channel, centre in enumerate((3.0, 2.0, 4.0)):
         wave = torch.sub(hue, centre, out=out[:, channel]).abs_()
@@ -223,6 +224,7 @@ def affine(images: Tensor, angle: Tensor, translate: Tensor, scale: Tensor, shea
     """
     height, width = images.shape[-2:]
     params = zip(angle.tolist(), translate.tolist(), scale.tolist(), shear.tolist(), strict=True)
+    # grid_sample counts from -1 to 1 across the image, so pixels are divided by half a side
     half = torch.tensor([[0.5 * width], [0.5 * height]], dtype=torch.float64)
     matrix = torch.tensor([_inverse_affine(*param) for param in params], dtype=torch.float64).view(-1, 2, 3)
     matrix = to_type_of(matrix / half, images)

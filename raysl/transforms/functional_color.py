@@ -47,6 +47,7 @@ def adjust_sharpness(images: Tensor, factor: Tensor) -> Tensor:
         centre = out[..., 1:-1, 1:-1]
         columns = chosen[..., :-2] + chosen[..., 1:-1] + chosen[..., 2:]
         smooth = columns[..., :-2, :] + columns[..., 1:-1, :] + columns[..., 2:, :]
+        # the centre counts once in the nine and four times more, which makes weights of 13 in all
         smooth.add_(centre.mul(4.0)).mul_(1.0 / 13.0)
         smooth.sub_(centre).mul_(_column((1.0 - factor).to(chosen.dtype), chosen.device))
         centre.add_(smooth)

@@ -87,6 +87,7 @@ def _blocks(random: SampleRandom, num: Ints, grid: tuple[int, int], aspect: tupl
     wide = np.clip(np.ceil(np.sqrt(num / shape) - 1e-9), np.ceil(num / tall), width)
     y, x = (random.integers(0, (side - long).astype(np.int64) + 1) for side, long in ((height, tall), (width, wide)))
     inside = rectangles(y, x, tall, wide, grid)
+    # a block may have a few patches too many; the last ones, row by row, are left out
     counts = np.cumsum(inside.reshape(len(inside), height * width), axis=1).reshape(inside.shape)
     return np.asarray(inside & (counts <= num[:, None, None]))
 

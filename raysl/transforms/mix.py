@@ -48,6 +48,7 @@ class Mix(ABC):
         height, width = images.shape[-2:]
         partner, boxes = (to_device(params[name], images.device) for name in ("partner", "box"))
         others = images.index_select(0, partner)
+        # Mixup's boxes are empty, so a box with an area means CutMix
         is_cut = (boxes[:, 2:].amin(dim=1) > 0)[:, None, None, None]
         share = to_type_of(params["lam"], images)[:, None, None, None]
         blended = images * share + others * (1.0 - share)

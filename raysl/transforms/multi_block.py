@@ -60,6 +60,7 @@ class MultiBlockMask(Mask):
             numbers = random.uniforms(4 * (self.num_targets + 1)).reshape(num, -1, 4)[trying]  # [b, M + 1, 4]
             drawn = _blocks(numbers[:, 1:], self.target_scale, self.target_aspect, grid)  # [b, M, h, w]
             seen = _blocks(numbers[:, :1], self.context_scale, (1.0, 1.0), grid)[:, 0] & ~drawn.any(axis=1)  # [b, h, w]
+            # keeps the try with the largest context, in case none reaches the minimum
             is_better = seen.sum(axis=(1, 2)) > num_seen[trying]
             rows = trying[is_better]
             masks[rows], targets[rows] = ~seen[is_better], drawn[is_better]

@@ -106,9 +106,11 @@ class Tiles:
         height, width = self._cell((images.shape[2], images.shape[3]))
         order = params["order"]  # [B, T]
         offsets = params["offsets"].gather(1, order[..., None].expand(-1, -1, 2))
+        # cells are numbered down the columns
         x = order // self.grid * width + offsets[..., 0]
         y = order % self.grid * height + offsets[..., 1]
         image = torch.arange(len(order))[:, None]
+        # a view of all windows; the indexing below copies the tiles alone
         windows = images.unfold(2, self.size, 1).unfold(3, self.size, 1).permute(0, 2, 3, 1, 4, 5)
         rows = (to_device(indices, images.device) for indices in (image, y, x))
         return windows[tuple(rows)].contiguous()

@@ -132,6 +132,7 @@ class View:
         if self.tiles is not None and tiles is not None:
             extras |= self.tiles.extras(tiles)
         if self.mask is not None:
+            # a checksum of the name, because Python's hash differs between processes
             stream = random.at(crc32(type(self.mask).__name__.encode())).at(0)
             extras |= self.mask.extras(stream, (self.crop.size, self.crop.size))
         return extras

@@ -103,6 +103,7 @@ def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockM
         min_block: patches in the smallest block; None for a ninth of a view's, as in BEiT.
     """
     low, high = setup.method.mask_share
+    # pairs of mean and spread: one of no mask, and one that reaches from `low` to `high`
     ratios = ((0.0, 0.0), ((low + high) / 2, (high - low) / 2))
     return BlockMask(
         patch_size=patch_side(setup, title),

@@ -97,6 +97,7 @@ def token_distance(lesson: Lesson, h: Tensor, values: Tensor, outputs: list[Tens
     """
     assert lesson.place_head is not None
     student, (summary, spatial) = at_least_fp32(lesson.head(h)), outputs
+    # teachers have grids of their own, so the student's map is resized to the teacher's
     if values.shape[-2:] != spatial.shape[-2:]:
         values = F.interpolate(values, spatial.shape[-2:], mode="bilinear", align_corners=False)
     student_spatial = at_least_fp32(lesson.place_head(values.permute(0, 2, 3, 1).flatten(0, 2)))  # [n*h'*w', E]

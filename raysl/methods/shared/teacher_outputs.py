@@ -53,6 +53,7 @@ class TeacherOutputs:
 
     def _cache(self, number: int, values: Tensor) -> TeacherCache | None:
         """Return the cache of a teacher, whose weights are those of the run in its first step; None without one."""
+        # a rehearsal has shapes without numbers, so there is nothing to read or store
         if self.setup.method.cache is None or is_shape(values):
             return None
         if number not in self._caches:

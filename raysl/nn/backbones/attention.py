@@ -57,6 +57,7 @@ class Attention(nn.Module):
         mask = None
         if is_key is not None:
             mask = is_key[:, None] if is_key.ndim == 3 else is_key[:, None, None, :]  # [B, 1, 1 or T, T]
+        # a bias and a mask become one mask of numbers, in which -inf hides a key
         if offsets is not None:
             bias = self._bias(offsets).to(q.dtype)  # [n, heads, T, T]
             mask = bias if mask is None else torch.where(mask, bias, -torch.inf)

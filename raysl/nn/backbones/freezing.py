@@ -91,5 +91,6 @@ def _traced(network: Backbone, stage: str) -> tuple[set[str], set[str]]:
         out: Tensor = network.eval().stages(images, [stage])[stage]
     if not out.requires_grad:
         return set(), ran
+    # the stage depends on exactly those parameters that get a gradient from it
     grads = torch.autograd.grad(out.sum(), list(named.values()), allow_unused=True)
     return {name for name, grad in zip(named, grads, strict=True) if grad is not None}, ran

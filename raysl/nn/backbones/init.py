@@ -71,6 +71,7 @@ def init_linear(module: nn.Module, scheme: Init = "timm") -> None:
         if not isinstance(layer, nn.Linear):
             continue
         if scheme in ("mae", "moco_v3"):
+            # Xavier's bound depends on the shape; MoCo v3 takes the shapes of queries, keys and values apart
             is_split = scheme == "moco_v3" and name.endswith("qkv")
             for part in layer.weight.data.chunk(3 if is_split else 1):
                 nn.init.xavier_uniform_(part)

@@ -92,6 +92,7 @@ def palette(counts: Tensor, num_colors: int, num_iters: int, seed: int) -> Tenso
     """
     occurring = counts.nonzero()[:, 0]
     points, weights = _grid()[occurring], counts[occurring].double()  # [n, 3], [n]
+    # colours that stay unused lie far outside of [0, 1], so that no point is nearest to them
     colors = torch.full((num_colors, 3), 1e3, dtype=torch.float64)
     num = min(num_colors, len(points))
     if num:

@@ -68,6 +68,7 @@ def relative_index(grid: tuple[int, int], num_prefix: int = 1, device: torch.dev
     """
     height, width = grid
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
+    # numbered as in rows of 2w - 1 cells, so that each offset gives another difference of two numbers
     cells = (rows[:, None] * (2 * width - 1) + columns).flatten()  # [h*w]
     centre, num = (height - 1) * (2 * width - 1) + width - 1, _num_offsets(grid)
     patches = F.pad(cells[:, None] - cells + centre, (num_prefix, 0), value=num + 1)  # [h*w, T]

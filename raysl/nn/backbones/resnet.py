@@ -165,6 +165,7 @@ class ResNet(Backbone):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            # a last scale of 0 lets each residual branch begin at 0
             if zero_init_residual and isinstance(module, BasicBlock):
                 nn.init.zeros_(module.bn2.get_parameter("weight"))
             if zero_init_residual and isinstance(module, Bottleneck):

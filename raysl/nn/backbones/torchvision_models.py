@@ -188,6 +188,7 @@ class TorchvisionModel(WrappedBackbone):
             for name, unit in _units(self.network).items():
                 hooks.enter_context(unit.register_forward_hook(partial(see, name)))
             self._try_size(self.native_size, self.native_size)
+        # later units replace earlier ones with maps of the same size; each block of a ViT is a stage
         last = {name if is_vit else shape[-2:]: name for name, shape in shapes.items()}
         word = "block" if is_vit else "stage"
         modules = {f"{word}{number}": name for number, name in enumerate(last.values(), 1)}

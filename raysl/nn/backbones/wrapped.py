@@ -93,6 +93,7 @@ class WrappedBackbone(Backbone):
 
     def _head_names(self) -> set[str]:
         """Return the library's names of the tensors of the classifier."""
+        # weights drawn for a network that is thrown away must not move the run's random numbers
         with torch.random.fork_rng(devices=[]):
             try:
                 with torch.device("meta"):

@@ -56,6 +56,7 @@ class EarlyStop(Callback):
         if not step.index:  # of the network before training
             return
         config = self.config
+        # the main rank's value decides, so that all ranks stop at the same step
         value = dist.gather_objects(line[config.metric])[0] if config.metric in line else None
         assert self.best_step is not None
         if value is not None and self._is_better(value):

@@ -66,6 +66,7 @@ class Embedding(Callback):
         """Return features [N, D], labels and indices [N] and thumbnails uint8 [N, 3, h, h] of all workers, on CPU."""
         backbone, device = run.state.exported(), run.state.device
         side = min(self.config.thumbnail, int(LARGEST_SPRITE / np.ceil(np.sqrt(self.config.images))))
+        # empty first parts, so that a rank without images can take part in the exchange
         empty = partial(torch.empty, device=device)
         features, thumbnails = [empty(0, backbone.feature_dim)], [empty(0, 3, side, side, dtype=torch.uint8)]
         labels, index = [empty(0, dtype=torch.int64)], [empty(0, dtype=torch.int64)]

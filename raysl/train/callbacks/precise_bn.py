@@ -81,6 +81,7 @@ class _Moments:
         if count < 2:
             return None, None
         mean = total / count
+        # the sums are float64, where the difference of squares keeps its digits
         var = (squares / count - mean.square()).clamp(min=0) * (count / (count - 1))
         return mean.to(self.kind), var.to(self.kind)
 
