@@ -2,8 +2,8 @@
 
 Estepa, Sarasúa, Nagarajan and Radeva 2023, arXiv 2303.09417. Three objectives in one: the nearest neighbour of an
 embedding finds the other view's prediction, as in NNCLR; so does the centroid that self-attention makes of several
-neighbours, whose counterpart has the prediction in place of the nearest one; and the dimensions of student and teacher
-correlate each with itself alone. Neighbours come from a queue of the teacher's embeddings.
+neighbours, whose counterpart has the prediction in front and the farthest one left out; and the dimensions of student
+and teacher correlate each with itself alone. Neighbours come from a queue of the teacher's embeddings.
 """
 
 from dataclasses import dataclass, field

@@ -245,9 +245,10 @@ class RangeFile:
 
     def _fetch(self, size: int) -> int:
         """Read the range at the position; return where the position is in it."""
-        skipped = self.position - self._start - len(self._content)
-        # `skipped` is negative before the end of the content: this begins with a short range, as a long skip does
-        self._size = min(RUN_BYTES, 2 * self._size) if 0 <= skipped <= LONG_SKIP else FIRST_RANGE
+        # a reader that goes on, perhaps from inside the last range, gets longer ranges; one that jumps begins again
+        ahead = self.position - self._start
+        goes_on = 0 <= ahead <= len(self._content) + LONG_SKIP
+        self._size = min(RUN_BYTES, 2 * self._size) if goes_on else FIRST_RANGE
         self._start = self.position
         size = min(max(size, self._size), self.num_bytes - self.position)
         part = self.system, self.path, self._file, self._start, size

@@ -347,7 +347,9 @@ def _find_checkpoint(source: RunFolder, step: int, stop: threading.Event) -> str
         whole = next((name for name in later if source.exists(f"{name}/meta.json")), None)
         if whole is not None:
             return whole
-        if time.monotonic() > end or stop.wait(1.0):
+        if stop.wait(1.0):  # another checkpoint now would stay the one that the trial began from
+            raise Stopped(f"{source.uri} still uploads the checkpoint to go on from")
+        if time.monotonic() > end:
             break
     name = newest_whole(source, ()).name
     if name is None:

@@ -47,6 +47,7 @@ class CheckpointKeeper(Callback):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.newest: float | None = None
+        self.saved: tuple[int, float | None] = (0, None)  # step of the newest checkpoint, and its number
 
     @override
     def on_train_start(self, run: Run) -> None:
@@ -62,8 +63,10 @@ class CheckpointKeeper(Callback):
     @override
     def on_checkpoint(self, run: Run, folder: Path) -> None:
         step = run.plan.step(run.state.step)
-        name, value = checkpoint_name(step.index), self.newest
-        self.newest = None
+        # a checkpoint that could not be written is saved again, with the same number
+        if self.saved[0] != step.index:
+            self.saved, self.newest = (step.index, self.newest), None
+        name, value = checkpoint_name(step.index), self.saved[1]
         with run.writing() as root:
             kept = Kept.read(Folder(str(root))).until(step.index - 1)
             if kept.rule != (rule := (self.config.metric, self.config.mode)):

@@ -57,8 +57,8 @@ class MLflow(Tracking):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        for name in ("mlflow", "alembic"):  # they tell of each table of a new database
-            logging.getLogger(name).setLevel(logging.WARNING)
+        for library in ("mlflow", "alembic"):  # they tell of each table of a new database
+            logging.getLogger(library).setLevel(logging.WARNING)
         server = (
             self.config.server
             or os.environ.get(SERVER_VARIABLE)

@@ -101,6 +101,18 @@ def test_a_best_checkpoint_that_could_not_be_stored_does_not_cost_the_one_before
     assert best(tmp_path) == checkpoint_name(2)
 
 
+def test_a_best_checkpoint_that_is_written_at_the_second_try_is_the_best(tmp_path: Path) -> None:
+    class Twice(LocalReporter):
+        def report(self, metrics: dict[str, float], save: Any) -> None:
+            save(tmp_path / f"lost_{metrics['step']}")
+            super().report(metrics, save)
+
+    state, plan = problem("train.log_every=1st", "train.checkpoint_every=1st")
+    callbacks = [Logs("score", {2: 0.5, 4: 0.7}), keeper(metric="score")]
+    fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=Twice(tmp_path, keep=1))
+    assert best(tmp_path) == checkpoint_name(4)
+
+
 def test_a_remote_storage_keeps_the_best_too(tmp_path: Path) -> None:
     logs, run = tmp_path / "logs", Folder(str(tmp_path / "run"))
     logs.mkdir()

@@ -199,7 +199,7 @@ def test_mlflow_without_a_server_keeps_two_starts_as_one_run(tmp_path: Path, mon
 
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
-    assert run.info.status == "FINISHED"
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "quickstart")
     assert run.data.tags["raysl.id"] == _id(tmp_path)
     assert run.data.params["optim.lr"] == "0.1"
     history = client.get_metric_history(run.info.run_id, "train/loss")
