@@ -49,7 +49,7 @@ def descendants(pid: int) -> list[int]:
     for folder in PROC.glob("[0-9]*"):
         try:
             parent = int(_status(int(folder.name))[PARENT])
-        except (FileNotFoundError, ProcessLookupError):  # it has ended since
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended since, or is another user's
             continue
         children.setdefault(parent, []).append(int(folder.name))
     family = [pid]

@@ -41,6 +41,7 @@ from raysl.storage.records import Damaged, from_record, read_record
 OWNER_FILE = re.compile(r"\.lock-(\d{6,})")
 BEAT_PREFIX = ".beat-"
 ATTEMPTS = 10
+LOOKS, LOOK_S = 5, 0.05  # tries of a local lock, which somebody who looks at it may have for a moment
 FRESH_S = 120.0
 """Age of the beat in a bucket up to which a process counts as at work."""
 
@@ -147,7 +148,7 @@ def own_local(folder: Folder) -> Iterator[None]:
     with opened as file:
         try:
             # until the lock is held, the file is another process's: it is read for the message, and not written
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError as error:
             file.seek(0)
             raise _in_use(folder, Owner.parse(file.read(), 0)) from error
@@ -160,6 +161,17 @@ def own_local(folder: Folder) -> Iterator[None]:
             yield
         finally:
             folder.sign = None
+
+
+def _lock(file: TextIO) -> None:
+    """Lock a file that nobody else has locked; who only looks whether it is locked has it for a moment."""
+    for look in range(LOOKS):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if look == LOOKS - 1:
+                raise
+            time.sleep(LOOK_S)
 
 
 def is_owned(folder: Folder) -> bool:

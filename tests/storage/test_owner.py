@@ -1,5 +1,6 @@
 """One driver at a time works in a run's folder, whatever clocks, networks and processes do meanwhile."""
 
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -26,7 +27,7 @@ from raysl.process.environment import JOB_VARIABLE
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.storage.notes import Unconditional, create_new
-from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, is_at_work, own_remote
+from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, is_at_work, is_owned, own_folder, own_remote
 from raysl.train.store import RemoteStore
 from tests.checkpoint.facts import facts
 from tests.processes import has_ended, wait_until
@@ -96,6 +97,15 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
             pass
     with folder.locked():
         pass
+
+
+def test_a_look_at_a_local_folder_keeps_nobody_from_owning_it(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with open(tmp_path / ".lock") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threading.Timer(0.1, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
+        with own_folder(Folder(str(tmp_path))):
+            assert is_owned(Folder(str(tmp_path)))
 
 
 def test_the_refusal_of_a_second_driver_names_the_ray_job_of_the_first(
