@@ -32,8 +32,8 @@ def test_every_config_says_what_it_is_and_how_to_run_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_data_configs_lie_over_a_run(name: str) -> None:
-    config = load_config("cifar10/simclr", [f"base={name}", "data.path=/images"])
-    sizes = {"data/cifar10": (32, "parquet"), "data/imagenet": (32, "image_folder")}
+    config = load_config("simclr", [f"base={name}", "data.path=/images"])
+    sizes = {"data/cifar10": (32, "parquet"), "data/imagenet": (224, "image_folder")}
     assert (config.data.image_size, config.data.name) == sizes[name]
 
 

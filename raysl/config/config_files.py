@@ -87,6 +87,14 @@ def packaged_file(name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def run_name(path: Path) -> str:
+    """Return the name of a run of a configuration's file: `simclr` of `imagenet/simclr`, `cifar10_simclr`, `mine`."""
+    folder = packaged_folder().resolve()
+    if not path.is_relative_to(folder):
+        return path.stem
+    return path.relative_to(folder).with_suffix("").as_posix().removeprefix(SHORT).replace("/", "_")
+
+
 def config_names() -> list[str]:
     """Return the names of the packaged configurations, sorted: `cifar10/simclr`, `data/cifar10`."""
     folder = packaged_folder()

@@ -17,7 +17,7 @@ from raysl.config.arguments import text_or_path, words
 from raysl.config.build import build_node, from_dict
 from raysl.config.channels import follow_channels, link_channels
 from raysl.config.component import map_locations
-from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read
+from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read, run_name
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.initial_weights import with_their_backbone
@@ -133,7 +133,7 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
     written.append((changes, False))
-    tree = keep_texts({"name": main.stem, **layers.values}, overrides)
+    tree = keep_texts({"name": run_name(main), **layers.values}, overrides)
     if not any(file.path == main and _is_stored(file.values) for file in files):
         typed: dict[str, Any] = {}
         for values in (values for values, is_ours in written if not is_ours):

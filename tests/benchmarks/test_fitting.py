@@ -114,7 +114,7 @@ def test_a_class_that_is_nowhere_0_is_refused_by_each_benchmark_of_several_label
 ) -> None:
     labels = np.array([[1, 1], [0, 1], [1, -1], [0, -1]])
     with pytest.raises(ConfigError) as caught:
-        listed(tmp_path, "0000", labels).fit({"it": config})
+        listed(tmp_path, "0000", labels).fit({"it": replace(config, required=True)})
     assert str(caught.value).startswith(
         "benchmarks.it: class '1' is 1 or -1 on the training images, and never 0; -1 is unknown and does not count: "
         "write 0 where a class is absent (labels[labels == -1] = 0)"
@@ -144,9 +144,8 @@ def test_a_benchmark_of_which_nothing_is_possible_is_refused_or_left_out_if_it_i
     with pytest.raises(
         ConfigError, match=f"^benchmarks.mine: {re.escape(message)}.*; benchmarks=.other. leaves it out"
     ):
-        uneven.fit({"mine": config, "other": KNN.Config(k=(1,))})
-    optional = type(config)(**{**vars(config), "required": False})
-    fitting = uneven.fit({"mine": optional, "other": KNN.Config(k=(1,))})
+        uneven.fit({"mine": replace(config, required=True), "other": KNN.Config(k=(1,))})
+    fitting = uneven.fit({"mine": config, "other": KNN.Config(k=(1,))})
     assert list(fitting.settings) == ["other"]
     (line,) = fitting.left_out
     assert line.startswith(f"mine is left out: {message}")
@@ -199,7 +198,12 @@ def test_a_command_is_told_once_what_its_images_lack_and_what_to_type(tmp_path: 
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(png(0))
     images = images_of(load_config("quickstart", [f"data={tmp_path}"]))
-    wanted = {"knn": KNN.Config(), "low_shot": LowShot.Config(), "geometry": Geometry.Config()}
+    every: dict[str, BenchmarkConfig] = {
+        "knn": KNN.Config(),
+        "low_shot": LowShot.Config(),
+        "geometry": Geometry.Config(),
+    }
+    wanted = {name: replace(one, required=True) for name, one in every.items()}
     with pytest.raises(ConfigError) as caught:
         images.fit(wanted, in_run=False)
     reason = f"the dataset 'image_folder' has no test images{HINT}"

@@ -153,7 +153,8 @@ def test_packing_keeps_the_backbone_and_leaves_places_and_training_behind(
     assert meta["metrics"] == {"epoch": 3.0, "knn_k20_top1": 20.0, "knn/k20/top1": 21.0}
     assert meta["trained"] == {
         "command": "raysl pretrain cifar10/simclr /path/to/cifar10 backbone.depth=10 backbone.width=4 data.limit=600 "
-        "optim.warmup=10% train.epochs=3 'benchmarks={knn: {k: [200, 20], temperature: 0.1}, low_shot: {}}'",
+        "optim.warmup=10% train.epochs=3 'benchmarks={knn: {required: true, k: [200, 20], temperature: 0.1}, "
+        "low_shot: {required: true}}'",
         "online_knn": [[0.0, 10.0], [3.0, 20.0]],
         "vote": "k = 20 and temperature 0.1",
         "images_per_s": 50,

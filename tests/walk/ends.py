@@ -124,7 +124,7 @@ class Ends:
         else:
             assert Path(source).is_file(), f"{source} is not there by now"
             self.reader.made_run(Path(out).absolute(), _settings("simclr"))
-        return SimpleNamespace(told="", table=None, path=out, usage="")
+        return SimpleNamespace(summary="", table=None, path=out, usage="")
 
     def convert_config(self, paths: Sequence[str], words: Sequence[str] = ()) -> Any:
         assert [path for path in paths if not Path(path).is_file()] == []
