@@ -136,12 +136,6 @@ def test_check_refuses_what_cannot_work(words: tuple[Any, ...], message: str) ->
         AIM.check(setup_of(*words))
 
 
-def test_a_backbone_without_patches_is_refused() -> None:
-    setup = Setup.of(load_config("quickstart", ["method=aim"]), 64)
-    with pytest.raises(ConfigError, match=r"backbone 'resnet' has no patches, .* set backbone=vit"):
-        AIM.check(setup)
-
-
 def test_a_network_without_causal_attention_says_what_to_do() -> None:
     method, images = small_aim(), torch.zeros(1, 3, 16, 16)
     with pytest.raises(TypeError, match=re.escape("ViT has no causal attention; take backbone=vit")):

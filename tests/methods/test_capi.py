@@ -280,9 +280,3 @@ def test_settings_and_views_are_those_of_the_authors() -> None:
 def test_check_refuses_what_cannot_work(words: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         CAPI.check(setup_of(*words))
-
-
-def test_a_backbone_without_patches_is_refused() -> None:
-    setup = Setup.of(load_config("quickstart", ["method=capi"]), 64)
-    with pytest.raises(ConfigError, match=r"backbone 'resnet' has no patches, .* set backbone=vit"):
-        CAPI.check(setup)

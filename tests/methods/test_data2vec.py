@@ -1,5 +1,6 @@
 import copy
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -10,40 +11,22 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.data2vec import Data2Vec
-from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter
 from raysl.transforms.masking import BlockMask
+from tests.methods.masked_images import batch_of, setup_of, small
 
 STEP = Step(0, 10, 5)
 MASKED = ((0, 1, 4, 5, 10, 11), (2, 3, 6, 7, 8, 9, 12, 13))  # of 16 patches, not equally many
 
 
-def setup_of(*words: str) -> Setup:
-    small = ["backbone.width=8", "backbone.heads=2", "backbone.depth=3", "train.batch_size=2"]
-    return Setup.of(load_config("digits/data2vec", [*small, "method.is_renormalised=false", *words]), 6)
-
-
 def small_data2vec(*words: str) -> Data2Vec:
-    torch.manual_seed(0)
-    setup = setup_of(*words)
-    method = Data2Vec(setup, ViT(setup.config.backbone)).double()
+    method: Any = small("data2vec", *words)
     with torch.no_grad():  # a teacher unlike its student
         for parameter in method.teacher.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return method
-
-
-def batch_of(images: Tensor | None = None) -> Batch:
-    if images is None:
-        images = torch.randn(2, 1, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    mask = torch.zeros(2, 16, dtype=torch.bool)
-    for image, places in enumerate(MASKED):
-        mask[image, list(places)] = True
-    return Batch(
-        {"global": images}, torch.arange(2), torch.full((2,), -1), extras={"global.mask": mask.view(2, 1, 4, 4)}
-    )
 
 
 def normalised(values: Tensor) -> Tensor:
@@ -54,7 +37,7 @@ def normalised(values: Tensor) -> Tensor:
 @pytest.mark.parametrize("is_renormalised", [False, True])
 def test_loss_is_smooth_l1_to_the_mean_of_normalised_layers(beta: float, is_renormalised: bool) -> None:
     method = small_data2vec(f"method.beta={beta}", f"method.is_renormalised={is_renormalised}")
-    batch, terms = batch_of(), []
+    batch, terms = batch_of(MASKED), []
     for image in range(2):
         pixels, mask = batch.views["global"][image], batch.extras["global.mask"][image]
         predicted = method.head(method.backbone.tokens(pixels, mask))[0, 1:]  # [16, D]
@@ -70,7 +53,7 @@ def test_loss_is_smooth_l1_to_the_mean_of_normalised_layers(beta: float, is_reno
 
 def test_gradients_reach_the_student_alone() -> None:
     method = small_data2vec()
-    out = method(batch_of(), STEP)
+    out = method(batch_of(MASKED), STEP)
     out.loss.backward()
     trained = {name for name, parameter in method.named_parameters() if parameter.grad is not None}
     assert trained == {name for name, _ in method.named_parameters() if not name.startswith("teacher.")}
@@ -83,7 +66,7 @@ def test_the_teacher_follows_and_has_the_students_embedding_where_it_is_shared(s
     words = ("method.momentum=0.9", "method.momentum_start=0.5", "method.momentum_warmup=8st")
     method = small_data2vec("backbone.position=learned", f"method.shares_embedding={shares_embedding}", *words)
     before = copy.deepcopy(method.teacher.module)
-    method.after_update(Step(2, 10, 5), batch_of(), {})
+    method.after_update(Step(2, 10, 5), batch_of(MASKED), {})
     student, then = dict(method.backbone.named_parameters()), dict(before.named_parameters())
     for name, now in method.teacher.module.named_parameters():
         averaged = 0.6 * then[name] + 0.4 * student[name]  # 2 of 8 steps from 0.5 to 0.9
@@ -93,7 +76,7 @@ def test_the_teacher_follows_and_has_the_students_embedding_where_it_is_shared(s
 
 
 def test_the_teacher_leaves_out_no_layers_and_sees_the_whole_image() -> None:
-    method, batch = small_data2vec("backbone.drop_path=0.9"), batch_of()
+    method, batch = small_data2vec("backbone.drop_path=0.9"), batch_of(MASKED)
     images = batch.views["global"].flatten(0, 1)
     first, second = method._targets(images), method._targets(images)
     assert torch.equal(first, second)
@@ -104,21 +87,12 @@ def test_the_teacher_leaves_out_no_layers_and_sees_the_whole_image() -> None:
 
 def test_a_mask_of_none_and_flat_images_leave_the_loss_finite() -> None:
     for images in (torch.zeros(2, 1, 3, 16, 16), 1e6 * torch.randn(2, 1, 3, 16, 16)):
-        method, batch = small_data2vec().float(), batch_of(images)
+        method, batch = small_data2vec().float(), batch_of(MASKED, images)
         for mask in (batch.extras["global.mask"], torch.zeros(2, 1, 4, 4, dtype=torch.bool)):
             out = method(Batch(batch.views, batch.index, batch.label, extras={"global.mask": mask}), STEP)
             out.loss.backward()
             assert out.loss.isfinite()
             assert all(p.grad.isfinite().all() for p in method.parameters() if p.grad is not None)
-
-
-def test_half_precision_gives_a_loss_in_fp32() -> None:
-    method = small_data2vec().float()
-    with torch.autocast("cpu", torch.bfloat16):
-        out = method(batch_of(torch.randn(2, 1, 3, 16, 16)), STEP)
-    assert out.loss.dtype == torch.float32
-    out.loss.backward()
-    assert method.backbone.mask_token.grad.abs().max() > 0
 
 
 def test_the_published_settings() -> None:
@@ -145,10 +119,4 @@ def test_the_published_settings() -> None:
 )
 def test_check_refuses_what_cannot_work(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Data2Vec.check(setup_of(*words))
-
-
-def test_a_backbone_without_patches_is_refused() -> None:
-    setup = Setup.of(load_config("quickstart", ["method=data2vec"]), 64)
-    with pytest.raises(ConfigError, match=r"backbone 'resnet' has no patches, .* set backbone=vit"):
-        Data2Vec.check(setup)
+        Data2Vec.check(setup_of("data2vec", *words))

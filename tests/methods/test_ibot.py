@@ -201,9 +201,3 @@ def test_the_most_patches_that_a_mask_hides_are_gathered() -> None:
 def test_check_refuses_what_cannot_work(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         IBOT.check(setup_of(*words))
-
-
-def test_a_backbone_without_patches_is_refused() -> None:
-    setup = Setup.of(load_config("quickstart", ["method=ibot"]), 64)
-    with pytest.raises(ConfigError, match=r"backbone 'resnet' has no patches, .* set backbone=vit"):
-        IBOT.check(setup)

@@ -174,9 +174,3 @@ def test_the_published_settings() -> None:
 def test_check_refuses_what_cannot_work(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         IJEPA.check(setup_of(*words))
-
-
-def test_a_backbone_without_patches_is_refused() -> None:
-    setup = Setup.of(load_config("quickstart", ["method=ijepa"]), 64)
-    with pytest.raises(ConfigError, match=r"backbone 'resnet' has no patches, .* set backbone=vit"):
-        IJEPA.check(setup)

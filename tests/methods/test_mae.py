@@ -1,52 +1,25 @@
 import re
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from raysl.config.load import load_config
-from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import patchify
 from raysl.methods.mae import MAE
-from raysl.nn.backbones.vit import ViT
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
+from tests.methods.masked_images import batch_of, setup_of, small
 
 STEP = Step(0, 10, 5)
 MASKED = ((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), (0, 2, 3, 5, 6, 7, 9, 10, 11, 12, 13, 14))  # of 16 patches
 
 
-def setup_of(*words: str, **fields: Any) -> Setup:
-    words = (*words, *(f"method.{name}={value}" for name, value in fields.items()))
-    small = ["backbone.width=8", "backbone.heads=2", "backbone.depth=2", "train.batch_size=2"]
-    decoder = ["method.decoder_width=12", "method.decoder_depth=2", "method.decoder_heads=2", "method.mask_ratio=0.75"]
-    return Setup.of(load_config("digits/mae", [*small, *decoder, *words]), 6)
-
-
-def small_mae(*words: str) -> MAE:
-    torch.manual_seed(0)
-    setup = setup_of(*words)
-    return MAE(setup, ViT(setup.config.backbone)).double()
-
-
-def batch_of(images: Tensor | None = None) -> Batch:
-    if images is None:
-        images = torch.randn(2, 1, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    mask = torch.zeros(2, 16, dtype=torch.bool)
-    for image, places in enumerate(MASKED):
-        mask[image, list(places)] = True
-    return Batch(
-        {"global": images}, torch.arange(2), torch.full((2,), -1), extras={"global.mask": mask.view(2, 1, 4, 4)}
-    )
-
-
 @pytest.mark.parametrize("is_normalised", [True, False])
 def test_loss_is_the_mean_error_of_masked_patches(is_normalised: bool) -> None:
-    method, batch = small_mae(f"method.is_normalised={is_normalised}"), batch_of()
+    method, batch = small("mae", f"method.is_normalised={is_normalised}"), batch_of(MASKED)
     decoder, terms = method.decoder, []
     for image in range(2):
         pixels = batch.views["global"][image]  # [1, 3, 16, 16]
@@ -70,7 +43,7 @@ def test_loss_is_the_mean_error_of_masked_patches(is_normalised: bool) -> None:
 
 
 def test_predictions_know_nothing_of_masked_pixels() -> None:
-    method, batch = small_mae(), batch_of()
+    method, batch = small("mae"), batch_of(MASKED)
     images = batch.views["global"][:, 0].requires_grad_()
     keep = torch.tensor([[place for place in range(16) if place not in masked] for masked in MASKED])
     method.decoder(method.backbone.visible_tokens(images, keep), keep).square().sum().backward()
@@ -81,23 +54,23 @@ def test_predictions_know_nothing_of_masked_pixels() -> None:
 
 
 def test_the_backbone_runs_on_visible_patches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = small_mae()
+    method = small("mae")
     lengths: list[int] = []
     method.backbone.blocks[0].register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
-    method(batch_of(), STEP)
+    method(batch_of(MASKED), STEP)
     assert lengths == [1 + 4]
 
 
 def test_registers_go_through_the_decoder_beside_the_class_token() -> None:
-    method = small_mae("backbone.num_registers=2")
-    out = method(batch_of(), STEP)
+    method = small("mae", "backbone.num_registers=2")
+    out = method(batch_of(MASKED), STEP)
     out.loss.backward()
     assert method.backbone.reg_token.grad.abs().max() > 0
     assert method.decoder.positions[0, :3].abs().max() == 0
 
 
 def test_tokens_and_positions_get_no_weight_decay() -> None:
-    method = small_mae("backbone.position=learned")
+    method = small("mae", "backbone.position=learned")
     decaying, excluded = split_groups(method, method.setup.config.optim)
     kept = {id(parameter) for parameter in excluded["params"]}
     free = {name for name, parameter in method.named_parameters() if id(parameter) in kept}
@@ -107,7 +80,7 @@ def test_tokens_and_positions_get_no_weight_decay() -> None:
 
 
 def test_the_decoder_starts_as_the_authors() -> None:
-    decoder = small_mae("method.decoder_width=96", "method.decoder_heads=3").decoder
+    decoder = small("mae", "method.decoder_width=96", "method.decoder_heads=3").decoder
     for layer in (decoder.embed, decoder.blocks[0].attn.qkv, decoder.blocks[0].mlp.fc2, decoder.pixels):
         bound = (6 / sum(layer.weight.shape)) ** 0.5  # Xavier's uniform
         assert 0.97 * bound < layer.weight.abs().max() <= bound
@@ -124,27 +97,8 @@ def test_views_are_the_papers() -> None:
     assert view.mask == RandomMask(patch_size=16, ratio=0.75)
 
 
-def test_flat_and_huge_images_leave_the_loss_finite() -> None:
-    for images in (torch.zeros(2, 1, 3, 16, 16), 1e6 * torch.randn(2, 1, 3, 16, 16)):
-        method = small_mae().float()
-        out = method(batch_of(images), STEP)
-        out.loss.backward()
-        assert out.loss.isfinite()
-        assert all(parameter.grad.isfinite().all() for parameter in method.parameters())
-        assert tuple(out.metrics) == MAE.logged
-
-
-def test_half_precision_meets_the_mask_token_in_its_type() -> None:
-    method = small_mae().float()
-    with torch.autocast("cpu", torch.bfloat16):
-        out = method(batch_of(torch.randn(2, 1, 3, 16, 16)), STEP)
-    assert out.loss.dtype == torch.float32
-    out.loss.backward()
-    assert method.decoder.mask_token.grad.abs().max() > 0
-
-
 def test_the_decoder_is_thrown_away() -> None:
-    method = small_mae()
+    method = small("mae")
     assert method.export() is method.backbone
     assert not any("decoder" in name for name in method.export().state_dict())
 
@@ -167,10 +121,4 @@ def test_the_decoder_is_thrown_away() -> None:
 )
 def test_check_refuses_patches_and_decoders_that_cannot_be(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        MAE.check(setup_of(*words))
-
-
-def test_a_backbone_without_patches_is_refused() -> None:
-    setup = Setup.of(load_config("quickstart", ["method=mae"]), 64)
-    with pytest.raises(ConfigError, match=r"backbone 'resnet' has no patches, .* set backbone=vit"):
-        MAE.check(setup)
+        MAE.check(setup_of("mae", *words))

@@ -6,49 +6,24 @@ import pytest
 import torch
 from lightly.models import utils
 from lightly.models.modules.masked_autoencoder_timm import PixioDecoderTIMM
-from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.config.load import load_config
-from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.pixio import Pixio
 from raysl.nn.backbones.backbone import visible_places
-from raysl.nn.backbones.vit import ViT
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import UnitMask
+from tests.methods.masked_images import batch_of, setup_of, small
 
 STEP = Step(0, 10, 5)
 MASKED = ((0, 1, 4, 5), (2, 3, 6, 7))  # the square at the upper left or right, of 4 x 4 patches
 
 
-def setup_of(*words: str) -> Setup:
-    small = ["backbone.width=8", "backbone.heads=2", "backbone.depth=2", "train.batch_size=2"]
-    decoder = ["method.decoder_width=12", "method.decoder_depth=2", "method.decoder_heads=2", "method.mask_ratio=0.25"]
-    return Setup.of(load_config("digits/pixio", [*small, *decoder, *words]), 6)
-
-
-def small_pixio(*words: str) -> Pixio:
-    torch.manual_seed(0)
-    setup = setup_of(*words)
-    return Pixio(setup, ViT(setup.config.backbone)).double()
-
-
-def batch_of(images: Tensor | None = None) -> Batch:
-    if images is None:
-        images = torch.randn(2, 1, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    mask = torch.zeros(2, 16, dtype=torch.bool)
-    for image, places in enumerate(MASKED):
-        mask[image, list(places)] = True
-    return Batch(
-        {"global": images}, torch.arange(2), torch.full((2,), -1), extras={"global.mask": mask.view(2, 1, 4, 4)}
-    )
-
-
 def test_loss_is_the_mean_error_of_masked_patches_under_trained_positions() -> None:
-    method, batch = small_pixio(), batch_of()
+    method, batch = small("pixio"), batch_of(MASKED)
     decoder, terms = method.decoder, []
     for image in range(2):
         pixels = batch.views["global"][image]  # [1, 3, 16, 16]
@@ -93,7 +68,7 @@ def lightlys(ours: Any) -> PixioDecoderTIMM:
 
 
 def test_the_loss_is_that_of_lightlys_decoder() -> None:
-    method, batch = small_pixio(), batch_of()
+    method, batch = small("pixio"), batch_of(MASKED)
     images, mask = batch.views["global"][:, 0], batch.extras["global.mask"].flatten(1)
     places = torch.arange(4, 20).expand(2, -1)
     hidden = places[mask].view(2, -1)
@@ -116,8 +91,8 @@ def test_masks_hide_whole_squares_as_many_as_lightlys(ratio: float) -> None:
 
 
 def test_class_tokens_are_the_class_token_and_the_registers() -> None:
-    backbone = small_pixio().backbone
-    images = batch_of().views["global"][:, 0]
+    backbone = small("pixio").backbone
+    images = batch_of(MASKED).views["global"][:, 0]
     tokens = backbone.tokens(images)
     features = backbone(images)
     torch.testing.assert_close(features, tokens[:, :4].mean(dim=1), rtol=1e-12, atol=0)
@@ -126,8 +101,9 @@ def test_class_tokens_are_the_class_token_and_the_registers() -> None:
 
 
 def test_positions_of_the_decoder_train_and_decay_and_class_tokens_have_their_own() -> None:
-    method = small_pixio("optim.decay_tokens=[cls_token,reg_token,mask_token,pos_embed]", "backbone.position=learned")
-    method(batch_of(), STEP).loss.backward()
+    decaying = "optim.decay_tokens=[cls_token,reg_token,mask_token,pos_embed]"
+    method = small("pixio", decaying, "backbone.position=learned")
+    method(batch_of(MASKED), STEP).loss.backward()
     assert method.decoder.positions.shape == (1, 20, 12)
     assert all(row.abs().max() > 0 for row in method.decoder.positions.grad[0])
     decaying, _ = split_groups(method, method.setup.config.optim)
@@ -161,4 +137,4 @@ def test_settings_and_views_are_the_authors() -> None:
 )
 def test_check_refuses_squares_and_decoders_that_cannot_be(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Pixio.check(setup_of(*words))
+        Pixio.check(setup_of("pixio", *words))
