@@ -66,7 +66,9 @@ class Note:
             check_types(content, folder.uri_of(NOTE_FILE), optional=kinds)
             # JSON has no NaN: such numbers were written as null, and are left out
             content["metrics"] = {name: value for name, value in content["metrics"].items() if value is not None}
-            content["intervals"] = {name: tuple(ends) for name, ends in content["intervals"].items()}
+            content["intervals"] = {
+                name: tuple(ends) for name, ends in content["intervals"].items() if None not in ends
+            }
             return cls(**content)
         except (ValueError, KeyError, TypeError):
             return None

@@ -78,6 +78,14 @@ def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost
     assert Note.read(Folder(entry.path)) == record.note
 
 
+def test_numbers_and_intervals_that_are_not_finite_are_left_out_of_a_note(tmp_path: Path) -> None:
+    intervals = {"loss": (math.nan, math.nan), "top1": (50.0, 70.0)}
+    Note("finished", 1, 1.0, {"loss": 2.0, "rank": math.nan}, intervals=intervals).write(Folder(str(tmp_path)))
+    note = Note.read(Folder(str(tmp_path)))
+    assert note is not None
+    assert (note.metrics, note.intervals) == ({"loss": 2.0}, {"top1": (50.0, 70.0)})
+
+
 def test_a_start_that_fails_and_is_tried_again_keeps_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
