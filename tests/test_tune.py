@@ -468,7 +468,7 @@ def test_a_plain_script_with_tunes_scheduler_and_searcher_is_killed_and_restored
     (tmp_path / "search.py").write_text(SCRIPT.format(words=words))
     command = [sys.executable, str(tmp_path / "search.py"), str(tmp_path)]
     script = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: script.poll() is not None or len([*(tmp_path / "mine").glob("trial_*/trial.json")]) > 1, 300)
+    wait_until(lambda: script.poll() is not None or len([*(tmp_path / "mine").glob("trial_*/metrics.jsonl")]) > 2, 300)
     assert script.poll() is None, script.communicate()[0]
     kill_driver(script)
     logs = {path: path.read_text().splitlines() for path in (tmp_path / "mine").glob("trial_*/metrics.jsonl")}
