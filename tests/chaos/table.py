@@ -25,12 +25,12 @@ PARTS = {
 HEAD = """# Faults: what happens when something breaks
 
 Each row is one real fault, injected by a test into a run of 40 small steps. A checkpoint is saved every 5 steps, and
-the fault happens at step 17 unless the row says otherwise. Where the driver ended, the same command was given again at
-once. Seconds are rough: they were taken on two CPU cores that other work shared, where an undisturbed start needed 30
-to 60 s to its first step, and most of them are such starts of processes.
+the fault happens at step 17 unless the row says otherwise. If the driver ended, the same command was given again at
+once. W is the number of workers. Seconds are rough: they were taken on two CPU cores shared with other work. Most of
+them are spent on starting processes; there, an undisturbed start needed 30 to 60 s to its first step.
 
 - **What you see**: all that raysl printed because of it, without the lines that every run prints.
-- **Seconds**: to the end of the next step; of commands that do not train, and of refusals, to the end of the command.
+- **Seconds**: time to the end of the next step; for refusals and commands that do not train, to the end of the command.
 - **Again**: steps that were done twice.
 - **Same bits**: whether `backbone.safetensors` and all logged losses equal those of an undisturbed run with the same
   number of workers and threads.
@@ -48,10 +48,10 @@ to 60 s to its first step, and most of them are such starts of processes.
 | a file that your code opens and that is not there or may not be read | the run ends at once |
 | a missing or damaged file of images, a wrong setting, a loss that is not finite | the run ends at once |
 
-An exception that led to another one counts too: a `ValueError` that an `OSError` has caused is tried again. Retries
-without a saved step between them are counted, `train.max_failures` at most. An exception of code is told with its file
-and line, `vicreg.py, line 47, in training_step: KeyError: 1`, and its traceback is in `ray.log` in the folder of the
-run. The same command goes on after the file is mended. A failed trial of a sweep follows the same rule.
+An exception that caused another one counts too: a `ValueError` caused by an `OSError` is tried again. At most
+`train.max_failures` retries may follow each other without a newly saved step. An exception in code is reported with its
+file and line, `vicreg.py, line 47, in training_step: KeyError: 1`, and its traceback is in `ray.log` in the folder of
+the run. Once the file is mended, the same command continues the run. A failed trial of a sweep follows the same rule.
 """
 COLUMNS = "| fault | what you see | seconds | again | same bits | left behind |\n|---|---|---|---|---|---|"
 
