@@ -110,11 +110,14 @@ def test_points_above_the_untrained_network_are_those_that_a_test_asks_for() -> 
 
 
 def test_a_number_of_another_library_belongs_to_a_recipe_with_its_settings() -> None:
-    for path in (ROOT / "configs").glob("*.yaml"):
+    cited = []
+    for path in (ROOT / "configs/imagenet").glob("*.yaml"):
         expected = "".join(re.findall(r"^# Expected: .*\n(?:# .*\n)*", path.read_text(), re.MULTILINE))
         if "VISSL model zoo" in expected and "no number published" not in expected:
             facts = (ROOT / f"tests/published/{path.stem}.yaml").read_text()
             assert "vissl" in facts.lower(), path.stem
+            cited.append(path.stem)
+    assert "moco" in cited
 
 
 def paragraphs(text: str) -> list[str]:

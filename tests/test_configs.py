@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import raysl
 from raysl.config.config_files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.sweeps.load import load_starts, load_sweep
@@ -53,3 +54,12 @@ def test_the_zoo_of_cifar10_is_ranked_by_the_vote_of_lightlys_table() -> None:
     start = load_starts(space, rest)["cifar10/simclr"]
     vote: Any = start.benchmarks["knn"]
     assert (space.metric, vote.temperature, 200 in vote.k) == ("knn/k200/top1", 0.1, True)
+
+
+def test_configurations_behind_a_link_are_raysls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(packaged_folder().parent)
+    monkeypatch.setattr(raysl, "__path__", [str(tmp_path / "link/raysl")])
+    config = load_config("cifar10/simclr", ["data.path=/images"])
+    assert (config.name, config.benchmarks["knn"].required) == ("cifar10_simclr", False)
+    named = load_config("cifar10/simclr", ["data.path=/images", "benchmarks.knn.k=[5]"])
+    assert [one.required for one in named.benchmarks.values()] == [True, False]

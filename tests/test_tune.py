@@ -38,7 +38,7 @@ from raysl.train.file_names import note_event
 from raysl.train.history import frame
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
-from raysl.tune.run_trainable import Pointer, RunTrainable, flatten_space, trainable
+from raysl.tune.run_trainable import Pointer, RunTrainable, _find_checkpoint, flatten_space, trainable
 from raysl.tune.trial import Trial
 from tests.processes import wait_until
 from tests.runs.runs import SMALL, assert_same, kill_driver
@@ -460,6 +460,16 @@ assert not results.errors, results.errors
 for found in results:
     print("trial", found.metrics["path"], found.metrics["epoch"], found.metrics.get("knn/k20/top1"))
 """
+
+
+def test_a_stop_while_a_parents_checkpoint_is_uploaded_takes_no_other_one(tmp_path: Path) -> None:
+    run = load_config("quickstart", [f"storage={tmp_path}", "name=parent", *SMALL])
+    TrainState.create(prepare(run).setup).save(tmp_path / "parent" / checkpoint_name(4), {})
+    source, stop = RunFolder.of(run), threading.Event()
+    assert _find_checkpoint(source, 4, stop) == checkpoint_name(4)
+    stop.set()
+    with pytest.raises(Stopped, match="still uploads the checkpoint to go on from"):
+        _find_checkpoint(source, 8, stop)
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def _backbone_setting(name: str) -> str | None:
 
 def packaged_folder() -> Path:
     """Return the folder of raysl's configurations: inside the package, or beside it in a clone."""
-    package = Path(raysl.__path__[0])
+    package = Path(raysl.__path__[0]).resolve()  # as the paths of loaded files, also behind a link
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
@@ -89,7 +89,7 @@ def packaged_file(name: str) -> Path | None:
 
 def run_name(path: Path) -> str:
     """Return the name of a run of a configuration's file: `simclr` of `imagenet/simclr`, `cifar10_simclr`, `mine`."""
-    folder = packaged_folder().resolve()
+    folder = packaged_folder()
     if not path.is_relative_to(folder):
         return path.stem
     return path.relative_to(folder).with_suffix("").as_posix().removeprefix(SHORT).replace("/", "_")

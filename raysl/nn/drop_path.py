@@ -123,8 +123,8 @@ class _Draws:
         return self.tables[calls, num_views][self.slots[slot]]
 
     def _draw(self, slots: list[int], calls: int, num_views: int, device: torch.device) -> Tensor:
-        """Return the numbers of some slots [P, B * V], each after `calls` draws."""
-        numbers = self.batch.random(_SLOT).at_each(slots, calls).uniforms(num_views)  # [P * B, V]
+        """Return the numbers of some slots [S, B * V], each after `calls` draws."""
+        numbers = self.batch.random(_SLOT).at_each(slots, calls).uniforms(num_views)  # [S * B, V]
         return to_device(torch.from_numpy(numbers), device).view(len(slots), -1)
 
 

@@ -11,9 +11,9 @@ from raysl.report.contents import ONLINE_KNN
 from raysl.report.marks import Chart
 
 MAX_POINTS = 400
-"""Points of a course that are drawn; longer courses are drawn as means of this number of stretches."""
+"""Points of a curve that are drawn; longer curves are drawn as means of this number of stretches."""
 MIN_SMOOTHED = 50
-"""Shorter courses are drawn as they are."""
+"""Shorter curves are drawn as they are."""
 MAX_DOTS = 12
 MAX_SHOWN_STEPS = 5
 COLOUR = "var(--trained)"
@@ -72,7 +72,7 @@ class Curve:
 
 
 def curves_of(history: Sequence[dict[str, Any]]) -> Iterator[Curve]:
-    """Return the numeric keys of the history as courses, in the order of `place`, empty ones left out."""
+    """Return the numeric keys of the history as curves, in the order of `place`, empty ones left out."""
     lines = sorted((line for line in history if _is_number(line.get("step"))), key=lambda line: float(line["step"]))
     present = {key for line in lines for key, value in line.items() if _is_number(value)} - set(CLOCKS)
     for key in sorted(present, key=place):
@@ -105,21 +105,21 @@ def is_spent(name: str) -> bool:
     return name in SPENT or name.startswith(SPENT_GROUPS)
 
 
-def curve(course: Curve, last_step: float | None = None) -> str:
-    """Draw one course over the steps, with its running mean where it is long and noisy.
+def draw_curve(curve: Curve, last_step: float | None = None) -> str:
+    """Draw one curve over the steps, with its running mean where it is long and noisy.
 
     Args:
         last_step: where the axis of the steps ends, at the earliest; it begins at 0.
     """
-    steps, values = thinned(course.steps), thinned(course.values)
+    steps, values = thinned(curve.steps), thinned(curve.values)
     is_constant = np.ptp(values) <= 1e-9 * np.abs(values).max()  # has no range of its own
     ys = [float(values.min()), float(values.max())]
-    if is_constant or (course.quantity.from_zero and ys[0] >= 0):
+    if is_constant or (curve.quantity.from_zero and ys[0] >= 0):
         ys.append(0.0)
     end = max(float(steps[-1]), last_step or 0.0, 1.0)
-    chart = Chart(374, 210, f"{course.quantity.title} over the steps of training")
+    chart = Chart(374, 210, f"{curve.quantity.title} over the steps of training")
     chart.frame([0.0, end], ys, padding=0.02, is_whole=True, top=10)
-    is_smoothed = not course.quantity.is_smooth and len(values) >= MIN_SMOOTHED
+    is_smoothed = not curve.quantity.is_smooth and len(values) >= MIN_SMOOTHED
     faint: dict[str, Any] = {"stroke_width": 1, "stroke_opacity": 0.35} if is_smoothed else {"stroke_width": 2}
     chart.line(list(zip(steps, values, strict=True)), stroke=COLOUR, **faint)
     if len(values) <= MAX_DOTS:
@@ -128,7 +128,7 @@ def curve(course: Curve, last_step: float | None = None) -> str:
     if is_smoothed:
         means = running_mean(values, len(values) // 10)
         chart.line(list(zip(steps, means, strict=True)), stroke=COLOUR, stroke_width=2)
-    for step in course.broken[:MAX_SHOWN_STEPS]:
+    for step in curve.broken[:MAX_SHOWN_STEPS]:
         chart.rule("broken", (chart.x(step), chart.x(step)), (chart.y.start, chart.y.end))
     return chart.svg()
 

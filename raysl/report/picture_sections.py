@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 
 from raysl.report.contents import RunReport, ViewSample
-from raysl.report.curves import MAX_POINTS, MAX_SHOWN_STEPS, MIN_SMOOTHED, Curve, curve, curves_of
+from raysl.report.curves import MAX_POINTS, MAX_SHOWN_STEPS, MIN_SMOOTHED, Curve, curves_of, draw_curve
 from raysl.report.html import figure, quiet, section
 from raysl.report.images import (
     MAX_NEIGHBOURS,
@@ -39,26 +39,26 @@ def curves_section(report: RunReport) -> str:
     panels = list(curves_of(report.history))
     if not panels:
         return ""
-    last = max(float(course.steps[-1]) for course in panels)
-    figures = "".join(_curve(course, last) for course in panels)
+    last = max(float(curve.steps[-1]) for curve in panels)
+    figures = "".join(_figure(curve, last) for curve in panels)
     notes = ["Horizontally: steps (updates of the weights)."]
-    if any(not course.quantity.is_smooth and len(course.steps) >= MIN_SMOOTHED for course in panels):
+    if any(not curve.quantity.is_smooth and len(curve.steps) >= MIN_SMOOTHED for curve in panels):
         notes.append("Faint: as logged; strong: running mean.")
-    if any(len(course.steps) > MAX_POINTS for course in panels):
-        notes.append(f"Long courses are drawn as {MAX_POINTS} means.")
+    if any(len(curve.steps) > MAX_POINTS for curve in panels):
+        notes.append(f"Long curves are drawn as {MAX_POINTS} means.")
     return section("curves", "Course of training", f'<div class="panels">{figures}</div>{quiet(" ".join(notes))}')
 
 
-def _curve(course: Curve, last_step: float) -> str:
-    """Return one course under its title and last value; the steps of all of them end alike."""
-    unit = f" {course.quantity.unit}" if course.quantity.unit else ""
+def _figure(curve: Curve, last_step: float) -> str:
+    """Return one curve under its title and last value; the steps of all curves end alike."""
+    unit = f" {curve.quantity.unit}" if curve.quantity.unit else ""
     note = ""
-    if course.broken:
-        steps = ", ".join(map(str, course.broken[:MAX_SHOWN_STEPS]))
-        more = " …" if len(course.broken) > MAX_SHOWN_STEPS else ""
+    if curve.broken:
+        steps = ", ".join(map(str, curve.broken[:MAX_SHOWN_STEPS]))
+        more = " …" if len(curve.broken) > MAX_SHOWN_STEPS else ""
         note = f'<span class="worse">Not finite at step {steps}{more}.</span>'
-    title = f"{escape(course.quantity.title)}<span>last {readable(course.last)}{escape(unit)}</span>"
-    return figure(title, curve(course, last_step), note)
+    title = f"{escape(curve.quantity.title)}<span>last {readable(curve.last)}{escape(unit)}</span>"
+    return figure(title, draw_curve(curve, last_step), note)
 
 
 def map_section(report: RunReport) -> str:

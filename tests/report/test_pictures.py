@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from raysl.report.contents import Neighbours, ViewSample
-from raysl.report.curves import MAX_POINTS, curve, curves_of, running_mean, thinned
+from raysl.report.curves import MAX_POINTS, curves_of, draw_curve, running_mean, thinned
 from raysl.report.images import (
     CELL,
     FRAME,
@@ -154,10 +154,10 @@ def test_a_curve_of_one_point_has_the_axes_of_the_others() -> None:
     history[4] |= {"knn_k20_top1": 73.5, "delta": -2.0}
     loss, knn, delta = curves_of(history)
     for course, low, high in ((knn, 0, 73.5), (delta, -2.0, 0)):
-        numbers = ticks(curve(course, last_step=100))
+        numbers = ticks(draw_curve(course, last_step=100))
         assert numbers[-5:] == [0, 25, 50, 75, 100]
         assert all(low <= number <= high for number in numbers[:-5])
-    assert ticks(curve(loss))[-5:] == [0, 25, 50, 75, 100]
+    assert ticks(draw_curve(loss))[-5:] == [0, 25, 50, 75, 100]
 
 
 def test_rows_that_are_not_finite_are_not_mapped() -> None:
