@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
+from raysl.benchmarks.dense.dataset_files import TargetSource
 from raysl.benchmarks.dense.depth_head import DepthHead, covered
-from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics
+from raysl.benchmarks.dense.depths import SCORE_NAMES, DepthImages, depth_metrics
 from raysl.benchmarks.dense.maps import chosen_stages
-from raysl.benchmarks.dense.sources import DepthImages, TargetSource
 from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration
@@ -134,7 +134,7 @@ class Depth(TargetBenchmark):
     @classmethod
     @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        return list(NAMES)
+        return list(SCORE_NAMES)
 
     @override
     def training(self, context: Context) -> Training:

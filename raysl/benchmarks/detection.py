@@ -11,17 +11,52 @@ from typing_extensions import override
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, Metric, settings_from
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, parse_detections, precisions_by_class
 from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
-from raysl.benchmarks.dense.boxes import BoxSplit
+from raysl.benchmarks.dense.boxes import BoxImages, BoxSplit
 from raysl.benchmarks.dense.coco_scores import coco_precisions, tools
+from raysl.benchmarks.dense.dataset_files import TargetSource
 from raysl.benchmarks.dense.detector import Detector
-from raysl.benchmarks.dense.schedules import SCHEDULES, optim_of
-from raysl.benchmarks.dense.sources import BoxImages, TargetSource
 from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
 from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.nn.backbones.freezing import check_freeze
+from raysl.optim.adamw import AdamW
+from raysl.optim.sgd import SGD
+from raysl.schedule import Duration
 
 if TYPE_CHECKING:
     from raysl.checkpoint.backbone import Checkpoint
+
+
+USUAL: dict[type[SGD] | type[AdamW], tuple[float, float]] = {SGD: (0.02, 1e-4), AdamW: (1e-4, 0.1)}
+"""Learning rate for a batch of 16, and weight decay: Detectron2's of SGD, ViTDet's of AdamW."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The default schedule for a dataset, from the papers.
+
+    VOC's is that of VISSL and MoCo for 2007 alone, COCO's the "1x" schedule of Detectron2.
+
+    Args:
+        iterations: updates.
+        decay_at: where the learning rate falls to a tenth.
+        warmup: linear rise of the learning rate.
+    """
+
+    iterations: int
+    decay_at: tuple[Duration, ...]
+    warmup: Duration
+    checkpoint_every: Duration
+
+
+SCHEDULES = {
+    "voc": Schedule(12_500, (Duration(76, "%"),), Duration(100, "st"), Duration(500, "st")),
+    "coco": Schedule(
+        90_000,
+        (Duration(200 / 3, "%"), Duration(800 / 9, "%")),
+        Duration(1000, "st"),
+        Duration(2500, "st"),
+    ),
+}
 
 
 class Detection(TargetBenchmark):
@@ -121,16 +156,22 @@ class Detection(TargetBenchmark):
     def training_on(self, is_vit: bool) -> Training:
         """Return the training on a ViT or on another network."""
         config, usual = self.config, SCHEDULES[self.config.layout]
-        is_adamw = config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit)
+        kind = AdamW if config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit) else SGD
+        lr, weight_decay = USUAL[kind]
+        optim = kind.Config(
+            lr=lr if config.lr is None else config.lr,
+            lr_batch_size=16,
+            schedule="steps",
+            decay_at=usual.decay_at if config.decay_at is None else config.decay_at,
+            warmup=usual.warmup if config.warmup is None else config.warmup,
+            warmup_start=1e-3,
+            weight_decay=weight_decay if config.weight_decay is None else config.weight_decay,
+            exclude_norm=True,
+            exclude_bias=False,
+        )
         return Training(
             method=settings_from(config, Detector.Config),
-            optim=optim_of(
-                "adamw" if is_adamw else "sgd",
-                lr=config.lr,
-                weight_decay=config.weight_decay,
-                decay_at=usual.decay_at if config.decay_at is None else config.decay_at,
-                warmup=usual.warmup if config.warmup is None else config.warmup,
-            ),
+            optim=optim,
             iterations=config.iterations or usual.iterations,
             checkpoint_every=config.checkpoint_every or usual.checkpoint_every,
         )

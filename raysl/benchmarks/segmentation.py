@@ -9,10 +9,11 @@ from typing_extensions import override
 
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
+from raysl.benchmarks.dense.dataset_files import TargetSource
 from raysl.benchmarks.dense.maps import chosen_stages
+from raysl.benchmarks.dense.masks import MaskImages
 from raysl.benchmarks.dense.overlap import class_ious, overlap_metrics
 from raysl.benchmarks.dense.segmenter import Segmenter
-from raysl.benchmarks.dense.sources import MaskImages, TargetSource
 from raysl.config.ranges import Count, Every, Length, Location, Side, Within
 from raysl.nn.backbones.backbone import Backbone
 from raysl.optim.adamw import AdamW

@@ -15,10 +15,9 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Findings, Labelled, mean_of
-from raysl.benchmarks.dense.contours import contour_accuracy, region_similarity
 from raysl.benchmarks.dense.maps import MapStage, chosen_stages, maps_of
-from raysl.benchmarks.dense.propagation import followed, objects_of
-from raysl.benchmarks.dense.videos import Video, davis_videos
+from raysl.benchmarks.dense.overlap import contour_accuracy, region_similarity
+from raysl.benchmarks.dense.videos import Video, davis_videos, followed, objects_of
 from raysl.config.ranges import Count, Interpolation, Location, Side, Temperature, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.nn.backbones.backbone import Backbone

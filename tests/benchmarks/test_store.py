@@ -14,12 +14,11 @@ from torch import nn
 
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features import stored_features
-from raysl.benchmarks.features.embedding import StagedNetwork
+from raysl.benchmarks.features.embedding import StagedNetwork, decoded, encoded
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.pool import Numpy, over_chunks
 from raysl.benchmarks.features.store import About, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored_features import Features, StoredSet, read_features
-from raysl.benchmarks.features.thumbnails import decoded, encoded
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, DamagedData, RunFailed

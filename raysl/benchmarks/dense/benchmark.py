@@ -1,21 +1,27 @@
-"""The base of detection, segmentation and depth: benchmarks that train on the targets of images of their own."""
+"""The base of detection, segmentation and depth: benchmarks that train on the targets of images of their own.
+
+`TargetMethod` is the base of what they train; a callback measures it on the test images.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, settings_from
-from raysl.benchmarks.dense.method import HeldOutTargets
-from raysl.benchmarks.dense.sources import TargetSource
+from raysl.benchmarks.dense.dataset_files import TargetSource
+from raysl.benchmarks.training_runs.held_out_scores import HeldOut
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run, start_of
 from raysl.benchmarks.training_runs.trained import held_out_results
 from raysl.config.ranges import Count, Interpolation, Within
 from raysl.config.schema import (
     BenchmarkConfig,
+    CallbackConfig,
     DataConfig,
     MethodConfig,
     OptimConfig,
@@ -23,8 +29,69 @@ from raysl.config.schema import (
     TrainConfig,
     limit_workers,
 )
+from raysl.data.order import rank_share
+from raysl.data.stream.targets import TargetRecipe
 from raysl.errors import ConfigError
+from raysl.methods.method import Method, Setup, Step, StepOutput
 from raysl.schedule import Duration
+from raysl.train.callbacks.callback import Run
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
+
+
+class TargetMethod(Method):
+    """A method that is trained on the targets of images and measured on those of other images."""
+
+    @classmethod
+    @override
+    def views(cls, setup: Setup) -> ViewRecipe:
+        data = setup.config.data
+        return evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)
+
+    @classmethod
+    @abstractmethod
+    @override
+    def targets(cls, setup: Setup) -> TargetRecipe:
+        """Return how images with their targets become training batches."""
+
+    @abstractmethod
+    def measure(self, split: Any, number: int) -> dict[str, Tensor]:
+        """Compare an image of a split with its target, in evaluation mode.
+
+        Returns:
+            Tensors [n, ...] on the CPU, which those of other images are appended to.
+        """
+
+
+class HeldOutTargets(HeldOut):
+    """Measures a `TargetMethod` on the test images after the last step, and stores the result with the checkpoint.
+
+    Ranks share the images. `held_out.safetensors` has what `TargetMethod.measure` returns, in the order of the images.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(CallbackConfig):
+        """The test images."""
+
+        name: str = "raysl.benchmarks.dense.benchmark:HeldOutTargets"
+        data: DataConfig
+        """Settings of the dataset."""
+
+    @override
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        if step.index != step.total:
+            return
+        method = run.state.method
+        assert isinstance(method, TargetMethod)
+        was_training = method.training
+        method.eval()
+        share = rank_share(self.test.num_samples, dist.rank(), dist.world())
+        with torch.no_grad():
+            local = [method.measure(self.test, number) for number in share]
+        method.train(was_training)
+        # ranks measure consecutive images, so their lists in rank order have the order of the split
+        images = [image for part in dist.gather_objects(local) for image in part]
+        self.results = {name: torch.cat([image[name] for image in images]) for name in images[0]}
+
 
 SEEN = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of the images that those of the measured run give."""

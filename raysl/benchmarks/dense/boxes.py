@@ -9,14 +9,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import numpy as np
 from typing_extensions import override
 
-from raysl.benchmarks.dense.dataset_files import Files, TargetSplit, even_part, lines_of, require
+from raysl.benchmarks.dense.dataset_files import Files, TargetSource, TargetSplit, even_part, lines_of, require
 from raysl.benchmarks.dense.masks import VOC_CLASSES
+from raysl.config.ranges import Location
+from raysl.data.source import DataConfig
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.reads import REMOTE_READS
@@ -24,6 +26,8 @@ from raysl.storage.whole import read_whole
 
 CLASSES = VOC_CLASSES[1:]
 SIDES = ("xmin", "ymin", "xmax", "ymax")
+SETS = {"voc": ("trainval", "test"), "coco": ("train2017", "val2017")}
+"""Usual training and test images of a layout."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,41 @@ class Objects:
         """Select objects by a bool [M]."""
         segments = tuple(segment for segment, is_kept in zip(self.segments, keep, strict=False) if is_kept)
         return Objects(self.boxes[keep], self.labels[keep], self.is_apart[keep], self.areas[keep], segments)
+
+
+class BoxImages(TargetSource):
+    """Images with boxes, in the layouts of Pascal VOC and COCO; training images are those with an object."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Those of the benchmark `detection`, which has them under the same names."""
+
+        name: str = "raysl.benchmarks.dense.boxes:BoxImages"
+        path: Location
+        more: Location | None = None
+        layout: Literal["voc", "coco"] = "voc"
+        train_set: str | None = None
+        test_set: str | None = None
+        masks: bool = False
+
+    @override
+    def split(self, name: str) -> "BoxSplit":
+        config, (train_set, test_set) = self.config, SETS[self.config.layout]
+        if name == "test":
+            split = self._boxes(config.test_set or test_set).part(config.limit)
+        else:
+            split = self._boxes(config.train_set or train_set)
+            if config.more is not None:
+                split = split.with_more(voc_boxes(Folder(config.more), SETS["voc"][0]))
+            split = split.trainable(with_apart=config.layout == "voc").part(config.limit)
+        return _BoxesOfSource(split.images, split.objects, split.classes, config, name)
+
+    def _boxes(self, chosen: str) -> "BoxSplit":
+        """Read a whole set of images."""
+        folder = Folder(self.config.path)
+        if self.config.layout == "voc":
+            return voc_boxes(folder, chosen)
+        return coco_boxes(folder, chosen, self.config.masks)
 
 
 @dataclass(frozen=True)
@@ -114,6 +153,21 @@ class BoxSplit(TargetSplit):
         for files in self.images:
             yield files.take(numbers[(numbers >= first) & (numbers < first + len(files))] - first)
             first += len(files)
+
+
+@dataclass(frozen=True)
+class _BoxesOfSource(BoxSplit):
+    """A split that is pickled as its settings and read again by other processes: COCO's polygons take gigabytes."""
+
+    config: BoxImages.Config
+    name: str
+
+    def __reduce__(self) -> Any:
+        return _read_boxes, (self.config, self.name)
+
+
+def _read_boxes(config: BoxImages.Config, name: str) -> BoxSplit:
+    return BoxImages(config).split(name)
 
 
 def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.data.decode.decode import CorruptImage, decode
+from raysl.data.source import Source
 from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.listing import list_folder_files
 from raysl.data.split import Int64s, Missing, Rows, Split
@@ -129,6 +130,18 @@ class TargetSplit(Split):
                 return files, number
             number -= len(files)
         raise IndexError(number)
+
+
+class TargetSource(Source):
+    """A dataset of images with targets, of which `data.limit` takes an even share."""
+
+    @override
+    def optional(self, name: str) -> TargetSplit:
+        return self.split(name)  # the other settings that choose images are for classes
+
+    @override
+    def split(self, name: str) -> TargetSplit:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

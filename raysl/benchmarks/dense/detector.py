@@ -18,11 +18,11 @@ from torchvision.ops import MultiScaleRoIAlign
 from typing_extensions import override
 
 from raysl.benchmarks.dense.average_precision import Detected
+from raysl.benchmarks.dense.benchmark import TargetMethod
 from raysl.benchmarks.dense.boxes import BoxSplit
 from raysl.benchmarks.dense.coco_scores import run_lengths
-from raysl.benchmarks.dense.method import TargetMethod
+from raysl.benchmarks.dense.maps import WIDTH, Pyramid
 from raysl.benchmarks.dense.pictures import BOXES, IMAGES, LABELS, MASKS, SIZES, DetectorInput
-from raysl.benchmarks.dense.pyramid import WIDTH, Pyramid
 from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.backbones.freezing import freeze
 

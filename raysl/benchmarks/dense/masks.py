@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from raysl.benchmarks.dense.dataset_files import Files, PairedSplit, lines_of, require
+from raysl.benchmarks.dense.dataset_files import Files, PairedSplit, TargetSource, lines_of, require
+from raysl.config.ranges import Location
 from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
+from raysl.data.source import DataConfig
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
@@ -32,6 +34,27 @@ VOC_CLASSES = (
 )
 
 Layout = Literal["voc", "ade20k"]
+
+
+class MaskImages(TargetSource):
+    """Images with masks, in the layouts of Pascal VOC and ADE20K."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Those of the benchmark `segmentation`, which has them under the same names."""
+
+        name: str = "raysl.benchmarks.dense.masks:MaskImages"
+        path: Location
+        layout: Layout = "voc"
+        train_set: str | None = None
+        test_set: str | None = None
+        masks: str | None = None
+
+    @override
+    def split(self, name: str) -> "MaskSplit":
+        config, is_train = self.config, name == "train"
+        chosen = config.train_set if is_train else config.test_set
+        return mask_split(config.layout, Folder(config.path), is_train, chosen, config.masks).part(config.limit)
 
 
 @dataclass(frozen=True)

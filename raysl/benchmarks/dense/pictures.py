@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from raysl.benchmarks.dense.boxes import BoxSplit, Objects
 from raysl.benchmarks.dense.coco_scores import tools
-from raysl.benchmarks.dense.pyramid import padded_sides
+from raysl.benchmarks.dense.maps import padded_sides
 from raysl.config.schema import DataConfig
 from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe

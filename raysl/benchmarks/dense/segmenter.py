@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
+from raysl.benchmarks.dense.benchmark import TargetMethod
 from raysl.benchmarks.dense.crops import resized_short, slid, training_crop
 from raysl.benchmarks.dense.maps import chosen_stages, maps_of, resized, side_by_side
 from raysl.benchmarks.dense.masks import IGNORE, MaskSplit
-from raysl.benchmarks.dense.method import TargetMethod
 from raysl.benchmarks.dense.overlap import pixel_counts
 from raysl.config.schema import DataConfig, MethodConfig
 from raysl.data.stream.targets import TargetRecipe

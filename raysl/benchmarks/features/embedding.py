@@ -1,9 +1,12 @@
-"""Features of images in evaluation: one normalised crop of each, by networks in evaluation mode."""
+"""Features of images in evaluation: one normalised crop of each, by networks in evaluation mode; and small pictures."""
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import FEATURES
@@ -14,7 +17,8 @@ from raysl.data.source import Split
 from raysl.hashing import Int64s
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import Pool, pooled_stages
-from raysl.transforms.channels import network_input
+from raysl.report.contents import Pixels
+from raysl.transforms.channels import network_input, to_shown
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 BATCH_PIXELS = 64 * 224 * 224
@@ -119,3 +123,41 @@ def embed(
     networks = {name: StagedNetwork(model, (FEATURES,)) for name, model in models.items()}
     features = features_of(networks, read.views["image"], data, device)
     return Embedded({name: value for (name, _), value in features.items()}, read.labels, read.corrupt)
+
+
+MOST_SIDE = 64
+"""Largest side in pixels."""
+QUALITY = 95
+"""Of JPEG."""
+
+
+def thumbnail_recipe(data: DataConfig) -> ViewRecipe:
+    """Return the recipe of one small view of an image, the whole centre of it."""
+    size = min(MOST_SIDE, data.image_size)
+    return evaluation_recipe(size, size)
+
+
+def thumbnails_of(split: Split, index: Int64s, data: DataConfig) -> Pixels:
+    """Read images and return their thumbnails, uint8 [N, H, W, 3]."""
+    recipe = thumbnail_recipe(data)
+    cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, 0, 0))
+    return to_shown(cut.views["image"][:, 0]).permute(0, 2, 3, 1).numpy()
+
+
+def encoded(pixels: Pixels) -> list[bytes]:
+    """Return thumbnails [N, H, W, 3] as JPEG files."""
+    files = []
+    for image in pixels:
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "JPEG", quality=QUALITY)
+        files.append(buffer.getvalue())
+    return files
+
+
+def decoded(files: Sequence[bytes]) -> Pixels:
+    """Return the pixels of `encoded` thumbnails, uint8 [N, H, W, 3].
+
+    >>> decoded(encoded(np.zeros((2, 8, 8, 3), np.uint8))).shape
+    (2, 8, 8, 3)
+    """
+    return np.stack([np.array(Image.open(io.BytesIO(file))) for file in files])

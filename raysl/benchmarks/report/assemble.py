@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.features.embedding import decoded, thumbnails_of
 from raysl.benchmarks.features.store import Store
-from raysl.benchmarks.features.thumbnails import decoded, thumbnails_of
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint.backbone import Checkpoint

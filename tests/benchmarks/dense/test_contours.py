@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from raysl.benchmarks.dense.contours import contour, contour_accuracy, region_similarity
+from raysl.benchmarks.dense.overlap import contour, contour_accuracy, region_similarity
 
 
 def slow_contour(mask: np.ndarray) -> list[tuple[int, int]]:

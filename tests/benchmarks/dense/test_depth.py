@@ -9,10 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Labelled, by_name
-from raysl.benchmarks.dense.depth_head import DepthHead
-from raysl.benchmarks.dense.depth_losses import gradient_loss, sig_loss
-from raysl.benchmarks.dense.depth_scores import depth_scores
-from raysl.benchmarks.dense.sources import DepthImages
+from raysl.benchmarks.dense.depth_head import DepthHead, gradient_loss, sig_loss
+from raysl.benchmarks.dense.depths import DepthImages, depth_scores
 from raysl.benchmarks.depth import Depth
 from raysl.benchmarks.metric import metrics_of
 from raysl.components import resolve

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import by_name
-from raysl.benchmarks.dense.depth_losses import gradient_loss, sig_loss
-from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics, depth_scores
+from raysl.benchmarks.dense.depth_head import gradient_loss, sig_loss
+from raysl.benchmarks.dense.depths import SCORE_NAMES, depth_metrics, depth_scores
 
 
 def depths(seed: int, *shape: int) -> Tensor:
@@ -74,7 +74,7 @@ def test_scores_are_those_of_their_definitions() -> None:
         "log10": sum(abs(math.log10(p / t)) for p, t in pairs) / 30,
         **{f"delta{n}": sum(max(p / t, t / p) < 1.25**n for p, t in pairs) / 30 for n in (1, 2, 3)},
     }
-    assert tuple(expected) == NAMES
+    assert tuple(expected) == SCORE_NAMES
     assert depth_scores(predicted, label).tolist() == pytest.approx(list(expected.values()))
 
 
@@ -82,7 +82,7 @@ def test_metrics_are_means_over_images_with_a_pixel_and_tell_what_is_better() ->
     images = [depth_scores(depths(n, 20), depths(n + 9, 20)) for n in range(3)]
     empty = depth_scores(torch.zeros(0), torch.zeros(0))
     metrics = by_name(depth_metrics(torch.stack([*images, empty])))
-    assert tuple(metrics) == NAMES
+    assert tuple(metrics) == SCORE_NAMES
     assert metrics["rmse"].value == pytest.approx(sum(float(one[0]) for one in images) / 3)
     assert metrics["delta1"].value == pytest.approx(100 * sum(float(one[3]) for one in images) / 3)
     assert [name for name, metric in metrics.items() if metric.is_lower_better] == ["rmse", "abs_rel", "log10"]

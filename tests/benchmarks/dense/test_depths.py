@@ -8,9 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from raysl.benchmarks.dense import depth_crops
-from raysl.benchmarks.dense.depth_crops import colored, depth_crop, turned
-from raysl.benchmarks.dense.depths import depth_split
+from raysl.benchmarks.dense import depths
+from raysl.benchmarks.dense.depths import colored, depth_crop, depth_split, turned
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from tests.benchmarks.dense.scenes import jpeg, put
@@ -147,8 +146,8 @@ def test_a_turn_keeps_the_centre_and_is_that_of_the_angle() -> None:
 
 def test_colours_are_a_power_and_factors_of_values_in_255ths(monkeypatch: pytest.MonkeyPatch) -> None:
     image = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(depth_crops, "GAMMA", (0.9, 0.9))
-    monkeypatch.setattr(depth_crops, "BRIGHTNESS", (1.2, 1.2))
-    monkeypatch.setattr(depth_crops, "COLOR", (1.1, 1.1))
+    monkeypatch.setattr(depths, "GAMMA", (0.9, 0.9))
+    monkeypatch.setattr(depths, "BRIGHTNESS", (1.2, 1.2))
+    monkeypatch.setattr(depths, "COLOR", (1.1, 1.1))
     expected = np.clip((255 * image.numpy()) ** 0.9 * 1.2 * 1.1, 0, 255) / 255
     assert np.allclose(colored(image, random_of(0)).numpy(), expected, atol=1e-5)

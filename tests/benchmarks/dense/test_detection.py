@@ -14,14 +14,13 @@ from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.benchmarks.benchmark import Context, Labelled, by_name
 from raysl.benchmarks.dense import detector as dense_detector
-from raysl.benchmarks.dense import pyramid as dense_pyramid
+from raysl.benchmarks.dense import maps as dense_maps
 from raysl.benchmarks.dense.average_precision import Detected, parse_detections
-from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
+from raysl.benchmarks.dense.boxes import BoxImages, BoxSplit, coco_boxes, voc_boxes
 from raysl.benchmarks.dense.coco_scores import tools
 from raysl.benchmarks.dense.detector import Detector
+from raysl.benchmarks.dense.maps import Pyramid
 from raysl.benchmarks.dense.pictures import DetectorInput, drawn_mask
-from raysl.benchmarks.dense.pyramid import Pyramid
-from raysl.benchmarks.dense.sources import BoxImages
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.metric import metrics_of
 from raysl.benchmarks.training_runs import trained
@@ -45,7 +44,7 @@ NO_IMAGES = Labelled(0, 0, (), None)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps and heads of few channels, for speed."""
     monkeypatch.setattr(dense_detector, "WIDTH", 16)
-    monkeypatch.setattr(dense_pyramid, "WIDTH", 16)
+    monkeypatch.setattr(dense_maps, "WIDTH", 16)
 
 
 def config(root: Path, **fields: Any) -> Detection.Config:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.benchmarks.dense import propagation
-from raysl.benchmarks.dense.propagation import followed, objects_of, propagated
+from raysl.benchmarks.dense import videos
+from raysl.benchmarks.dense.videos import followed, objects_of, propagated
 
 
 def unit(*shape: int, seed: int = 0, dim: int = 0) -> Tensor:
@@ -40,7 +40,7 @@ def slow(query: Tensor, keys: Tensor, labels: Tensor, radius: int | None, neighb
 def test_it_is_the_loop_over_places(
     radius: int | None, neighbours: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(propagation, "AT_ONCE", at_once)
+    monkeypatch.setattr(videos, "AT_ONCE", at_once)
     query, keys = unit(8, 5, 7), unit(3, 8, 5, 7, seed=1, dim=1)
     labels = torch.rand(3, 4, 5, 7, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     given: Any = (query, keys, labels, radius, neighbours, 0.1)

@@ -11,7 +11,7 @@ import torch
 import raysl.runs.run
 from raysl.benchmarks.benchmark import Benchmark, Findings
 from raysl.benchmarks.dense import detector as dense_detector
-from raysl.benchmarks.dense import pyramid as dense_pyramid
+from raysl.benchmarks.dense import maps as dense_maps
 from raysl.benchmarks.depth import Depth
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.segmentation import Segmentation
@@ -41,7 +41,7 @@ def kept_checkpoints() -> Iterator[None]:
         patch.setattr(raysl.runs.run, "train", train_here([]))
         patch.setattr(trained, "remove", lambda *_: None)
         patch.setattr(dense_detector, "WIDTH", 16)
-        patch.setattr(dense_pyramid, "WIDTH", 16)
+        patch.setattr(dense_maps, "WIDTH", 16)
         yield
 
 

@@ -10,8 +10,8 @@ import torch
 
 from raysl.benchmarks.benchmark import Labelled, by_name
 from raysl.benchmarks.dense.maps import chosen_stages, map_stages, maps_of
+from raysl.benchmarks.dense.masks import MaskImages
 from raysl.benchmarks.dense.segmenter import Segmenter
-from raysl.benchmarks.dense.sources import MaskImages
 from raysl.benchmarks.metric import metrics_of
 from raysl.benchmarks.segmentation import Segmentation, crop_side
 from raysl.benchmarks.training_runs import run

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.dense.boxes import voc_boxes
-from raysl.benchmarks.dense.masks import mask_split
-from raysl.benchmarks.dense.sources import BoxImages, MaskImages
+from raysl.benchmarks.dense.boxes import BoxImages, voc_boxes
+from raysl.benchmarks.dense.masks import MaskImages, mask_split
 from raysl.data.decode.decode import decode
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
