@@ -12,9 +12,8 @@ from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.benchmarks.benchmark import Labelled, by_name
 from raysl.benchmarks.copy_detection import CopyDetection
-from raysl.benchmarks.instance_retrieval.reading import read_image
-from raysl.benchmarks.instance_retrieval.regions import gem
-from raysl.benchmarks.instance_retrieval.whitening import Moments
+from raysl.benchmarks.instance_retrieval.pooling import Moments, gem
+from raysl.data.decode.decode import decode
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
@@ -41,7 +40,7 @@ def measured(tmp_path: Path, network: nn.Module, **settings: Any) -> dict[str, f
 def slow_vector(network: Any, folder: Path, path: Path) -> Tensor:
     """Class token and GeM of the patches of a ViT of 8 pixels, of an image squeezed to 48 pixels a side."""
     image = vision.resize(
-        read_image(Folder(str(folder)), str(path.relative_to(folder))), [48, 48], InterpolationMode.BICUBIC
+        decode(Folder(str(folder)).read(str(path.relative_to(folder)))), [48, 48], InterpolationMode.BICUBIC
     )
     tokens = network.tokens(normalize(image[None], DATA.mean, DATA.std))[0]
     return torch.cat([tokens[0], gem(tokens[1:].T.reshape(-1, 6, 6), 4)])

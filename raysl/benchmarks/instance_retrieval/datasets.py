@@ -8,9 +8,16 @@ from typing import Any, Literal
 import numpy as np
 from scipy.io import loadmat
 
-from raysl.benchmarks.instance_retrieval.plain_pickle import read_plain
-from raysl.benchmarks.instance_retrieval.protocols import Task
-from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, InstanceSet, box_of, folder_of, places
+from raysl.benchmarks.instance_retrieval.truth import (
+    ImageFiles,
+    Images,
+    InstanceSet,
+    Task,
+    box_of,
+    folder_of,
+    places,
+    read_plain,
+)
 from raysl.data.sources.listing import list_folders
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.benchmarks.instance_retrieval.reading import read_image, sized
-from raysl.benchmarks.instance_retrieval.regions import gem, region_maxima, rmac_regions
+from raysl.benchmarks.instance_retrieval.pooling import Moments, Whitening, gem, region_maxima, rmac_regions
 from raysl.benchmarks.instance_retrieval.truth import Box, Images
-from raysl.benchmarks.instance_retrieval.whitening import Moments, Whitening
 from raysl.config.schema import DataConfig
-from raysl.data.decode.decode import CorruptImage
+from raysl.data.decode.decode import CorruptImage, decode
 from raysl.errors import ConfigError, log
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.backbones.maps import as_map
 from raysl.storage.folder import Folder
 from raysl.transforms.channels import network_input
+from raysl.transforms.functional import Interpolation, resize
 
 Pooling = Literal["rmac", "gem", "mean", "max", "class", "class_gem"]
 MOST_BROKEN = 0.01
@@ -100,7 +100,13 @@ class Describer:
             )
         if recipe.pooling == "class":
             return stage[:, 0]
-        maps = self._maps(network, stage, inputs)
+        every_map = as_map(network, stage, inputs)
+        if every_map is None:
+            raise ValueError(
+                f"the stage {self._stage!r} is not a map, but {list(stage.shape)}; set stage= to one of: "
+                f"{', '.join(network.stage_widths)}"
+            )
+        maps = every_map[0]  # [C, H', W']
         if recipe.pooling == "rmac":
             height, width = maps.shape[1:]
             return region_maxima(maps, rmac_regions(height, width, recipe.rmac_levels, recipe.rmac_overlap))
@@ -109,18 +115,6 @@ class Describer:
         if recipe.pooling == "gem":
             return gem(maps, recipe.gem_p)[None]
         return (maps.mean(dim=(1, 2)) if recipe.pooling == "mean" else maps.amax(dim=(1, 2)))[None]
-
-    def _maps(self, network: Backbone, stage: Tensor, inputs: Tensor) -> Tensor:
-        """Compute the map [C, H', W'] of a stage of one image."""
-        if stage.ndim == 4:
-            return stage[0]
-        if stage.ndim != 3 or not isinstance(network, TokenBackbone):
-            raise ValueError(
-                f"the stage {self._stage!r} is not a map, but {list(stage.shape)}; set stage= to one of: "
-                f"{', '.join(network.stage_widths)}"
-            )
-        patches = stage[0, network.num_prefix_tokens :]  # [h*w, C]
-        return patches.T.reshape(-1, *network.grid(inputs))
 
     def _stage_of(self, network: Backbone, inputs: Tensor) -> str:
         if self._stage is None:
@@ -187,7 +181,7 @@ def _parts_of(describer: Describer, images: Images, most_broken: float) -> Itera
     folder, broken, num = Folder(images.uri), list[str](), len(images.paths)
     for path, box in zip(images.paths, images.boxes or [None] * num, strict=True):
         try:
-            parts = describer.parts(read_image(folder, path), box)
+            parts = describer.parts(decode(folder.read(path)), box)
         except CorruptImage as error:
             broken.append(f"{path}: {error}")
             yield None
@@ -200,3 +194,37 @@ def _parts_of(describer: Describer, images: Images, most_broken: float) -> Itera
     if broken:
         message = "%d images in %s are broken and are found by no query, first %s"
         log.warning(message, len(broken), images.uri, broken[0])
+
+
+def sized(
+    image: Tensor,
+    size: int,
+    scale: float = 1.0,
+    box: Box | None = None,
+    patch: int = 1,
+    is_square: bool = False,
+    interpolation: Interpolation = "bilinear",
+) -> Tensor:
+    """Scale an image, or a box of it, so that the whole has a longer side of `size * scale` pixels.
+
+    A box keeps the scale of its image, so a query is as large as in the images of the database (Radenovic et al. 2018).
+
+    Args:
+        image: uint8 [3, H, W].
+        size: longer side of the whole image in pixels; smaller ones are enlarged.
+        scale: times that.
+        box: cut out first, without the part outside of the image; ignored if all of it is outside.
+        patch: sides are rounded to multiples of it, at least one.
+        is_square: bring both sides to `size * scale`, whatever its shape.
+    """
+    factor = size * scale / max(image.shape[1:])
+    cut = image if box is None else _cut(image, box)
+    wanted = (size * scale,) * 2 if is_square else tuple(side * factor for side in cut.shape[1:])
+    height, width = (max(1, round(side / patch)) * patch for side in wanted)
+    return cut if (height, width) == tuple(cut.shape[1:]) else resize(cut, height, width, interpolation)
+
+
+def _cut(image: Tensor, box: Box) -> Tensor:
+    first, top, last, bottom = (max(0, round(edge)) for edge in box)
+    cut = image[:, top:bottom, first:last]
+    return cut if cut.numel() else image

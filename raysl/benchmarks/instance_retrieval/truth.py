@@ -1,12 +1,13 @@
-"""Ground truth of instance retrieval, and the images below a dataset's folder."""
+"""Ground truth of instance retrieval, also of pickle files without running code, and the images below a folder."""
 
+import io
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from raysl.benchmarks.instance_retrieval.protocols import Task
 from raysl.data.sources.listing import is_image, list_files
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -28,6 +29,26 @@ class Images:
     uri: str
     paths: tuple[str, ...]
     boxes: tuple[Box | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """Queries with their right results.
+
+    Args:
+        name: such as `hard`; empty where a dataset has one task.
+        queries: int64 [Q], places in the list of queries.
+        right: numbers of the right images in the database, int64 [P] for each query.
+        ignored: numbers of images that get no rank, likewise.
+    """
+
+    name: str
+    queries: Int64s
+    right: tuple[Int64s, ...]
+    ignored: tuple[Int64s, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.queries) == len(self.right) == len(self.ignored)
 
 
 @dataclass(frozen=True)
@@ -120,3 +141,46 @@ def box_of(values: Any, where: str) -> Box:
 
 def _without_ending(path: str) -> str:
     return path.rpartition(".")[0] if is_image(path) else path
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Stand in for the function that protocol 2 calls to make bytes."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"an encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+_SCALAR = np.float64(0).__reduce__()[0]
+_RECONSTRUCT = np.zeros(1).__reduce__()[0]
+_FROM_BUFFER = np.zeros(1).__reduce_ex__(5)[0]
+_KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("_codecs", "encode"): _latin1,
+    **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _FROM_BUFFER for core in ("core", "_core")},
+}
+
+
+class _Plain(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Allow classes of arrays only."""
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not an array, dict, list, text or number")
+        return _KNOWN[module, name]
+
+
+def read_plain(content: bytes, where: str) -> Any:
+    """Read a pickle file of dicts, lists, texts, numbers and numpy arrays, written by Python 2 or 3.
+
+    Raises:
+        ConfigError: if it names anything else, which is then not run, or is not a pickle file.
+    """
+    try:
+        return _Plain(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise ConfigError(
+            f"cannot read {where!r}: {reason}; give the ground truth as its authors publish it"
+        ) from error

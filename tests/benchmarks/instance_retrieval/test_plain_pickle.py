@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysl.benchmarks.instance_retrieval.plain_pickle import read_plain
+from raysl.benchmarks.instance_retrieval.truth import read_plain
 from raysl.errors import ConfigError
 
 

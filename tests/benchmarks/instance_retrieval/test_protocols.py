@@ -2,14 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.instance_retrieval.protocols import (
-    Task,
-    precision_at,
-    rank_database,
-    ranks_of,
-    score,
-    trapezoid_precision,
-)
+from raysl.benchmarks.instance_retrieval.search import precision_at, rank_database, ranks_of, score, trapezoid_precision
+from raysl.benchmarks.instance_retrieval.truth import Task
 
 
 def compute_ap(ranked: list[int], right: set[int], ignored: set[int]) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.instance_retrieval.regions import Region, gem, region_maxima, rmac_regions
+from raysl.benchmarks.instance_retrieval.pooling import Region, gem, region_maxima, rmac_regions
 
 
 def paper_regions(height: int, width: int, levels: int) -> list[tuple[int, int, int]]:

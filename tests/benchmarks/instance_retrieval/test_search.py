@@ -9,13 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Findings, Labelled, by_name
-from raysl.benchmarks.instance_retrieval.descriptors import Described, Describer, Recipe, describe, gather_moments
-from raysl.benchmarks.instance_retrieval.reading import read_image, sized
-from raysl.benchmarks.instance_retrieval.regions import gem, rmac_regions
+from raysl.benchmarks.instance_retrieval.descriptors import (
+    Described,
+    Describer,
+    Recipe,
+    describe,
+    gather_moments,
+    sized,
+)
+from raysl.benchmarks.instance_retrieval.pooling import Moments, gem, rmac_regions
 from raysl.benchmarks.instance_retrieval.search import ranking
 from raysl.benchmarks.instance_retrieval.truth import Images
-from raysl.benchmarks.instance_retrieval.whitening import Moments
 from raysl.benchmarks.retrieval import Retrieval
+from raysl.data.decode.decode import decode
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
 from raysl.nn.pooling import RawPixels
@@ -232,7 +238,7 @@ def test_numbers_of_the_revisited_benchmark_are_those_of_a_slow_loop(tmp_path: P
     describer = Describer(network, DATA, replace(RMAC, stage="res2"))
 
     def vector(name: str, box: Any = None) -> Tensor:
-        image = read_image(Folder(str(folder / "jpg")), f"{name}.jpg")
+        image = decode(Folder(str(folder / "jpg")).read(f"{name}.jpg"))
         return describer.descriptor(describer.parts(image, box))
 
     database = torch.stack([vector(name) for name in truth["imlist"]])
@@ -289,7 +295,7 @@ def test_a_vit_and_raw_pixels_are_measured_alike(tmp_path: Path) -> None:
 
 def test_cropping_queries_changes_what_is_searched_for(tmp_path: Path) -> None:
     samples.save(tmp_path / "a.jpg", 0)
-    image = read_image(Folder(str(tmp_path)), "a.jpg")
+    image = decode(Folder(str(tmp_path)).read("a.jpg"))
     describer = Describer(tiny_resnet(), DATA, RMAC)
     images = Images(str(tmp_path), ("a.jpg",), (tuple(samples.BOX),))  # type: ignore[arg-type]
     left, top, right, bottom = map(int, samples.BOX)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from raysl.benchmarks.instance_retrieval.whitening import LEAST, Moments
+from raysl.benchmarks.instance_retrieval.pooling import LEAST, Moments
 
 
 def rows(num: int = 60, dim: int = 5, seed: int = 0) -> torch.Tensor:
