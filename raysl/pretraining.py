@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from raysl.benchmarks.suite.evaluate import Report, prepare
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import check_benchmarks
 from raysl.checkpoint.checkpoint_folder import SETTINGS_FILE
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, log

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
-from raysl.benchmarks.classifiers.few_labels import few_label_metrics
-from raysl.benchmarks.low_shot import fitting_shots
+from raysl.benchmarks.low_shot import few_label_metrics, fitting_shots
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within

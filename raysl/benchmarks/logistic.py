@@ -17,12 +17,11 @@ from raysl.benchmarks.classifiers.classification import (
     names_of_tops,
     suffix_of,
 )
-from raysl.benchmarks.classifiers.few_labels import few_label_metrics
 from raysl.benchmarks.classifiers.logistic_fit import fit_logistic
 from raysl.benchmarks.classifiers.probes import Probes, best_of
 from raysl.benchmarks.classifiers.scaling import Scaling, device_for
 from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, measure_classes, measure_precision
-from raysl.benchmarks.low_shot import fitting_shots
+from raysl.benchmarks.low_shot import few_label_metrics, fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.errors import log
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from raysl.benchmarks.benchmark import Needs
-from raysl.benchmarks.suite.fitting import MeasuredImages
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import MeasuredImages, check_benchmarks
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig

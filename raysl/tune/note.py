@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Literal
 
-from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.digests import code_of
 from raysl.benchmarks.suite.fitting import benchmark_class
 from raysl.benchmarks.suite.protocols import digest_of
 from raysl.components import resolve

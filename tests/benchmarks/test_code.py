@@ -8,8 +8,8 @@ import pytest
 
 import raysl
 from raysl.benchmarks.knn import KNN
-from raysl.benchmarks.suite import code
-from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite import digests as digests_module
+from raysl.benchmarks.suite.digests import code_of
 from raysl.components import resolve
 from raysl.nn.backbones.resnet import ResNet
 
@@ -20,9 +20,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     copy = tmp_path / "raysl"
     copytree(Path(raysl.__file__).parent / "benchmarks", copy)
     monkeypatch.setattr(raysl, "__file__", str(copy / "__init__.py"))
-    code._package.cache_clear()
+    digests_module._package.cache_clear()
     yield copy
-    code._package.cache_clear()
+    digests_module._package.cache_clear()
 
 
 def test_a_changed_an_added_and_a_renamed_module_of_raysl_change_every_digest(package: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_changed_an_added_and_a_renamed_module_of_raysl_change_every_digest(pa
         lambda: (package / "new.py").rename(package / "newer.py"),
     ):
         change()
-        code._package.cache_clear()
+        digests_module._package.cache_clear()
         digests.append(code_of(KNN, ResNet))
     assert len(set(digests)) == 4
     assert {len(digest) for digest in digests} == {12}
@@ -43,14 +43,14 @@ def test_a_changed_an_added_and_a_renamed_module_of_raysl_change_every_digest(pa
 def test_unchanged_code_and_files_that_are_no_modules_keep_the_digest(package: Path) -> None:
     before = code_of(KNN, ResNet)
     (package / "page.css").write_text("p {}")
-    code._package.cache_clear()
+    digests_module._package.cache_clear()
     assert code_of(KNN, ResNet) == before
 
 
 def test_another_version_of_a_library_is_another_digest(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = code_of(KNN)
-    monkeypatch.setattr(code, "version_of", lambda library: "0.0.1")
-    code._package.cache_clear()
+    monkeypatch.setattr(digests_module, "version_of", lambda library: "0.0.1")
+    digests_module._package.cache_clear()
     assert code_of(KNN) != before
 
 

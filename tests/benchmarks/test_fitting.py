@@ -21,8 +21,7 @@ from raysl.benchmarks.low_shot_svm import LowShotSVM
 from raysl.benchmarks.retrieval import Retrieval
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.segmentation import Segmentation
-from raysl.benchmarks.suite.fitting import MeasuredImages
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import MeasuredImages, check_benchmarks
 from raysl.benchmarks.svm import SVM
 from raysl.benchmarks.video_segmentation import VideoSegmentation
 from raysl.components import resolve

@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.classifiers.lbfgs import minimise
+from raysl.benchmarks.classifiers.logistic_fit import minimise
 
 
 def quadratics(num: int, width: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

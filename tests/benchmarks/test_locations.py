@@ -9,7 +9,7 @@ import pytest
 
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.semi_supervised import SemiSupervised
-from raysl.benchmarks.suite.locations import content_of
+from raysl.benchmarks.suite.digests import content_of
 from raysl.components import ALIASES
 from raysl.config.component import type_hints
 from raysl.config.fields import component_class

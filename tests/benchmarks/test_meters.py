@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from raysl.benchmarks.meters import top_k_hits
+from raysl.benchmarks.classifiers.classification import top_k_hits
 
 FIRST = torch.tensor([[3.0, 2, 1], [3, 1, 2], [1, 3, 2]])
 INTEGERS = torch.tensor([0, 1, 2])

@@ -10,8 +10,7 @@ from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.online_knn import OnlineKNN
-from raysl.benchmarks.suite.fitting import MeasuredImages
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import MeasuredImages, check_benchmarks
 from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.source import make_source

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysl.benchmarks.suite.averages import Member, scores_of
 from raysl.benchmarks.suite.fitting import benchmark_class
+from raysl.benchmarks.suite.scores import Member, scores_of
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.benchmarks.suite.suites import download, load_suites, suite_names, with_way
 from raysl.config.load import load_config

@@ -17,7 +17,7 @@ import ray
 import ray.cloudpickle
 
 from raysl.benchmarks.online_knn import OnlineKNN
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import check_benchmarks
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.checkpoint_folder import NewestCheckpoint, checkpoint_name, seal

@@ -7,7 +7,7 @@ import pytest
 
 DRIVER = """
 import sys
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import check_benchmarks
 from raysl.config.load import load_config
 from raysl.train.prepare import prepare
 prepare(load_config("quickstart"), check_benchmarks)

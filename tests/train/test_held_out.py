@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from raysl import distributed as dist
-from raysl.benchmarks.suite.run_check import check_benchmarks
+from raysl.benchmarks.suite.fitting import check_benchmarks
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
-from raysl.benchmarks.meters import top_k_hits
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.hashing import Int64s, hash_rows, hash_words
 
@@ -162,3 +161,23 @@ def measure_stages(
 def curves(title: str, x: str, y: str, lines: Lines) -> dict[str, Any]:
     """Return a chart for `Findings.figures["curves"]`."""
     return {title: {"x": x, "y": y, "lines": lines}}
+
+
+@torch.no_grad()
+def top_k_hits(scores: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Return whether a class of each image is among its k highest scores, bool [N].
+
+    Args:
+        scores: [N, K].
+        labels: int64 [N], or [N, K] of 1 present, 0 absent and -1 ignore. An ignored class takes no place among the k;
+            an image without a class (-1, or a row without a 1) counts as a miss.
+        k: number of scores, all K where there are fewer.
+
+    >>> top_k_hits(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]), k=1)
+    tensor([ True, False])
+    """
+    if labels.ndim == 2:
+        scores = scores.masked_fill(labels < 0, -torch.inf)
+    ranked = scores.topk(min(k, scores.shape[1]), dim=1).indices  # [N, k]
+    hits = ranked == labels[:, None] if labels.ndim == 1 else labels.gather(1, ranked) == 1
+    return hits.any(dim=1)

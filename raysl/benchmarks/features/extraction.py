@@ -14,7 +14,7 @@ from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, encoded, features_of, read_rows, thumbnail_recipe
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored_features import Features, StoredSet
-from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.digests import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data, sort_overrides
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.cluster.settings import use_settings

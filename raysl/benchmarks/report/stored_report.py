@@ -8,9 +8,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from raysl.benchmarks.report.assemble import Pictured, assemble, upload
-from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.results import Result
+from raysl.benchmarks.suite.scores import scores_of
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, flat_metrics

@@ -8,12 +8,11 @@ from typing import Any
 from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
 from raysl.benchmarks.features.extraction import check_stages
 from raysl.benchmarks.report.stored_report import StoredReport
-from raysl.benchmarks.suite.averages import scores_of
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class, group_left_out
 from raysl.benchmarks.suite.protocols import names_of, protocol_of
 from raysl.benchmarks.suite.results import OTHER_CODE, RESULTS_FOLDER, Basis, Result, Results
 from raysl.benchmarks.suite.scores import Report as Report
-from raysl.benchmarks.suite.scores import of_other_code, score_of
+from raysl.benchmarks.suite.scores import of_other_code, score_of, scores_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_cluster, load_data, sort_overrides
 from raysl.benchmarks.suite.side_by_side import (
     Measured,

@@ -3,18 +3,21 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, Labelled, Needs, missing_negatives
+from raysl.benchmarks.online_knn import OnlineKNN, online_vote
 from raysl.benchmarks.suite.settings import other_data
 from raysl.benchmarks.suite.suites import with_way
 from raysl.components import resolve
 from raysl.config.ranges import Interpolation
-from raysl.config.schema import BenchmarkConfig, DataConfig
+from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig
 from raysl.data.source import Split, make_source
+from raysl.report.contents import online_knn
+from raysl.train.prepare import Measurements
 
 
 @dataclass(frozen=True)
@@ -253,3 +256,21 @@ def benchmark_class(config: BenchmarkConfig) -> type[Benchmark]:
     """Return the class of a benchmark's settings."""
     kind: type[Benchmark] = resolve("benchmark", config.name)
     return kind
+
+
+def check_benchmarks(config: RunConfig, train: Split, test: Split | None) -> Measurements:
+    """Check the benchmarks of a run against its images."""
+    images = MeasuredImages(config.data, train, test)
+    fitting = images.fit(config.benchmarks)
+    names, left_out = fitting.metrics(), list(fitting.left_out)
+    if config.train.online_knn_every is None:
+        return Measurements(names, group_left_out(left_out))
+    try:
+        if missing := images.lacks(Needs()):
+            raise ConfigError(missing)
+        vote = online_vote(config, images.labelled)
+    except ConfigError as error:
+        left_out.append(f"the online kNN is left out: {error}")
+        return Measurements(names, group_left_out(left_out))
+    online = [online_knn(k) for k in vote.k]
+    return Measurements(names, group_left_out(left_out), online, partial(OnlineKNN, vote=vote))

@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from raysl.benchmarks.suite.averages import Member
-from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.digests import code_of, content_of, digests_of
 from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.locations import content_of, digests_of
 from raysl.benchmarks.suite.protocols import digest_of, settings_of_result
+from raysl.benchmarks.suite.scores import Member
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
@@ -41,8 +40,8 @@ class Basis:
             name.
         image: size, normalisation and so on of the backbone's inputs.
         seed: seed of all random numbers.
-        code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
-        locations: digests of other files that its settings name, see `raysl.benchmarks.suite.locations`; `places` in
+        code: digest of the benchmark's code, see `raysl.benchmarks.suite.digests`.
+        locations: digests of other files that its settings name, see `raysl.benchmarks.suite.digests`; `places` in
             the file of the result.
         content, written: digests of the training and test images beside their fingerprints, see `Split.content`
             and `Split.written`.

@@ -1,6 +1,7 @@
-"""The scores of benchmarks, and the report that a measurement returns."""
+"""The scores of benchmarks with the averages of suites, and the report that a measurement returns."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from raysl.report.verdict import remarks
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from raysl.benchmarks.suite.results import Result
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,3 +101,128 @@ def score_of(benchmark: str, metric: Metric, rivals: Mapping[str, Mapping[str, M
 def of_other_code(score: Score) -> Score:
     """Return a score with a note that it was measured by other code."""
     return replace(score, note="; ".join(filter(None, (score.note, "measured by other code than this raysl's"))))
+
+
+AVERAGE = "mean"
+"""Metric of the average."""
+RIVALS = ("untrained", "pixels")
+WORDS = {
+    "top1": "top-1",
+    "mean_per_class": "mean per class",
+    "map": "mAP",
+    "miou": "mIoU",
+    "rmse": "RMSE",
+    "jf_mean": "J&F",
+}
+"""Metrics in the titles of rows, where they are not called by their name."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What makes a result a part of a suite.
+
+    Args:
+        metric: name of the number that counts, also behind a setting: `top1` is kNN's `k20/top1`.
+        size: datasets of the suite, those among them that cannot be measured.
+    """
+
+    suite: str
+    suite_title: str
+    title: str
+    metric: str
+    size: int
+
+
+def scores_of(results: "Sequence[Result]") -> list[Score]:
+    """Return all scores of results: of a part of a suite the one that counts, and before them the suite's average.
+
+    A number that several results have, such as one k of `k=[20]` and `k=[20, 200]`, is that of the first.
+
+    Where a dataset has several results, of other settings, the average takes the first.
+    """
+    scores: list[Score] = []
+    seen: set[str] = set()
+    for result in results:
+        if result.member is None:
+            scores += result.scores
+            continue
+        if result.member.suite not in seen:
+            seen.add(result.member.suite)
+            scores += _with_average(result.member, results)
+    # read backwards, the first of several equal names replaces the later ones
+    first = {(score.benchmark, score.metric): score for score in reversed(scores)}
+    return list(reversed(first.values()))
+
+
+def _with_average(member: Member, results: "Sequence[Result]") -> list[Score]:
+    """Return the average of a suite and the rows of its parts."""
+    rows: list[Score] = []
+    first: dict[str, Score] = {}
+    for result in results:
+        if result.member is None or result.member.suite != member.suite:
+            continue
+        metric = result.member.metric
+        of_metric = [_row(score, result.member) for score in result.scores if f"/{score.metric}".endswith(f"/{metric}")]
+        rows += of_metric or result.scores
+        for score in of_metric[:1]:
+            first.setdefault(result.name.partition("@")[0], score)
+    return [*_average(member, first), *rows]
+
+
+def _row(score: Score, member: Member) -> Score:
+    part, _, name = score.metric.rpartition("/")
+    titles = [member.title, WORDS.get(name, name.replace("_", " ")), *([part] if part else [])]
+    return replace(score, title=", ".join(titles), is_headline=score.is_own)
+
+
+def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
+    """Return the mean of the parts in percent; none without any, or where one is not a number."""
+    parts = {name: score for name, score in by_part.items() if score.unit == "%" and not score.is_lower_better}
+    scores = list(parts.values())
+    if not scores or not all(math.isfinite(score.trained) for score in scores):
+        return []
+    num = len(scores)
+    mean = sum(score.trained for score in scores) / num
+    beside: dict[str, Any] = {}
+    for rival in RIVALS:
+        # a rival that lacks a dataset would have a mean over other datasets than the trained network
+        if any(getattr(score, rival) is None for score in scores):
+            continue
+        value = sum(getattr(score, rival) for score in scores) / num
+        reach = _reach([(score.trained - getattr(score, rival), getattr(score, f"over_{rival}")) for score in scores])
+        over = None if reach is None else (mean - value - reach[0], mean - value + reach[1])
+        beside |= {rival: value, f"over_{rival}": over}
+    reach = _reach([(score.trained, score.interval) for score in scores])
+    notes = []
+    if num < member.size:
+        names = ", ".join(name.removeprefix(f"{member.suite}_") for name in parts)
+        notes.append(f"over {num} of {member.size} datasets: {names}")
+    if special := [name for name, score in parts.items() if not score.is_own]:
+        notes.append(f"with settings of one's own on {len(special)} of them")
+    title = f"{member.suite_title}: mean of {num}" + (f" of {member.size}" if num < member.size else "")
+    return [
+        Score(
+            benchmark=member.suite,
+            metric=AVERAGE,
+            trained=mean,
+            **beside,
+            interval=None if reach is None else (mean - reach[0], mean + reach[1]),
+            title=title,
+            note="; ".join(notes),
+        )
+    ]
+
+
+def _reach(parts: Sequence[tuple[float, tuple[float, float] | None]]) -> tuple[float, float] | None:
+    """Return how far the interval of a mean reaches down and up, from values with their intervals; None without those.
+
+    The datasets are independent, so the squares of the reaches add up (Zou and Donner 2008).
+    """
+    if any(interval is None for _, interval in parts):
+        return None
+    down, up = 0.0, 0.0
+    for value, interval in parts:
+        assert interval is not None
+        down += (value - interval[0]) ** 2
+        up += (interval[1] - value) ** 2
+    return math.sqrt(down) / len(parts), math.sqrt(up) / len(parts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raysl.benchmarks.suite.averages import Member
+from raysl.benchmarks.suite.scores import Member
 from raysl.config.arguments import words
 from raysl.config.config_files import expand, packaged_folder, read_file
 from raysl.config.dump import show

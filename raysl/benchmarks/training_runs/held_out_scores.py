@@ -1,4 +1,4 @@
-"""Predictions of a probe for held-out images, made during its training from one centre crop each."""
+"""The method that trains a classifier, and its predictions for held-out images from one centre crop each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,17 +13,36 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.benchmarks.features.embedding import embed
-from raysl.benchmarks.training_runs.probe import Probe
 from raysl.components import resolve
 from raysl.config.ranges import Every
 from raysl.config.schema import CallbackConfig, DataConfig
 from raysl.data.order import rank_share
 from raysl.hashing import Int64s
+from raysl.methods.supervised import Supervised
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run, StepOutput
 from raysl.train.file_names import count_broken
 
-NAME = "raysl.benchmarks.training_runs.held_out_scores:HeldOutScores"
+
+class Probe(Supervised):
+    """`supervised` that takes over the backbone alone of a checkpoint of any method.
+
+    The classifier of a `supervised` run is not taken over: every probe starts with a new one.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Supervised.Config):
+        """Those of `supervised`."""
+
+        name: str = "raysl.benchmarks.training_runs.held_out_scores:Probe"
+
+    def head_scores(self, images: Tensor) -> Tensor:
+        """Return scores of normalised images [B, 3, H, W] by the classifier on the features and by each of `heads`,
+        float [B, 1 + heads, K]."""
+        _, scores = self._score(images[:, None])
+        return torch.cat(scores, dim=1)
+
+
 FILE = "held_out.safetensors"
 CHUNK_ROWS = 256
 PREFIX = "test_"
@@ -67,7 +86,7 @@ class HeldOutScores(HeldOut):
     class Config(CallbackConfig):
         """Which images, and when."""
 
-        name: str = NAME
+        name: str = "raysl.benchmarks.training_runs.held_out_scores:HeldOutScores"
         data: DataConfig
         """Settings of the dataset whose test images they are."""
         every: Every = field(default=Duration.parse("100%"))

@@ -14,10 +14,8 @@ from typing import Annotated, Any, Literal
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Labelled, settings_from
-from raysl.benchmarks.suite.code import code_of
-from raysl.benchmarks.suite.locations import content_of
-from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
-from raysl.benchmarks.training_runs.probe import Probe
+from raysl.benchmarks.suite.digests import code_of, content_of
+from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores, Probe
 from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides

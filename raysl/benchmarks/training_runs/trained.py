@@ -17,8 +17,7 @@ from raysl.benchmarks.benchmark import Context
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.suite.figures import confusion, reliability
-from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
-from raysl.benchmarks.training_runs.probe import Probe
+from raysl.benchmarks.training_runs.held_out_scores import FILE, Probe, logged_names
 from raysl.checkpoint.checkpoint_folder import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError, log
@@ -107,7 +106,7 @@ def _read(file: bytes) -> dict[str, Tensor] | None:
 def _pretrained(run: RunConfig) -> "TrainedRun":
     """Run the training; errors in its settings, which the user did not write, name the run."""
     # Imported here, so that settings can be read without Ray.
-    from raysl.benchmarks.suite.run_check import check_benchmarks
+    from raysl.benchmarks.suite.fitting import check_benchmarks
     from raysl.runs.run import train
 
     try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import raysl
 from raysl.benchmarks.benchmark import Findings, Labelled, by_name
 from raysl.benchmarks.dense.videos import Video
-from raysl.benchmarks.suite.locations import content_of
+from raysl.benchmarks.suite.digests import content_of
 from raysl.benchmarks.video_segmentation import Follower, VideoSegmentation, sides
 from raysl.components import resolve
 from raysl.data.sources.digits import Digits

@@ -197,7 +197,7 @@ def test_tiles_and_shares_of_a_network_are_refused() -> None:
 
 
 def test_its_numbers_may_be_expected() -> None:
-    from raysl.benchmarks.suite.run_check import check_benchmarks
+    from raysl.benchmarks.suite.fitting import check_benchmarks
 
     words = [*SMALL, "train.online_probe=1ep", "train.expect={probe_top1: [0, 100], probe_loss: [0, 9]}"]
     assert prepare(load_config("digits/simclr", words), check_benchmarks).test is not None
