@@ -67,4 +67,4 @@ class Finetune(TrainingBenchmark):
     def measure(self, context: Context) -> Findings:
         config = self.config
         run = training_run(context, config, layer_decay=config.layer_decay, **config.of_method)
-        return findings(trained(run, config.keep_checkpoints), TITLE, FEATURES_ALONE, context)
+        return findings(trained(run, config.keep_checkpoints), TITLE, FEATURES_ALONE, context.seed)

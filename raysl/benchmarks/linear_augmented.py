@@ -63,4 +63,4 @@ class LinearAugmented(TrainingBenchmark):
         config = self.config
         kind = "norm_linear" if config.batch_norm else "linear"
         run = training_run(context, config, freeze=True, classifier=kind, heads=config.stages)
-        return findings(trained(run, config.keep_checkpoints), TITLE, suffixes(config.stages), context)
+        return findings(trained(run, config.keep_checkpoints), TITLE, suffixes(config.stages), context.seed)

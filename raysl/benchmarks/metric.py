@@ -61,6 +61,7 @@ class Findings:
             add up to 1 where `are_probabilities`. The page draws confusion and reliability from them, and the
             predictions are kept as a Parquet file.
         are_probabilities: see `scores`.
+        labels: int64 [N], classes of the test images, of a benchmark that does not get them with features.
         predicted: int64 [N], in place of `scores` where only the best class is known; -1 for none.
         figures: data of further charts, in the types of JSON, by the names that `raysl.report` knows:
             `curves`: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}};
@@ -71,6 +72,7 @@ class Findings:
     metrics: Sequence[Metric]
     scores: Tensor | None = None
     are_probabilities: bool = False
+    labels: Tensor | None = None
     predicted: Tensor | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
 

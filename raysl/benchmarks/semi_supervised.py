@@ -12,7 +12,7 @@ from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, training_run
-from raysl.benchmarks.training_runs.trained import Trained, class_figures, trained
+from raysl.benchmarks.training_runs.trained import Trained, trained
 from raysl.components import resolve
 from raysl.config.ranges import Every, Length, Location, NotEmpty, Within
 from raysl.config.schema import DataConfig
@@ -93,8 +93,7 @@ class SemiSupervised(TrainingBenchmark):
         for ending, draws in _draws(config, context):
             runs = [self._trained(context, data, draw) for draw, data in enumerate(draws)]
             metrics += _metrics(runs, ending, context.seed)
-        shares = runs[0].scores.softmax(dim=1)  # of the last, usually the largest, share of the images
-        return Findings(metrics, scores=shares, are_probabilities=True, figures=class_figures(runs[0], context))
+        return runs[0].as_findings(metrics)  # of the last, usually the largest, share of the images
 
     def _trained(self, context: Context, data: DataConfig, draw: int) -> Trained:
         config = self.config

@@ -125,8 +125,9 @@ def test_the_names_are_those_that_were_told_and_the_best_epoch_is_told_beside_th
     assert LinearAugmented.metrics(config_of(stages=(STEM, STEM)), 4)[2:] == [
         "top1_stem", "top1_best_stem", "top1_stem_2", "top1_best_stem_2", "mean_per_class", "macro_f1",
     ]  # fmt: skip
-    assert {"confusion", "reliability"} <= found.figures.keys()
-    assert sum(map(sum, found.figures["confusion"]["counts"])) == NUM
+    assert found.are_probabilities
+    assert found.labels is not None
+    assert len(found.labels) == NUM
     ((title, drawn),) = found.figures["curves"].items()
     assert title == "Linear probe, augmented: accuracy during training"
     line = drawn["lines"]["features"]

@@ -112,7 +112,7 @@ def _measure(task: Task) -> Measured:
     predicted, confidence = findings.predicted, None
     if findings.scores is not None:
         confidence, predicted = findings.scores.cpu().float().max(dim=1)
-    labels = None if test is None else test.labels.cpu()
+    labels = findings.labels if test is None else test.labels.cpu()
     if predicted is not None and labels is not None and labels.ndim == 1 and len(labels) == len(predicted):
         predicted = predicted.cpu()
         figures["confusion"] = confusion(labels, predicted, task.class_names)

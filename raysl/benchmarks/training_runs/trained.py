@@ -3,7 +3,7 @@
 That is kept in the folder of the run when it is done, and its checkpoints go.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from raysl.benchmarks.benchmark import Context
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means
 from raysl.benchmarks.metric import Findings, Metric, mean_of
-from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.benchmarks.training_runs.held_out_scores import FILE, Probe, logged_names
 from raysl.checkpoint.checkpoint_folder import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
@@ -47,6 +45,11 @@ class Trained:
     top1: Tensor
     top5: Tensor
     history: Tensor
+
+    def as_findings(self, metrics: Sequence[Metric], figures: Mapping[str, Any] | None = None) -> Findings:
+        """Return metrics with the predictions of the classifier on the features, for the page."""
+        scores = self.scores.softmax(dim=1)
+        return Findings(metrics, scores, are_probabilities=True, labels=self.labels, figures=figures or {})
 
 
 def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
@@ -144,7 +147,7 @@ def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
     return [*(f"{top}{ending}" for ending in endings for top in tops), *NAMES]
 
 
-def findings(results: Trained, title: str, endings: Sequence[str], context: Context) -> Findings:
+def findings(results: Trained, title: str, endings: Sequence[str], seed: int) -> Findings:
     """Compute accuracies of the last epoch with their intervals, of the best epoch, and the curve over training.
 
     The best epoch is chosen by the images that it is measured on, and so is a little too good.
@@ -152,7 +155,7 @@ def findings(results: Trained, title: str, endings: Sequence[str], context: Cont
     Args:
         endings: suffixes of the names, see `suffixes`; one for each classifier.
     """
-    metrics, seed = [], context.seed
+    metrics = []
     for number, ending in enumerate(endings):
         where = f", {ending[1:]}" if ending else ""
         first = f"{title}, top-1{where}"
@@ -167,14 +170,5 @@ def findings(results: Trained, title: str, endings: Sequence[str], context: Cont
         ending[1:] or "features": results.history[:, [0, 1 + number]].tolist() for number, ending in enumerate(endings)
     }
     curve = {"x": "epoch", "y": "top-1 accuracy, %", "lines": lines}
-    figures = {"curves": {f"{title}: accuracy during training": curve}, **class_figures(results, context)}
-    return Findings(metrics, scores=results.scores.softmax(dim=1), are_probabilities=True, figures=figures)
-
-
-def class_figures(results: Trained, context: Context) -> dict[str, Any]:
-    """Return the charts of classes: confusion and reliability."""
-    shares = results.scores.softmax(dim=1)
-    return {
-        "confusion": confusion(results.labels, shares.argmax(dim=1), context.images["train"].classes),
-        "reliability": reliability(results.labels, shares),
-    }
+    figures = {"curves": {f"{title}: accuracy during training": curve}}
+    return results.as_findings(metrics, figures)
