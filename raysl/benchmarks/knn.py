@@ -13,7 +13,7 @@ from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Label
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
 from raysl.benchmarks.low_shot import few_label_metrics, fitting_shots
 from raysl.benchmarks.metric import Findings, Metric, mean_of
-from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
+from raysl.benchmarks.neighbours import Backend, Similarity, fitting_ks, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature, Within
 from raysl.config.schema import MAY_CHANGE, BenchmarkConfig
 from raysl.errors import log
@@ -75,17 +75,8 @@ class KNN(Benchmark):
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """More neighbours than training images cannot vote."""
         labels, lines = fitting_shots(config.labels, images, "labels")
-        config = replace(config, labels=labels)
-        fitting = tuple(k for k in config.k if k <= images.num_train)
-        if not fitting:
-            raise ConfigError(
-                f"k={min(config.k)} is more than the {images.num_train:,} training images; set a smaller k"
-            )
-        if fitting == config.k:
-            return config, lines
-        over = ", ".join(str(k) for k in config.k if k not in fitting)
-        line = f"k={over} is more than the {images.num_train:,} training images; k={list(fitting)} is measured"
-        return replace(config, k=fitting), [*lines, line]
+        fitting, more = fitting_ks(config.k, images.num_train)
+        return replace(config, labels=labels, k=fitting), [*lines, *more]
 
     @classmethod
     @override

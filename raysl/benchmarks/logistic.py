@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -12,6 +13,7 @@ from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, 
 from raysl.benchmarks.classifiers.classification import (
     Lines,
     check_hold_out,
+    classify_stages,
     hold_out,
     measure_stages,
     names_of_tops,
@@ -20,7 +22,8 @@ from raysl.benchmarks.classifiers.classification import (
 from raysl.benchmarks.classifiers.logistic_fit import fit_logistic
 from raysl.benchmarks.classifiers.probes import Probes, best_of
 from raysl.benchmarks.classifiers.scaling import Scaling, device_for
-from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, measure_classes, measure_precision
+from raysl.benchmarks.classifiers.several_labels import binary_labels, draw, map_metrics, measure_precision
+from raysl.benchmarks.classifiers.svm_training import warn_of_classes
 from raysl.benchmarks.low_shot import few_label_metrics, fitting_shots
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.errors import log
@@ -138,7 +141,11 @@ class Logistic(Benchmark):
 
         if config.loss == "sigmoid":
             train, test = binary_labels(train, "train", num_classes), binary_labels(test, "test", num_classes)
-            return measure_classes(train, test, self.stages(config), what, config.ap, classify)
+            labels = test.labels.cpu().numpy().astype(np.int8)
+            warn_of_classes(labels, np.arange(num_classes), "logistic")
+            scores, figures = classify_stages(train, test, self.stages(config), what, ("C", "mAP (%)"), classify)
+            metrics, by_class = map_metrics(scores, labels, what, config.ap)
+            return Findings(metrics, figures={"per_class": by_class, **figures})
         findings = measure_stages(train, test, num_classes, self.stages(config), what, "C", classify)
         few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, what, classify_few)
         return replace(findings, metrics=[*findings.metrics, *few])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.errors import log
+from raysl.errors import ConfigError, log
 
 Backend = Literal["auto", "torch", "faiss"]
 Similarity = Literal["cosine", "dot", "euclidean"]
@@ -18,6 +18,18 @@ Search = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 KEYS_A_QUERY = 4
 """Keys that are searched at once for each row of `chunk_rows`; with faiss also queries."""
+
+
+def fitting_ks(ks: tuple[int, ...], num_train: int) -> tuple[tuple[int, ...], list[str]]:
+    """Return the numbers of neighbours that there are training images for, and a line on the others; see
+    `Benchmark.fit_to`."""
+    fitting = tuple(k for k in ks if k <= num_train)
+    if fitting == ks:
+        return ks, []
+    why = f"k={', '.join(str(k) for k in ks if k > num_train)} is more than the {num_train:,} training images"
+    if not fitting:
+        raise ConfigError(f"{why}; set a smaller k")
+    return fitting, [f"{why}; k={list(fitting)} is measured"]
 
 
 @torch.no_grad()

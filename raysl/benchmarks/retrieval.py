@@ -23,6 +23,7 @@ from raysl.benchmarks.instance_retrieval.datasets import REVISITED, Dataset
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
 from raysl.benchmarks.instance_retrieval.search import Search, Similarity
 from raysl.benchmarks.metric import mean_of
+from raysl.benchmarks.neighbours import fitting_ks
 from raysl.config.ranges import Count, Location, NotEmpty, Side, Width, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError, log
@@ -126,14 +127,8 @@ class Retrieval(Benchmark):
         if config.dataset is not None:
             _search(config).check()
             return config, []
-        fitting = tuple(k for k in config.k if k <= images.num_train)
-        if fitting == config.k:
-            return config, []
-        over = ", ".join(str(k) for k in config.k if k not in fitting)
-        why = f"k={over} is more than the {images.num_train:,} training images that are searched; "
-        if not fitting:
-            raise ConfigError(f"{why}set a smaller k")
-        return replace(config, k=fitting), [f"{why}k={list(fitting)} is measured"]
+        fitting, lines = fitting_ks(config.k, images.num_train)
+        return replace(config, k=fitting), lines
 
     @classmethod
     @override

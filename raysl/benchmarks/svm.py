@@ -1,16 +1,17 @@
 """Linear support vector machines on frozen features, by average precision (Goyal et al. 2019, arXiv 1905.01235)."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.average_precision import Numbers
-from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, Metric, Outlook
-from raysl.benchmarks.classifiers.classification import stages_in, suffix_of
-from raysl.benchmarks.classifiers.several_labels import map_metric
+from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, Outlook
+from raysl.benchmarks.classifiers.classification import Lines, classify_stages, suffix_of
+from raysl.benchmarks.classifiers.several_labels import map_metrics
 from raysl.benchmarks.classifiers.svm_training import (
     SECONDS,
     LabelledRows,
@@ -95,26 +96,22 @@ class SVM(MachinesBenchmark):
         # if the rarest and the most frequent class have enough images with and without it, all have
         for column in np.argsort(positives)[[0, -1]].tolist():
             _check_positives(self.config, int(positives[column]), len(labels), f"number {columns[column]}")
-        metrics: list[Metric] = []
-        by_class: dict[str, dict[str, float]] = {}
-        of_features: Numbers | None = None
-        for stage in stages_in(train, self.stages(self.config)):
-            weights = self._train(LabelledRows(normalised(train.at(stage).features), labels), seed, stage)
-            scores = decisions(weights, normalised(test.at(stage).features))
-            title = f"SVM of {stage or 'features'}: average precision (%)"
-            metric, by_class[title] = map_metric(scores, test_labels, "SVM", stage, self.config.ap, columns.tolist())
-            metrics.append(metric)
-            of_features = scores if of_features is None else of_features
-        figures: dict[str, Any] = {"per_class": by_class}
-        assert of_features is not None
+
+        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
+            weights = self._train(LabelledRows(normalised(rows.features), labels), seed, name)
+            return torch.from_numpy(decisions(weights, normalised(queries))), {}
+
+        scores, _ = classify_stages(train, test, self.stages(self.config), "SVM", ("", ""), classify)
+        metrics, by_class = map_metrics(scores, test_labels, "SVM", self.config.ap, columns.tolist())
+        figures = {"per_class": by_class}
         if test.labels.ndim > 1:
             return Findings(metrics, figures=figures)
         # classes without training images have no machine, and are never predicted
         of_all = torch.full((len(test_labels), num_classes), -torch.inf)
-        of_all[:, torch.from_numpy(columns)] = torch.from_numpy(of_features).float()
+        of_all[:, torch.from_numpy(columns)] = next(iter(scores.values())).float()
         return Findings(metrics, scores=of_all, figures=figures)
 
-    def _train(self, rows: LabelledRows, seed: int, stage: str) -> Numbers:
+    def _train(self, rows: LabelledRows, seed: int, name: str) -> Numbers:
         """Train weights and biases [K, D + 1], each class with its best cost."""
         is_dual = None if self.config.dual == "auto" else self.config.dual
         machine = Machine(self.config.positive_weight, self.config.max_iter, is_dual, seed)
@@ -126,7 +123,7 @@ class SVM(MachinesBenchmark):
             precisions = run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs], self.config.cores)
             results = dict(zip(jobs, precisions, strict=True))
             chosen = {column: max(costs, key=lambda cost: results[column, cost][0]) for column in classes}
-            name, num_stopped = stage or "features", sum(stopped for _, stopped in results.values())
+            num_stopped = sum(stopped for _, stopped in results.values())
             log.info("svm: the costs of %s are %s", name, ", ".join(f"{cost:g}" for cost in chosen.values()))
             if num_stopped:
                 what = "svm: %d of %d fits of %s were stopped after %d steps, as are those of the papers"

@@ -134,7 +134,7 @@ def test_neighbours_beyond_the_training_images_are_left_out(uneven: MeasuredImag
     ("config", "message"),
     [
         (LowShot.Config(shots=(5, 1000)), "shots=5, 1000 needs as many training images of each class, and 'dog' has 4"),
-        (KNN.Config(k=(200, 20)), "k=20 is more than the 13 training images; set a smaller k"),
+        (KNN.Config(k=(200, 20)), "k=200, 20 is more than the 13 training images; set a smaller k"),
     ],
 )
 def test_a_benchmark_of_which_nothing_is_possible_is_refused_or_left_out_if_it_is_not_required(

@@ -139,8 +139,8 @@ def test_lists_longer_than_the_training_images_are_left_out() -> None:
     images = Labelled(num_train=4, num_test=20, classes=tuple("ab"), counts=None)
     config, lines = Retrieval.fit_to(Retrieval.Config(), images)
     assert config.k == (1,)
-    assert lines == ["k=5, 10 is more than the 4 training images that are searched; k=[1] is measured"]
-    with pytest.raises(ConfigError, match="k=10 is more than the 4 training images that are searched; set a smaller k"):
+    assert lines == ["k=5, 10 is more than the 4 training images; k=[1] is measured"]
+    with pytest.raises(ConfigError, match="k=10 is more than the 4 training images; set a smaller k"):
         Retrieval.fit_to(Retrieval.Config(k=(10,)), images)
 
 

@@ -1,6 +1,6 @@
 """The split into training and held-out images, and the metrics, of classifiers on frozen features."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,6 @@ def check_sets(train: FeatureSet, test: FeatureSet, num_classes: int) -> None:
             rows.at(stage).check(split if stage == FEATURES else f"{split} {stage}", num_classes)
 
 
-def stages_in(train: FeatureSet, stages: Iterable[str]) -> list[str]:
-    """Return the stages that the features have; raw pixels have none."""
-    return [stage for stage in dict.fromkeys(stages) if stage == FEATURES or stage in train.stages]
-
-
 def suffix_of(stage: str) -> str:
     """Return the suffix of a stage's metrics."""
     return "" if stage == FEATURES else f"_{stage}"
@@ -122,7 +117,9 @@ def classify_stages(
     """
     scores: dict[str, Tensor] = {}
     lines: Lines = {}
-    for stage in stages_in(train, stages):
+    for stage in dict.fromkeys(stages):
+        if stage != FEATURES and stage not in train.stages:
+            continue  # raw pixels have no stages
         scores[stage], tried = classify(train.at(stage), test.at(stage).features, stage or "features")
         lines |= tried
     return scores, {"curves": curves(f"{what}: held-out training images", *axes, lines)} if lines else {}

@@ -1,6 +1,6 @@
 """Classifiers of images with several labels each: a score for each class, measured by average precision."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,15 +10,14 @@ from torch import Tensor
 from raysl.benchmarks.average_precision import (
     Kind,
     Labels,
-    Numbers,
     average_precisions,
     map_interval,
     mean_average_precision,
 )
-from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Findings, Metric
-from raysl.benchmarks.classifiers.classification import Classify, classify_stages, suffix_of
+from raysl.benchmarks.benchmark import FEATURES, ConfigError, FeatureSet, Metric
+from raysl.benchmarks.classifiers.classification import suffix_of
 from raysl.benchmarks.classifiers.probes import Probes
-from raysl.benchmarks.classifiers.svm_training import one_against_rest, warn_of_classes
+from raysl.benchmarks.classifiers.svm_training import one_against_rest
 from raysl.hashing import hash_words, permutation
 
 _DRAW = 103  # part of random keys
@@ -59,49 +58,31 @@ def measure_precision(fitted: Probes, train: FeatureSet, held: Tensor, kind: Kin
     return shares, torch.zeros_like(shares)
 
 
-def map_metric(
-    scores: Numbers, labels: Labels, what: str, stage: str, kind: Kind, classes: Sequence[int] | None = None
-) -> tuple[Metric, dict[str, float]]:
-    """Return the metric `map` of a stage, and the average precision of each class in percent by the class's number.
+def map_metrics(
+    scores: Mapping[str, Tensor], labels: Labels, what: str, kind: Kind, classes: Sequence[int] | None = None
+) -> tuple[list[Metric], dict[str, dict[str, float]]]:
+    """Return the metric `map` of each stage, and charts of the average precision of each class in percent.
 
     Args:
-        scores, labels: [N, K].
-        what: begins the title, such as `Logistic regression`.
+        scores: [N, K] of each stage.
+        labels: [N, K].
+        what: begins the titles, such as `Logistic regression`.
         classes: numbers of the K classes; default: from 0 on.
     """
-    areas = average_precisions(scores, labels, kind)
-    bounds = map_interval(scores, labels, kind)
-    metric = Metric(
-        f"map{suffix_of(stage)}",
-        100 * mean_average_precision(areas),
-        title=f"{what}{f' of {stage}' if stage else ''}, mAP",
-        is_headline=stage == FEATURES,
-        interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
-    )
-    percents = zip(range(len(areas)) if classes is None else classes, (100 * areas).tolist(), strict=True)
-    return metric, {str(label): percent for label, percent in percents if not np.isnan(percent)}
-
-
-def measure_classes(
-    train: FeatureSet, test: FeatureSet, stages: Sequence[str], what: str, kind: Kind, classify: Classify
-) -> Findings:
-    """Measure scores of classes by their mean average precision, on the features and on further stages.
-
-    Args:
-        train, test: the images, with labels [N, K].
-        what: begins the titles, such as `Logistic regression`.
-        classify: function that scores the classes, and returns the precision with each C that was tried.
-
-    Raises:
-        ConfigError: if no class is on some test images and absent on others.
-    """
-    labels = test.labels.cpu().numpy().astype(np.int8)
-    warn_of_classes(labels, np.arange(labels.shape[1]), "logistic")
-    scores_by_stage, figures = classify_stages(train, test, stages, what, ("C", "mAP (%)"), classify)
-    metrics: list[Metric] = []
-    by_class: dict[str, dict[str, float]] = {}
-    for stage, scores in scores_by_stage.items():
-        title = f"{what} of {stage or 'features'}: average precision (%)"
-        metric, by_class[title] = map_metric(scores.double().numpy(), labels, what, stage, kind)
+    metrics, by_class = [], {}
+    for stage, values in scores.items():
+        numbers = values.double().numpy()
+        areas = average_precisions(numbers, labels, kind)
+        bounds = map_interval(numbers, labels, kind)
+        metric = Metric(
+            f"map{suffix_of(stage)}",
+            100 * mean_average_precision(areas),
+            title=f"{what}{f' of {stage}' if stage else ''}, mAP",
+            is_headline=stage == FEATURES,
+            interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
+        )
         metrics.append(metric)
-    return Findings(metrics, figures={"per_class": by_class, **figures})
+        percents = zip(range(len(areas)) if classes is None else classes, (100 * areas).tolist(), strict=True)
+        known = {str(label): percent for label, percent in percents if not np.isnan(percent)}
+        by_class[f"{what} of {stage or 'features'}: average precision (%)"] = known
+    return metrics, by_class

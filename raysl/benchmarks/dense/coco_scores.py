@@ -63,19 +63,18 @@ def _dataset(
 ) -> dict[str, Any]:
     notes: list[dict[str, Any]] = []
     for image, objects in enumerate(objects_by_image):
-        for number in range(len(objects)):
+        for number, box in enumerate(objects.boxes):
             note = {
                 "id": len(notes) + 1,  # 0 stands for no object there
                 "image_id": image,
                 "category_id": int(objects.labels[number]),
-                "bbox": _corner_and_size(objects.boxes[number]),
+                "bbox": _corner_and_size(box),
                 "area": float(objects.areas[number]),
                 "iscrowd": int(objects.is_apart[number]),
             }
             notes.append(note | ({"segmentation": objects.segments[number]} if kind == "segm" else {}))
-    images = [{"id": image, "height": height, "width": width} for image, (height, width) in enumerate(sizes)]
     return {
-        "images": images,
+        "images": [{"id": image, "height": height, "width": width} for image, (height, width) in enumerate(sizes)],
         "annotations": notes,
         "categories": [{"id": label, "name": str(label)} for label in range(num_classes)],
     }
@@ -84,17 +83,10 @@ def _dataset(
 def _results(detections: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
     results = []
     for image, detected in enumerate(detections):
-        for number in range(len(detected.scores)):
-            result: dict[str, Any] = {
-                "image_id": image,
-                "category_id": int(detected.labels[number]),
-                "score": float(detected.scores[number]),
-            }
-            if kind == "segm":
-                result["segmentation"] = detected.masks[number]
-            else:
-                result["bbox"] = _corner_and_size(detected.boxes[number])
-            results.append(result)
+        for number, (score, label) in enumerate(zip(detected.scores, detected.labels, strict=True)):
+            result = {"image_id": image, "category_id": int(label), "score": float(score)}
+            shape = {"segmentation": detected.masks[number]} if kind == "segm" else {}
+            results.append(result | (shape or {"bbox": _corner_and_size(detected.boxes[number])}))
     return results
 
 
