@@ -5,7 +5,7 @@ Everingham et al., The Pascal Visual Object Classes Challenge, IJCV 2010; Lin et
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,25 +97,17 @@ class BoxSplit(TargetSplit):
     """Images and the objects in them.
 
     Args:
-        images: files of one folder, or of several folders one after another.
         objects: lists, one for each image, in the same order.
     """
 
-    images: tuple[Files, ...]
+    images: Files
     objects: tuple[Objects, ...] = field(repr=False)
     classes: tuple[str, ...]
-
-    @property
-    @override
-    def files(self) -> tuple[Files, ...]:
-        return self.images
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
         """Digest of the images and boxes."""
-        digest = hashlib.sha256()
-        for files in self.images:
-            digest.update(files.digest())
+        digest = hashlib.sha256(self.images.digest())
         for objects in self.objects:
             digest.update(objects.boxes.tobytes() + objects.labels.tobytes() + objects.is_apart.tobytes())
         return digest.hexdigest()[:16]
@@ -137,22 +129,17 @@ class BoxSplit(TargetSplit):
                 numbers.append(number)
         if not trainable:
             raise ConfigError("no training image has an object; is the dataset whole?")
-        return BoxSplit(tuple(self._files(np.array(numbers))), tuple(trainable), self.classes)
+        return BoxSplit(self.images.take(np.array(numbers)), tuple(trainable), self.classes)
 
     def part(self, limit: int | None) -> "BoxSplit":
         """Return an even share of at most `limit` images."""
         numbers = even_part(len(self), limit)
-        return BoxSplit(tuple(self._files(numbers)), tuple(self.objects[number] for number in numbers), self.classes)
+        objects = tuple(self.objects[number] for number in numbers)
+        return BoxSplit(self.images.take(numbers), objects, self.classes)
 
     def with_more(self, other: "BoxSplit") -> "BoxSplit":
         """Return these images and those of another year with the same classes."""
         return BoxSplit(self.images + other.images, self.objects + other.objects, self.classes)
-
-    def _files(self, numbers: np.ndarray) -> Iterator[Files]:
-        first = 0
-        for files in self.images:
-            yield files.take(numbers[(numbers >= first) & (numbers < first + len(files))] - first)
-            first += len(files)
 
 
 @dataclass(frozen=True)
@@ -183,7 +170,7 @@ def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
     # a set has thousands of small files, and a remote storage takes long to answer each
     with ThreadPoolExecutor(REMOTE_READS) as pool:
         objects = list(pool.map(lambda number: _voc_objects(notes, number), range(len(notes))))
-    return BoxSplit((images,), tuple(objects), CLASSES)
+    return BoxSplit(images, tuple(objects), CLASSES)
 
 
 def _voc_objects(notes: Files, number: int) -> Objects:
@@ -236,7 +223,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
     if not names:
         raise ConfigError(f"{folder.uri_of(name)} lists no images")
     uri = folder.uri_of(f"images/{chosen}" if folder.exists(f"images/{chosen}") else chosen)
-    return BoxSplit((Files.of(uri, names, name),), objects, tuple(category for _, category in categories))
+    return BoxSplit(Files.of(uri, names, name), objects, tuple(category for _, category in categories))
 
 
 def _coco_objects(

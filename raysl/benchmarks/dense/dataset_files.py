@@ -25,21 +25,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one folder in a fixed order.
+    """Files in a fixed order.
 
     Args:
-        uri: address of the folder, local or remote.
+        folders: address of the folder of each file, local or remote.
         names: names of the files; those in a folder inside have its name in front, as `a/1.jpg`.
         sizes: bytes of each file, int64 [N]; -1 where the storage does not tell.
     """
 
-    uri: str
+    folders: tuple[str, ...]
     names: tuple[str, ...]
     sizes: Int64s = field(repr=False)
 
     @classmethod
     def of(cls, uri: str, names: Sequence[str], listed_in: str) -> "Files":
-        """Find the files that a list names."""
+        """Find the files of one folder that a list names."""
         # list each folder once: asking for every file takes far longer on a remote storage
         present = {
             f"{inner}{name}": file
@@ -53,14 +53,22 @@ class Files:
                 f"{absent[0]!r}; is the download whole?"
             )
         sizes = [present[name].size for name in names]
-        return cls(uri, tuple(names), np.array([-1 if size is None else size for size in sizes], np.int64))
+        return cls(
+            (uri,) * len(names), tuple(names), np.array([-1 if size is None else size for size in sizes], np.int64)
+        )
 
     def __len__(self) -> int:
         return len(self.names)
 
     def take(self, numbers: Int64s) -> "Files":
         """Return the files with some numbers."""
-        return replace(self, names=tuple(self.names[number] for number in numbers.tolist()), sizes=self.sizes[numbers])
+        folders, names = (tuple(values[number] for number in numbers.tolist()) for values in (self.folders, self.names))
+        return Files(folders, names, self.sizes[numbers])
+
+    def __add__(self, other: "Files") -> "Files":
+        """Return these files and then others."""
+        sizes = np.concatenate([self.sizes, other.sizes])
+        return Files(self.folders + other.folders, self.names + other.names, sizes)
 
     def digest(self) -> bytes:
         """Return a digest of the names and sizes."""
@@ -68,7 +76,7 @@ class Files:
 
     def read(self, number: int) -> bytes:
         """Read a file."""
-        system, root = open_uri(self.uri)
+        system, root = open_uri(self.folders[number])
         data = read_if_there(system, f"{root}/{self.names[number]}")
         if isinstance(data, Missing):
             raise ConfigError(f"{self.uri_of(number)}: {data.reason}; fetch the dataset anew")
@@ -92,21 +100,17 @@ class Files:
 
     def uri_of(self, number: int) -> str:
         """Return the address of a file."""
-        return Folder(self.uri).uri_of(self.names[number])
+        return Folder(self.folders[number]).uri_of(self.names[number])
 
 
 class TargetSplit(Split):
     """Images of files, each with a target that a subclass reads."""
 
     is_random_access = True
-
-    @property
-    @abstractmethod
-    def files(self) -> tuple[Files, ...]:
-        """The images, of one folder or of several folders one after another."""
+    images: Files
 
     def __len__(self) -> int:
-        return sum(map(len, self.files))
+        return len(self.images)
 
     @cached_property
     def unit_sizes(self) -> Int64s:  # type: ignore[override]
@@ -115,21 +119,12 @@ class TargetSplit(Split):
 
     def image(self, number: int) -> Tensor:
         """Read an image, uint8 [3, H, W]."""
-        files, number = self._file(number)
-        return files.image(number)
+        return self.images.image(number)
 
     @override
     def read(self, index: Int64s) -> Rows:
-        files_and_numbers = [self._file(number) for number in index.tolist()]
-        names = [files.names[number] for files, number in files_and_numbers]
-        return Rows([files.read(number) for files, number in files_and_numbers], np.full(len(index), -1), names)
-
-    def _file(self, number: int) -> tuple[Files, int]:
-        for files in self.files:
-            if number < len(files):
-                return files, number
-            number -= len(files)
-        raise IndexError(number)
+        names = [self.images.names[number] for number in index.tolist()]
+        return Rows([self.images.read(number) for number in index.tolist()], np.full(len(index), -1), names)
 
 
 class TargetSource(Source):
@@ -146,7 +141,7 @@ class TargetSource(Source):
 
 @dataclass(frozen=True)
 class PairedSplit(TargetSplit):
-    """Images of one folder, each with a file that has a number for each of its pixels.
+    """Images, each with a file that has a number for each of its pixels.
 
     Args:
         images, targets: files, in the same order.
@@ -154,11 +149,6 @@ class PairedSplit(TargetSplit):
 
     images: Files
     targets: Files
-
-    @property
-    @override
-    def files(self) -> tuple[Files, ...]:
-        return (self.images,)
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]

@@ -186,34 +186,28 @@ def extract_to(
 ) -> dict[tuple[str, str], Store]:
     """Extract features to a folder for each network and stage; parts of the same features that are there stay."""
     from raysl.benchmarks.features.pool import over_chunks  # Ray, without which benchmarks can still be named
-    from raysl.cluster.connection import cluster_resources, connect
 
-    connect()
-    part_rows = part_rows_for(split.num_samples, cluster_resources().cpus)
+    rows = part_rows_for(split.num_samples)
     stores: dict[tuple[str, str], Store] = {}
     for (name, stage), folder in folders.items():
         code = code_of(type(wanted.networks[name]), *split.readers())
         basis = _basis(wanted.weights[name], stage, split, data, code)
-        about = About(basis, split.num_samples, part_rows, wanted.dtype, split.classes)
-        stores[name, stage] = Store.begin(folder, about)
-    for rows in {store.about.part_rows for store in stores.values()}:  # a store that was begun has parts of its own
-        same_parts = {key: store for key, store in stores.items() if store.about.part_rows == rows}
-        missing = {key: store.missing() for key, store in same_parts.items()}
-        needed = {key: store for key, store in same_parts.items() if missing[key]}
-        if not needed:
-            continue
-        numbers = sorted({number for numbers_of_store in missing.values() for number in numbers_of_store})
-        stages: dict[str, list[str]] = {}
-        for name, stage in needed:
-            stages.setdefault(name, []).append(stage)
-        networks = nn.ModuleDict({name: StagedNetwork(wanted.networks[name], stages[name]) for name in stages})
-        corrupt: list[str] = []
-        before = num_read = split.num_samples - sum(min(rows, split.num_samples - number * rows) for number in numbers)
-        for block in over_chunks(_Extraction(split, data, rows, needed, wanted.pictured), networks, numbers):
-            num_read += len(block["corrupt"])
-            count(num_read, split.num_samples, before)
-            corrupt += [name for name in block["corrupt"].tolist() if name]
-        tell_of_corrupt(corrupt)
+        stores[name, stage] = Store.begin(folder, About(basis, split.num_samples, rows, wanted.dtype, split.classes))
+    missing = {key: numbers for key, store in stores.items() if (numbers := store.missing())}
+    numbers = sorted({number for numbers_of_store in missing.values() for number in numbers_of_store})
+    stages: dict[str, list[str]] = {}
+    for name, stage in missing:
+        stages.setdefault(name, []).append(stage)
+    networks = nn.ModuleDict({name: StagedNetwork(wanted.networks[name], stages[name]) for name in stages})
+    needed = {key: stores[key] for key in missing}
+    corrupt: list[str] = []
+    before = num_read = split.num_samples - sum(min(rows, split.num_samples - number * rows) for number in numbers)
+    for block in over_chunks(_Extraction(split, data, rows, needed, wanted.pictured), networks, numbers):
+        num_read += len(block["corrupt"])
+        count(num_read, split.num_samples, before)
+        corrupt += [name for name in block["corrupt"].tolist() if name]
+    if corrupt:
+        log.warning("%s, neighbours were measured instead; the first: %s", count_broken(len(corrupt)), corrupt[0])
     return stores
 
 
@@ -268,9 +262,3 @@ class _Extraction:
             rows = Rows(chunk["index"], chunk["name"].tolist(), chunk["label"], features.numpy())
             self.stores[key].keep(number, rows)
         return {"corrupt": chunk["corrupt"]}
-
-
-def tell_of_corrupt(images: list[str]) -> None:
-    """Log which images were replaced."""
-    if images:
-        log.warning("%s, neighbours were measured instead; the first: %s", count_broken(len(images)), images[0])

@@ -33,8 +33,8 @@ THUMBNAILS = "_thumbnails"
 _PART = re.compile(r"part-(\d{6})\.parquet")
 
 Dtype = Literal["fp16", "fp32"]
-LEAST_PART, MOST_PART = 256, 1024
-"""Rows of a part."""
+LEAST_PART, MOST_PART, NUM_PARTS = 256, 1024, 64
+"""Rows of a part, and parts that a dataset has at least where these allow it."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class About:
         return range(number * self.part_rows, min((number + 1) * self.part_rows, self.num_rows))
 
 
-def part_rows_for(num_rows: int, cpus: float) -> int:
-    """Return the rows of a part, so that every CPU gets a few parts."""
-    return int(min(MOST_PART, max(LEAST_PART, num_rows // max(1.0, 4 * cpus))))
+def part_rows_for(num_rows: int) -> int:
+    """Return the rows of a part; the same on any cluster, so that another one goes on with its parts."""
+    return min(MOST_PART, max(LEAST_PART, num_rows // NUM_PARTS))
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,13 @@ class Store:
 
     @classmethod
     def begin(cls, folder: Folder, about: About) -> "Store":
-        """Open a store for writing; an existing one is continued if its basis is the same, else removed."""
-        before = _parsed(outlast(lambda: folder.read_if_there(ABOUT_FILE)))
-        # part_rows may differ: parts of an earlier start stay as they are on a cluster of another size
-        if before is not None and (before.basis, before.num_rows, before.dtype) == (
-            about.basis,
-            about.num_rows,
-            about.dtype,
-        ):
-            return cls(folder, before)
-        # parts of another basis must go before the new one is written, or they would count as its parts
-        outlast(lambda: folder.remove_folder(""))
-        outlast(folder.make)
-        text = json.dumps({"format": FORMAT, **asdict(about)}, indent=1) + "\n"
-        outlast(lambda: folder.write(ABOUT_FILE, text.encode()))
+        """Open a store for writing; an existing one of the same features is continued, another one removed."""
+        text = (json.dumps({"format": FORMAT, **asdict(about)}, indent=1) + "\n").encode()
+        if outlast(lambda: folder.read_if_there(ABOUT_FILE)) != text:
+            # parts of another basis must go before the new one is written, or they would count as its parts
+            outlast(lambda: folder.remove_folder(""))
+            outlast(folder.make)
+            outlast(lambda: folder.write(ABOUT_FILE, text))
         return cls(folder, about)
 
     @classmethod
@@ -117,12 +110,16 @@ class Store:
         content = folder.read_if_there(ABOUT_FILE)
         if not content:
             raise ConfigError(f"{folder.uri} holds no features; raysl extract --checkpoint RUN writes them")
-        about = _parsed(content)
-        if about is None:
+        try:
+            tree = read_record(content, "a store of features", {"format": int})
+            if tree.pop("format") != FORMAT:
+                raise Damaged("another format")
+            about = from_record(About, tree, "a store of features")
+        except Damaged as error:
             raise ConfigError(
                 f"{folder.uri_of(ABOUT_FILE)} cannot be read by this raysl (format {FORMAT}): it is damaged, or of "
                 "another version; extract the features again"
-            )
+            ) from error
         store = cls(folder, about)
         if missing := store.missing():
             raise ConfigError(
@@ -203,11 +200,3 @@ def _column(values: "np.ndarray | Tensor") -> Any:
 
 def _name(number: int, kind: str = "part") -> str:
     return f"{kind}-{number:06d}.parquet"
-
-
-def _parsed(content: bytes) -> About | None:
-    try:
-        tree = read_record(content, "a store of features", {"format": int})
-        return from_record(About, tree, "a store of features") if tree.pop("format") == FORMAT else None
-    except Damaged:
-        return None

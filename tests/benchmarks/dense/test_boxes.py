@@ -69,7 +69,7 @@ def test_voc_has_edges_of_pixels_that_count_from_0(tmp_path: Path) -> None:
 def test_coco_has_its_classes_and_images_in_the_order_of_their_ids(tmp_path: Path) -> None:
     split = coco_boxes(coco(tmp_path), "val2017", with_segments=True)
     assert (len(split), split.classes) == (6, ("kind0", "kind1", "kind2"))
-    assert split.images[0].names[0] == "000000000100.jpg"
+    assert split.images.names[0] == "000000000100.jpg"
     boxes = scene(101)[2]
     assert split.objects[1].boxes.tolist() == [[float(edge) for edge in box[1:]] for box in boxes]
     assert split.objects[1].labels.tolist() == [box[0] - 1 for box in boxes]
@@ -84,7 +84,7 @@ def test_training_leaves_out_crowds_empty_boxes_and_images_without_objects(tmp_p
     train = split.trainable(with_apart=False)
     assert [len(one) for one in train.objects] == [2, 2, 1, 2, 2]
     assert not any(one.is_apart.any() for one in train.objects)
-    assert train.images[0].names == split.images[0].names[:5]
+    assert train.images.names == split.images.names[:5]
     voc_train = voc_boxes(voc(tmp_path / "voc"), "test").trainable(with_apart=True)
     assert [len(one) for one in voc_train.objects] == [2] * 6
 
@@ -95,7 +95,7 @@ def test_years_stand_behind_one_another_and_are_parted_together(tmp_path: Path) 
     assert len(both) == 9
     assert np.array_equal(both.image(7).numpy(), voc_boxes(Folder(str(tmp_path / "b")), "test").image(1).numpy())
     part = both.part(3)
-    assert [files.names for files in part.images] == [("000000.jpg", "000003.jpg"), ("000100.jpg",)]
+    assert part.images.names == ("000000.jpg", "000003.jpg", "000100.jpg")
     assert np.array_equal(part.objects[2].boxes, both.objects[6].boxes)
     assert len({split.fingerprint, both.fingerprint, part.fingerprint}) == 3
 

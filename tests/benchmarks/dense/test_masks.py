@@ -66,11 +66,11 @@ def test_trainaug_goes_by_its_name(tmp_path: Path) -> None:
     put(tmp_path / "ImageSets/Segmentation/aug.txt", "2007_000050\n2007_000051\n")  # as MMSegmentation writes it
     parts = mask_split("voc", folder, is_train=True, chosen="trainaug")
     assert [name[-7:-4] for name in parts.targets.names] == ["000", "001", "002", "003", "050", "051"]
-    assert parts.targets.uri.endswith("/SegmentationClassAug")
+    assert parts.targets.folders[0].endswith("/SegmentationClassAug")
     put(tmp_path / "ImageSets/Segmentation/trainaug.txt", "2007_000051\n2007_000003\n")
     listed = mask_split("voc", folder, is_train=True, chosen="trainaug")
     assert listed.images.names == ("2007_000051.jpg", "2007_000003.jpg")
-    assert mask_split("voc", folder, is_train=False).targets.uri.endswith("/SegmentationClass")
+    assert mask_split("voc", folder, is_train=False).targets.folders[0].endswith("/SegmentationClass")
 
 
 def test_ade_counts_its_150_classes_from_1_and_ignores_0(tmp_path: Path) -> None:
