@@ -1,6 +1,6 @@
 """Exact nearest neighbours in chunks, by torch or faiss."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -13,8 +13,6 @@ from raysl.errors import ConfigError, log
 
 Backend = Literal["auto", "torch", "faiss"]
 Similarity = Literal["cosine", "dot", "euclidean"]
-Search = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""From queries [B, D], keys [N, D] and k to similarities and rows of the k nearest keys, [B, k] each, best first."""
 
 KEYS_A_QUERY = 4
 """Keys that are searched at once for each row of `chunk_rows`; with faiss also queries."""
@@ -62,70 +60,49 @@ def nearest_rows(
     """
     device = keys.device if keys.is_cuda else queries.device
     is_faiss = backend == "faiss" or (backend == "auto" and device.type == "cpu" and find_spec("faiss") is not None)
-    search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
-    prepare = _unit if similarity == "cosine" else _floats
-    at_once = KEYS_A_QUERY * chunk_rows if is_faiss else chunk_rows
-    for chunk in torch.split(queries, at_once):
-        best, rows = _nearest(prepare(chunk.to(device)), keys, k, KEYS_A_QUERY * chunk_rows, search, prepare)
+    search, at_once = (_by_faiss if is_faiss else _by_torch), KEYS_A_QUERY * chunk_rows
+    for part in torch.split(queries, at_once if is_faiss else chunk_rows):
+        compared = _prepared(part.to(device), similarity)
+        best = compared.new_empty(len(part), 0)
+        rows = torch.empty(len(part), 0, dtype=torch.int64, device=device)
+        for first in range(0, len(keys), at_once):
+            chunk = _prepared(keys[first : first + at_once].to(device), similarity)
+            values, index = search(compared, chunk, min(k, len(chunk)), similarity)
+            best, rows = torch.cat([best, values], dim=1), torch.cat([rows, index + first], dim=1)
+            if best.shape[1] > k:
+                best, order = best.topk(k, dim=1)
+                rows = rows.gather(1, order)
         yield best.to(queries.device), rows.to(queries.device)
 
 
-def _nearest(
-    queries: Tensor, keys: Tensor, k: int, chunk_rows: int, search: Search, prepare: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    best = queries.new_empty(len(queries), 0)
-    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-    for first in range(0, len(keys), chunk_rows):
-        chunk = prepare(keys[first : first + chunk_rows].to(queries.device))
-        values, index = search(queries, chunk, min(k, len(chunk)))
-        best, rows = torch.cat([best, values], dim=1), torch.cat([rows, index + first], dim=1)
-        if best.shape[1] > k:
-            best, order = best.topk(k, dim=1)
-            rows = rows.gather(1, order)
-    return best, rows
+def _prepared(rows: Tensor, similarity: Similarity) -> Tensor:
+    return F.normalize(rows.float(), dim=1) if similarity == "cosine" else rows.float()
 
 
-def _unit(rows: Tensor) -> Tensor:
-    return F.normalize(rows.float(), dim=1)
+def _by_torch(queries: Tensor, keys: Tensor, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
+    """Return similarities and rows of the k nearest keys [N, D] of queries [B, D], [B, k] each, best first."""
+    similarities = torch.cdist(queries, keys).neg() if similarity == "euclidean" else queries @ keys.T  # [B, N]
+    best = similarities.topk(k, dim=1)
+    return best.values, best.indices
 
 
-def _floats(rows: Tensor) -> Tensor:
-    return rows.float()
-
-
-def _by_torch(similarity: Similarity) -> Search:
-    def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        similarities = torch.cdist(queries, keys).neg() if similarity == "euclidean" else queries @ keys.T  # [B, N]
-        best = similarities.topk(k, dim=1)
-        return best.values, best.indices
-
-    return search
-
-
-def _by_faiss(similarity: Similarity) -> Search:
+def _by_faiss(queries: Tensor, keys: Tensor, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
+    """Return the same as `_by_torch`."""
     import faiss  # which no training should wait for
 
     metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
-
-    def on_cpu(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        faiss.omp_set_num_threads(torch.get_num_threads())  # it has an OpenMP of its own
-        values, index = faiss.knn(queries.cpu().numpy(), keys.cpu().numpy(), k, metric=metric)
-        return torch.from_numpy(values).to(queries.device), torch.from_numpy(index).to(queries.device)
-
-    def on_gpu(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    if queries.is_cuda and _faiss_sees_gpu():
         import faiss.contrib.torch_utils  # has faiss take tensors where they are
 
         # knn_gpu searches on the current device, which need not be that of the queries
         with torch.cuda.device(queries.device):
-            values, index = faiss.knn_gpu(_gpu_memory(), queries, keys, k, metric=metric)
-        return values, index
-
-    def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        best, index = (on_gpu if queries.is_cuda and _faiss_sees_gpu() else on_cpu)(queries, keys, k)
-        # faiss returns squared distances, which rounding can make negative
-        return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), index
-
-    return search
+            best, index = faiss.knn_gpu(_gpu_memory(), queries, keys, k, metric=metric)
+    else:
+        faiss.omp_set_num_threads(torch.get_num_threads())  # it has an OpenMP of its own
+        nearest = faiss.knn(queries.cpu().numpy(), keys.cpu().numpy(), k, metric=metric)
+        best, index = (torch.from_numpy(values).to(queries.device) for values in nearest)
+    # faiss returns squared distances, which rounding can make negative
+    return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), index
 
 
 @cache

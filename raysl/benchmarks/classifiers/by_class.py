@@ -14,6 +14,7 @@ RESAMPLES_AT_ONCE = 50
 """Bootstrap samples that are counted at a time; bounds memory, changes no result."""
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", seed: int = 0) -> list[Metric]:
@@ -33,18 +34,22 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
     num_classes = int(max(labels_np.max(), predictions.max())) + 1
     # column 0 counts images without a prediction
     cells, counts = np.unique(labels_np * (num_classes + 1) + predictions + 1, return_counts=True)
-    table = _Cells(cells // (num_classes + 1), cells % (num_classes + 1) - 1, num_classes)
+    wanted, given = cells // (num_classes + 1), cells % (num_classes + 1) - 1
     random = np.random.default_rng(seed)
     drawn: list[Floats] = []
     for first in range(0, RESAMPLES, RESAMPLES_AT_ONCE):
         num = min(RESAMPLES_AT_ONCE, RESAMPLES - first)
         # N images drawn with replacement fall into the cells by a multinomial distribution
-        drawn += [table.scores(row) for row in random.multinomial(len(labels_np), counts / len(labels_np), num)]
+        drawn += [
+            _scores(wanted, given, row, num_classes)
+            for row in random.multinomial(len(labels_np), counts / len(labels_np), num)
+        ]
     samples = np.stack(drawn)  # [R, 2]
+    values = _scores(wanted, given, counts, num_classes).tolist()
     titles = (f"{what}, mean of the classes' accuracies", f"{what}, macro-F1")
     return [
         Metric(f"{name}{suffix}", value, title=title, is_headline=False, interval=percentiles(samples[:, column]))
-        for column, (name, value, title) in enumerate(zip(NAMES, table.scores(counts).tolist(), titles, strict=True))
+        for column, (name, value, title) in enumerate(zip(NAMES, values, titles, strict=True))
     ]
 
 
@@ -72,29 +77,25 @@ def with_note(metrics: list[Metric], note: str) -> list[Metric]:
     return [replace(metric, note=note) for metric in metrics] if note else metrics
 
 
-class _Cells:
-    """The cells (class, predicted class) of a confusion matrix that have images.
+def _scores(wanted: Ints, given: Ints, counts: Ints, num_classes: int) -> Floats:
+    """Return the mean accuracy and mean F1 over classes in percent, float64 [2].
 
     Args:
-        labels, predictions: class and predicted class of each cell [M]; -1 for no prediction.
+        wanted, given: class and predicted class of each cell of a confusion matrix [M]; -1 for no prediction.
+        counts: images in each cell [M].
     """
-
-    def __init__(self, labels: NDArray[np.int64], predictions: NDArray[np.int64], num_classes: int) -> None:
-        self.wanted, self.given, self.num_classes = labels, predictions, num_classes
-        self.is_right, self.is_given = labels == predictions, predictions >= 0
-
-    def scores(self, counts: NDArray[np.int64]) -> Floats:
-        """Return the mean accuracy and mean F1 over classes in percent, float64 [2], from the number of images in each
-        cell [M]."""
-        right = self._of_class(self.wanted[self.is_right], counts[self.is_right])
-        wanted = self._of_class(self.wanted, counts)
-        predicted = self._of_class(self.given[self.is_given], counts[self.is_given])
-        # a bootstrap sample may lack a class, whose accuracy would be 0 / 0
-        is_present = wanted > 0
-        recall = right[is_present] / wanted[is_present]
-        # F1 is 2 TP / (2 TP + FP + FN); images of the class and images predicted as it add up to that divisor
-        f1 = 2 * right[is_present] / (wanted[is_present] + predicted[is_present])
-        return np.array([100 * recall.mean(), 100 * f1.mean()])
-
-    def _of_class(self, classes: NDArray[np.int64], counts: NDArray[np.int64]) -> Floats:
-        return np.asarray(np.bincount(classes, weights=counts, minlength=self.num_classes), np.float64)
+    is_right, is_given = wanted == given, given >= 0
+    right, all_wanted, predicted = (
+        np.bincount(classes, weights=weights, minlength=num_classes)
+        for classes, weights in (
+            (wanted[is_right], counts[is_right]),
+            (wanted, counts),
+            (given[is_given], counts[is_given]),
+        )
+    )
+    # a bootstrap sample may lack a class, whose accuracy would be 0 / 0
+    is_present = all_wanted > 0
+    recall = right[is_present] / all_wanted[is_present]
+    # F1 is 2 TP / (2 TP + FP + FN); images of the class and images predicted as it add up to that divisor
+    f1 = 2 * right[is_present] / (all_wanted[is_present] + predicted[is_present])
+    return np.array([100 * recall.mean(), 100 * f1.mean()])

@@ -1,5 +1,6 @@
 """Measuring a checkpoint: benchmarks of its settings, stored one by one and then reported."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
 from raysl.benchmarks.features.extraction import check_stages
 from raysl.benchmarks.report.stored_report import StoredReport
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class, group_left_out
-from raysl.benchmarks.suite.protocols import names_of, protocol_of
+from raysl.benchmarks.suite.protocols import default_of, names_of, protocol_of
 from raysl.benchmarks.suite.results import OTHER_CODE, RESULTS_FOLDER, Basis, Result, Results
 from raysl.benchmarks.suite.scores import Report as Report
 from raysl.benchmarks.suite.scores import of_other_code, score_of, scores_of
@@ -229,9 +230,7 @@ class Measurement:
 
     def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
         """Measure tasks, and store each result as soon as all its sides are done."""
-        open_sides = {task.key: 0 for task in tasks}
-        for task in tasks:
-            open_sides[task.key] += 1
+        open_sides = Counter(task.key for task in tasks)
         by_key: dict[str, dict[Side, tuple[Task, Measured]]] = {}
         for task, outcome in self._outcomes(tasks):
             name = self.names[task.key]
@@ -357,12 +356,7 @@ def _check_channels(key: str, kind: type[Benchmark], config: BenchmarkConfig, lo
 def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
     """Return the settings of the run for a benchmark, or the default ones."""
     config_of_run = config.benchmarks.get(key)
-    if config_of_run is not None and config_of_run.name == wanted.name:
-        return config_of_run
-    try:
-        return type(wanted)(name=wanted.name)
-    except TypeError:  # a setting without a default
-        return None
+    return config_of_run if config_of_run is not None and config_of_run.name == wanted.name else default_of(wanted)
 
 
 def _measuring(tasks: Sequence[Task]) -> str:

@@ -50,14 +50,20 @@ def _protocol(config: BenchmarkConfig) -> dict[str, Any]:
     return {name: value for name, value in settings_of_result(config).items() if name not in carried}
 
 
+def default_of(config: BenchmarkConfig) -> BenchmarkConfig | None:
+    """Return the default settings of the same benchmark; None where a setting has no default."""
+    try:
+        return type(config)(name=config.name)
+    except TypeError:
+        return None
+
+
 def protocol_of(config: BenchmarkConfig) -> str:
     """Return the protocol of a benchmark for people: the settings of it that are not the defaults, without those that
     the names of its metrics carry.
     """
-    try:
-        usual = _protocol(type(config)(name=config.name))
-    except TypeError:  # a setting without a default
-        usual = {}
+    default = default_of(config)
+    usual = {} if default is None else _protocol(default)
     changed = {name: value for name, value in _protocol(config).items() if usual.get(name) != value}
     return redact(", ".join(word for name, value in changed.items() for word in _words(name, value, usual.get(name))))
 

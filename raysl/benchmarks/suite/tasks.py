@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import nn
@@ -27,6 +28,7 @@ MOST_SHOWN = 5000
 """Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
 
 
+@dataclass(frozen=True)
 class Tasks:
     """Makes the tasks of benchmarks.
 
@@ -36,20 +38,12 @@ class Tasks:
         workplace: where features and trainings are kept.
     """
 
-    def __init__(
-        self,
-        loaded: Checkpoint,
-        fitting: Fitting,
-        images: MeasuredImages,
-        names: Mapping[str, str],
-        workplace: Workplace,
-    ) -> None:
-        self.loaded = loaded
-        self.fitting = fitting
-        self.images = images
-        self.names = names
-        self.workplace = workplace
-        self.token = uuid.uuid4().hex
+    loaded: Checkpoint
+    fitting: Fitting
+    images: MeasuredImages
+    names: Mapping[str, str]
+    workplace: Workplace
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
@@ -70,15 +64,21 @@ class Tasks:
                 sets = {name: stored.get((id(images), name), {}).get(side) for name in ("train", "test")}
                 if stages[key] and sets["train"] is None:
                     continue  # pixels have no stages
+                context = Context(
+                    side=side,
+                    network=self.networks[side],
+                    checkpoint=self.loaded,
+                    data=images.data,
+                    images=images.splits,
+                    train=None,
+                    test=None,
+                    num_classes=images.num_classes,
+                    seed=self.loaded.config.seed,
+                    folder=self.workplace.work.child(f"{self.names[key]}.{side}"),
+                )
+                train, test = (sets[name] if stages[key] else None for name in ("train", "test"))
                 yield Task(
-                    key=key,
-                    kind=benchmark_class(config),
-                    config=config,
-                    context=self._context(key, side),
-                    stages=stages[key],
-                    train=sets["train"] if stages[key] else None,
-                    test=sets["test"] if stages[key] else None,
-                    class_names=images.train.classes,
+                    key, benchmark_class(config), config, context, stages[key], train, test, images.train.classes
                 )
 
     def _sides(self, key: str) -> list[Side]:
@@ -108,21 +108,6 @@ class Tasks:
             seen = [images.state(name), image_settings(images.data), images.data.eval_interpolation]
             folder = f"{digest_of(seen)}_{name}"
         return feature_sets(wanted, split, images.data, self.workplace.features(folder), self.token)
-
-    def _context(self, key: str, side: Side) -> Context:
-        images = self.fitting.images[key]
-        return Context(
-            side=side,
-            network=self.networks[side],
-            checkpoint=self.loaded,
-            data=images.data,
-            images=images.splits,
-            train=None,
-            test=None,
-            num_classes=images.num_classes,
-            seed=self.loaded.config.seed,
-            folder=self.workplace.work.child(f"{self.names[key]}.{side}"),
-        )
 
     @property
     def _shown_split(self) -> Split:
