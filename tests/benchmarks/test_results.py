@@ -40,7 +40,7 @@ def test_results_of_older_raysl_still_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"format": 2, "bench', b"\xff\xfe\x00", b"[]", b'{"format": 2, "scores": ["a"]}']
+    "content", [b"", b'{"format": 3, "bench', b"\xff\xfe\x00", b"[]", b'{"format": 3, "scores": ["a"]}']
 )
 def test_a_damaged_result_counts_as_not_measured_and_is_named(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture

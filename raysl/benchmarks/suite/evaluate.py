@@ -278,7 +278,7 @@ class Measurement:
         rivals = {side: sides[side].metrics if side in sides else {} for side in ("untrained", PIXELS)}
         protocol = protocol_of(self.fitting.settings[key])
         scores = [score_of(self.score_names[key], metric, rivals, protocol) for metric in trained.metrics.values()]
-        seconds = sum(measured.seconds for measured in sides.values())
+        seconds = round(sum(measured.seconds for measured in sides.values()), 2)
         result = Result(name, self.bases[key], scores, trained.figures, seconds, self.members.get(key))
         self.kept[name] = result
         self.results.keep(result, self.fitting.images[key].data.name, predictions_file(*by_side["trained"]))

@@ -6,7 +6,8 @@ result. Images that are not the run's own have a folder of their own in there.
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from raysl.report.report_json import parse_score, plain
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, from_record, read_record
 
-FORMAT = 2
+FORMAT = 3
 RESULTS_FOLDER = "benchmarks"
 OTHER_CODE = "other code"
 
@@ -41,8 +42,7 @@ class Basis:
         image: size, normalisation and so on of the backbone's inputs.
         seed: seed of all random numbers.
         code: digest of the benchmark's code, see `raysl.benchmarks.suite.digests`.
-        locations: digests of other files that its settings name, see `raysl.benchmarks.suite.digests`; `places` in
-            the file of the result.
+        locations: digests of other files that its settings name, see `raysl.benchmarks.suite.digests`.
         content, written: digests of the training and test images beside their fingerprints, see `Split.content`
             and `Split.written`.
     """
@@ -94,31 +94,31 @@ class Basis:
             code=_code_of(resolve("benchmark", self.settings["name"]), loaded, measured) if is_ours else self.code,
         )
 
-    def data_changes_from(self, other: "Basis") -> list[str]:
-        """Say what differs in weights, images and files; empty if the numbers may stand side by side."""
+    def changes_from(self, other: "Basis") -> list[str]:
+        """Say what differs; empty if the numbers may stand side by side."""
         changes = []
         if (self.step, self.weights) != (other.step, other.weights):
             changes.append("other weights")
         for name, images in (("train", "training images"), ("test", "test images")):
             if getattr(self, name) != getattr(other, name):
                 changes.append(f"other {images}")
-                continue
-            now, before = self.content.get(name, {}), other.content.get(name, {})
-            differing = [what for what in {**now, **before} if now.get(what) != before.get(what)]
-            if differing:
-                changes.append(f"other {images}: {' and '.join(differing)} changed")
+            elif parts := _differing(self.content.get(name, {}), other.content.get(name, {})):
+                changes.append(f"other {images}: {' and '.join(parts)} changed")
             elif self.written.get(name) != other.written.get(name):
                 changes.append(f"other {images}: files were modified")
-        now, before = self.locations, other.locations
-        if names := [name for name in {**now, **before} if now.get(name) != before.get(name)]:
+        if names := _differing(self.locations, other.locations):
             changes.append(f"other files at {' and '.join(names)}")
-        return changes
+        messages = {
+            "settings": "other settings",
+            "image": "other sizes or colours",
+            "seed": "another seed",
+            "code": OTHER_CODE,
+        }
+        return changes + [text for name, text in messages.items() if getattr(self, name) != getattr(other, name)]
 
-    def changes_from(self, other: "Basis") -> list[str]:
-        """Say everything that differs."""
-        messages = {"settings": "other settings", "image": "other sizes or colours", "seed": "another seed"}
-        rest = [text for name, text in messages.items() if getattr(self, name) != getattr(other, name)]
-        return self.data_changes_from(other) + rest + ([OTHER_CODE] if self.code != other.code else [])
+
+def _differing(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
+    return [name for name in {**now, **before} if now.get(name) != before.get(name)]
 
 
 def _images_of(images: MeasuredImages | None) -> dict[str, Any]:
@@ -187,14 +187,9 @@ class Results:
         """
         content = {
             "format": FORMAT,
-            "benchmark": result.name,
-            **{_STORED.get(name, name): value for name, value in asdict(result.basis).items()},
+            **asdict(result),
             "dataset": dataset,
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(result.seconds, 2),
-            "scores": [asdict(score) for score in result.scores],
-            "figures": result.figures,
-            **({} if result.member is None else {"member": asdict(result.member)}),
         }
         text = json.dumps(plain(content), indent=1, allow_nan=False) + "\n"
         outlast(self.folder.make)
@@ -217,21 +212,19 @@ def _parse(file: bytes) -> Result | None:
         content = read_record(file, "a result", _KINDS)
         if content["format"] != FORMAT:
             return None
-        stored = {part.name: _STORED.get(part.name, part.name) for part in fields(Basis)}
-        known = {name: content[key] for name, key in stored.items() if key in content}
         scores = [parse_score(score, "a result") for score in content["scores"]]
-        basis = from_record(Basis, known, "a result")
-        member = from_record(Member, content["member"], "a result") if "member" in content else None
-        return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"], member)
+        basis = from_record(Basis, content["basis"], "a result")
+        stored = content.get("member")
+        member = None if stored is None else from_record(Member, stored, "a result")
+        return Result(content["name"], basis, scores, content["figures"], content["seconds"], member)
     except Damaged:
         return None
 
 
-_STORED = {"locations": "places"}
-"""Fields of a basis that have another name in files."""
 _KINDS = {
     "format": int,
-    "benchmark": str,
+    "name": str,
+    "basis": dict[str, Any],
     "scores": list[dict[str, Any]],
     "figures": dict[str, Any],
     "seconds": float,

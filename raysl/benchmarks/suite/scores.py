@@ -82,13 +82,7 @@ def score_of(benchmark: str, metric: Metric, rivals: Mapping[str, Mapping[str, M
         metric=metric.name,
         trained=metric.value,
         **beside,
-        deviation=metric.deviation,
-        interval=metric.interval,
-        unit=metric.unit,
-        title=metric.title,
-        is_headline=metric.is_headline,
-        is_lower_better=metric.is_lower_better,
-        note=metric.note,
+        **{name: getattr(metric, name) for name in SHARED},
         protocol=protocol,
     )
     notes = [] if score.is_own else [protocol or DEFAULTS]
@@ -106,6 +100,8 @@ def of_other_code(score: Score) -> Score:
 AVERAGE = "mean"
 """Metric of the average."""
 RIVALS = ("untrained", "pixels")
+SHARED = ("deviation", "interval", "unit", "title", "is_headline", "is_lower_better", "note")
+"""Fields that a score has of its metric."""
 WORDS = {
     "top1": "top-1",
     "mean_per_class": "mean per class",

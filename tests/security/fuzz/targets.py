@@ -308,9 +308,10 @@ def _records(folder: Path) -> Seeds:
     note = Note("finished", 3, 2.5, {"a": 1.0}, {"a": (0.5, 1.5)}, {"a": "%"}, {"step_s": 0.1}, "", {"knn": ["x", "y"]})
     folder.mkdir(parents=True, exist_ok=True)
     note.write(Folder(str(folder)))
-    basis = {"step": 3, "weights": "a", "settings": {"name": "knn"}, "train": "t", "test": "u", "image": {"size": 8}}
+    weights = {"step": 3, "weights": "a", "settings": {"name": "knn"}, "seed": 0, "code": "c"}
+    basis = {**weights, "train": "t", "test": "u", "image": {"size": 8}}
     score = {"benchmark": "knn", "metric": "top1", "trained": 90.0, "interval": [88.0, 91.0]}
-    result = {"format": 2, "benchmark": "knn", "scores": [score], "figures": {}, "seconds": 1.5, "seed": 0, "code": "c"}
+    result = {"format": 3, "name": "knn", "basis": basis, "scores": [score], "figures": {}, "seconds": 1.5}
     line = b'{"step": 1, "epoch": 0.5, "loss": 2.5, "lr": 0.1}\n{"step": 2, "epoch": 1.0, "loss": NaN}\n'
     parent = {"run": "a", "step": 3, "epoch": 1.5, "path": "/runs/a"}
     dataset = {"fingerprint": "f", "num_samples": 9, "num_classes": 2, "epoch_len": 3, "content": {"train": "x"}}
@@ -329,7 +330,7 @@ def _records(folder: Path) -> Seeds:
         "costs.json": [b'{"seconds": 40.5, "gpu_hours": 0.5, "began": 1000.0}'],
         "leaderboard.json": [asha(4).json().encode()],
         "report.json": [report_json(example()).encode()],
-        "result.json": [json.dumps(result | basis).encode()],
+        "result.json": [json.dumps(result).encode()],
         "pointer.json": [b'{"run": "/runs/a", "step": 3, "trial": "t", "settings": {"optim.lr": 0.1}}'],
     }
 
