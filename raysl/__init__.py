@@ -35,7 +35,7 @@ _HOME = {
     "load_backbone": "raysl.checkpoint.backbone",
     "load_history": "raysl.train.history",
     "list_runs": "raysl.leaderboard.run_list",
-    "extract": "raysl.benchmarks.features.extraction",
+    "extract": "raysl.benchmarks.features.extract",
     "ingest": "raysl.data.ingest.on_ray",
     "benchmark": "raysl.benchmarks.suite.evaluate",
     "compare": "raysl.benchmarks.suite.several",
@@ -50,7 +50,7 @@ _MODULES = ("methods", "losses", "transforms", "nn", "tune")
 __all__ = [*_HOME, *_MODULES]
 
 if TYPE_CHECKING:
-    from raysl.benchmarks.features.extraction import extract as extract
+    from raysl.benchmarks.features.extract import extract as extract
     from raysl.benchmarks.suite.evaluate import benchmark as benchmark
     from raysl.benchmarks.suite.several import compare as compare
     from raysl.checkpoint.backbone import load_backbone as load_backbone

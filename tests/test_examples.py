@@ -16,7 +16,7 @@ from raysl.train.state import TrainState
 ROOT = Path(__file__).parents[1]
 FILES = [path for path in sorted((ROOT / "raysl").rglob("*.py")) if ">>> " in path.read_text()]
 PROCESSES = {"pretraining", "train/process", "data/ingest/on_ray"} | {
-    f"benchmarks/{name}" for name in ("features/extraction", "suite/evaluate", "suite/several")
+    f"benchmarks/{name}" for name in ("features/extract", "suite/evaluate", "suite/several")
 }
 """Modules whose examples start Ray, or ask the system what the processor is."""
 PARAMETERS = [

@@ -23,7 +23,6 @@ from raysl.benchmarks.classifiers.classification import check_hold_out, check_se
 from raysl.benchmarks.classifiers.probes import Probes
 from raysl.benchmarks.classifiers.scaling import Normalize
 from raysl.benchmarks.corruptions import corrupted_folders, mean_corruption_error
-from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
 from raysl.checkpoint.backbone import Checkpoint
@@ -208,6 +207,9 @@ def top_hits(logits: Tensor, right: Int64s, allowed: Int64s | None, k: int) -> T
 
 def features_of(context: Context, name: str, images: ShiftedSet) -> Tensor:
     """Extract features [M, D] of a set's images by the measured network."""
+    # Ray, without which benchmarks can still be named
+    from raysl.benchmarks.features.extraction import Wanted, feature_sets
+
     weights = PIXELS if context.side == PIXELS else f"{context.side} {context.checkpoint.digest}"
     wanted = Wanted({context.side: context.network}, {context.side: weights})
     folder = context.folder.child(FOLDER).child(name)

@@ -243,7 +243,7 @@ def run_extract(
     set_up(verbose)
     uri, overrides = _one_checkpoint(arguments or [], checkpoint, "extract")
     with _measuring("the same command continues with the features written so far"):
-        from raysl.benchmarks.features.extraction import extract
+        from raysl.benchmarks.features.extract import extract
 
         features = extract(
             uri,

@@ -31,7 +31,7 @@ def run_neighbours(
     Features of the run's training images are computed by Ray once, and kept beside the checkpoint as by raysl extract.
     """
     set_up(verbose)
-    from raysl.benchmarks.features.extraction import extract
+    from raysl.benchmarks.features.extract import extract
     from raysl.predictor import Predictor
 
     predictor = Predictor(checkpoint, trust_code=trust_code)

@@ -22,7 +22,7 @@ MAX_BY_CLASS = 30
 
 
 def reliability_figure(content: Mapping[str, Any]) -> str:
-    """Draw the diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error."""
+    """Draw the diagram of `raysl.benchmarks.suite.measured.reliability` with the expected calibration error."""
     bins = np.array([[float(value) for value in row] for row in content["bins"]])
     if bins.ndim != 2 or bins.shape[1] != 3 or not np.isfinite(bins).all() or bins.min() < 0:
         raise ValueError("bins are [mean confidence, share that is right, number of images]")

@@ -22,7 +22,7 @@ LABEL_LETTERS = 14
 
 
 def confusion_figure(content: Mapping[str, Any]) -> str:
-    """Draw the heat map and the list of `raysl.benchmarks.suite.figures.confusion`."""
+    """Draw the heat map and the list of `raysl.benchmarks.suite.measured.confusion`."""
     parts = []
     classes, counts = content.get("classes"), content.get("counts")
     if classes and counts:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from raysl import cli
 from raysl.benchmarks.clusters import cluster_images
-from raysl.benchmarks.features.extraction import extract
+from raysl.benchmarks.features.extract import extract
 from raysl.config.load import load_config
 from raysl.data.assignments import read_assignments
 from raysl.errors import ConfigError

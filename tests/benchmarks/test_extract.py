@@ -15,7 +15,8 @@ from torchvision.transforms.v2 import InterpolationMode
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.features import extraction
 from raysl.benchmarks.features.embedding import read_rows
-from raysl.benchmarks.features.extraction import _basis, _choose_split, extract
+from raysl.benchmarks.features.extract import _choose_split, extract
+from raysl.benchmarks.features.extraction import _basis
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.benchmarks.suite.settings import load_data

@@ -15,8 +15,7 @@ from torch import nn
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features import stored_features
 from raysl.benchmarks.features.embedding import StagedNetwork, decoded, encoded
-from raysl.benchmarks.features.extraction import Wanted, feature_sets
-from raysl.benchmarks.features.pool import Numpy, over_chunks
+from raysl.benchmarks.features.extraction import Numpy, Wanted, feature_sets, over_chunks
 from raysl.benchmarks.features.store import About, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored_features import Features, StoredSet, read_features
 from raysl.components import resolve

@@ -12,8 +12,7 @@ from typing_extensions import override
 from raysl.benchmarks.benchmark import Outlook
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite import tasks
-from raysl.benchmarks.suite.side_by_side import Task
-from raysl.benchmarks.suite.tasks import Tasks, outlooks
+from raysl.benchmarks.suite.tasks import Task, Tasks, outlooks
 from raysl.benchmarks.suite.workplace import Workplace
 from raysl.benchmarks.svm import SVM
 from raysl.config.load import load_config

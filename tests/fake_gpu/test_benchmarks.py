@@ -16,7 +16,7 @@ from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.low_shot import LowShot
 from raysl.benchmarks.neighbours import _faiss_sees_gpu, nearest_rows
 from raysl.benchmarks.retrieval import Retrieval
-from raysl.benchmarks.suite.side_by_side import _on_gpu
+from raysl.benchmarks.suite.tasks import _on_gpu
 from tests.fake_gpu.pretended import needs_pretended_gpu, pretended_gpu
 from tests.fake_gpu.watch import TO_GPU, TO_HOST, Watch, is_on_gpu
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.suite.figures import confusion, reliability
+from raysl.benchmarks.suite.measured import confusion, reliability
 from raysl.report.benchmark_figures import curves_figures, per_class_figure, reliability_figure, stages_figure
 from raysl.report.confusion_figure import confusion_figure
 from raysl.report.contents import Retrieved, Score

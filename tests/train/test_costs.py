@@ -11,8 +11,8 @@ import pytest
 from torch import nn
 
 from raysl.benchmarks.benchmark import Benchmark, Context, Metric
-from raysl.benchmarks.suite import side_by_side
-from raysl.benchmarks.suite.side_by_side import Task
+from raysl.benchmarks.suite import tasks as suite_tasks
+from raysl.benchmarks.suite.tasks import Task
 from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
@@ -182,6 +182,6 @@ def test_a_benchmark_that_trains_in_two_goes_took_both(tmp_path: Path, clock: Cl
         return Task("interrupted", Interrupted, Interrupted.Config(lr=lr), context)
 
     with pytest.raises(Stopped):
-        side_by_side.measure(task(0.1))
-    assert side_by_side.measure(task(0.2)).seconds == 100.0, "of other settings"
-    assert side_by_side.measure(task(0.1)).seconds == 200.0
+        suite_tasks.measure(task(0.1))
+    assert suite_tasks.measure(task(0.2)).seconds == 100.0, "of other settings"
+    assert suite_tasks.measure(task(0.1)).seconds == 200.0

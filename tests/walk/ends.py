@@ -39,7 +39,7 @@ class Ends:
             "raysl.benchmarks.suite.evaluate.benchmark": self.benchmark,
             "raysl.benchmarks.suite.several.compare": self.compare,
             "raysl.benchmarks.suite.several.watch": self.benchmark,
-            "raysl.benchmarks.features.extraction.extract": self.extract,
+            "raysl.benchmarks.features.extract.extract": self.extract,
             "raysl.benchmarks.clusters.cluster_images": self.cluster,
             "raysl.cli.benchmark._show": lambda result: None,
             "raysl.leaderboard.serve.RunsServer": self.serve,

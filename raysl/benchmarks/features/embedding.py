@@ -14,6 +14,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.corrupt import Replaced
 from raysl.data.decode.images import Cut, Pictures, cut_images
 from raysl.data.source import Split
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import Pool, pooled_stages
@@ -72,6 +73,16 @@ class StagedNetwork(nn.Module):
                 torch.cat(vectors[: len(feature_stages)], dim=1) if feature_stages else self.network(images)
             )
         return features
+
+
+def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None:
+    """Refuse stages that a backbone does not have."""
+    known = list(backbone.stage_widths) if isinstance(backbone, Backbone) else []
+    for stage in stages:
+        if stage != FEATURES and stage not in known:
+            raise ConfigError(
+                f"no stage {stage!r} in the backbone of {where}; it has {', '.join(known) or 'none that it tells of'}"
+            )
 
 
 def read_rows(split: Split, index: Int64s, data: DataConfig, thumbnail: ViewRecipe | None = None) -> Cut:

@@ -1,135 +1,41 @@
-"""Extraction of a dataset's features by frozen networks to disk: every sample once, in order."""
+"""Extraction of a dataset's features by frozen networks to disk: every sample once, in order.
 
-import logging
-from collections.abc import Mapping, Sequence
+Ray Data spreads the parts over the cluster; the driver gets only the names of broken images. On CPUs a task decodes a
+part and passes it through the networks, which a process fetches once. With GPUs tasks on CPUs decode, and feed a pool
+of actors that hold the networks: a GPU task would be a fresh process each time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import ray
 import torch
+from ray.data import ActorPoolStrategy
 from torch import nn
 
 import raysl
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, encoded, features_of, read_rows, thumbnail_recipe
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
-from raysl.benchmarks.features.stored_features import Features, StoredSet
+from raysl.benchmarks.features.stored_features import StoredSet
 from raysl.benchmarks.suite.digests import code_of
-from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data, sort_overrides
-from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
-from raysl.cluster.settings import use_settings
-from raysl.config.arguments import instance, words
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.numbered_parts import NUMBER, Numpy, blocks, numbered
+from raysl.cluster.resources import TASK_CPUS
+from raysl.cluster.tasks import fetch_once
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.schema import DataConfig
-from raysl.data.source import SPLITS, Split, make_source
-from raysl.data.sources.part_names import parse_part_name
-from raysl.errors import ConfigError
+from raysl.data.decode.images import NoValidImage
+from raysl.data.source import Split
+from raysl.errors import ConfigError, log
 from raysl.nn.backbones.backbone import Backbone
-from raysl.process.waiting import count, enter
+from raysl.process.code_errors import explaining_code
+from raysl.process.waiting import count
 from raysl.redact import redact
-from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
 from raysl.train.file_names import count_broken
-
-log = logging.getLogger("raysl")
-
-Numpy = dict[str, np.ndarray]
-_SPLITS = {"train": "train", "test": "test", "val": "test"}
-
-
-def extract(
-    checkpoint: str,
-    source: DataConfig | None = None,
-    split: str | None = None,
-    out: str | None = None,
-    trust_code: bool = False,
-    overrides: Sequence[str] = (),
-    stage: str = FEATURES,
-    dtype: Dtype = "fp32",
-) -> Features:
-    """Extract features of a dataset by a checkpoint's backbone to a folder of Parquet files.
-
-    Parts of the same features that an earlier call has written stay, so an interrupted call is resumed.
-
-    >>> len(extract("runs/mine").features)
-    355
-
-    Args:
-        checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
-        source: settings of a dataset; default: the one of the run.
-        split: `train`, or `test`, which `val` and `validation` mean too; default: test, and of other images without
-            test images, train.
-        out: Parquet folder to write; default: `features_<split>.parquet` beside the checkpoint, and for images that are
-            not the run's `features_<dataset>_<split>.parquet`, which a part of a hash makes another one for others.
-        trust_code: whether components that the checkpoint names may be code that is not raysl's.
-        overrides: other images by settings on top of the run's, `data=parquet`, `data.path=/b`, and settings about the
-            cluster, `cluster.max_gpus=8`.
-        stage: name of a stage, whose mean over all places is taken; default: the features.
-        dtype: type of the numbers on disk, fp32 or fp16.
-
-    Raises:
-        ConfigError: if the split or a stage does not exist, the checkpoint or the images cannot be read, or it names
-            code that is not trusted.
-    """
-    from raysl.cluster.connection import connect
-
-    of_images, of_cluster, others = sort_overrides(words(overrides, "overrides", "data.path=/b"))
-    if source is not None:
-        instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
-    lines = []
-    # other libraries call the test images val or validation
-    if split is not None and (split := _SPLITS.get(parse_part_name(name := split) or "")) is None:
-        lines.append(
-            f"no split {name!r}; write {' or '.join(SPLITS)} (val means test). Other held-out images are named by "
-            "data.test="
-        )
-    if dtype not in ("fp32", "fp16"):
-        lines.append(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
-    lines += [
-        f"{word!r} is not a setting of the images, which begin with data= or data., or of the cluster"
-        for word in others
-    ]
-    if lines:
-        raise ConfigError("\n".join(lines))
-    enter("reading the checkpoint")
-    loaded = load_checkpoint(checkpoint, trust_code)
-    use_settings(load_cluster(loaded.config, of_cluster))
-    check_stages(loaded.backbone, (stage,), loaded.uri)
-    enter("listing the images")
-    data = source or load_data(loaded.config, of_images)
-    split, images = _choose_split(data, loaded, split)
-    tag = dataset_tag(data, loaded.config.data)
-    name = "_".join(filter(None, ("features", tag, stage.replace(".", "-"), split)))
-    path = str(out) if out else join(loaded.uri, f"{name}.parquet")
-    wanted = Wanted({"trained": loaded.backbone}, {"trained": loaded.digest}, (stage,), dtype)
-    enter("starting Ray")
-    connect()
-    enter(f"computing features of {images.num_samples:,} {split} images")
-    extract_to(wanted, images, data, {("trained", stage): Folder(path)})
-    return Features(path=path)
-
-
-def _choose_split(data: DataConfig, loaded: Checkpoint, name: str | None) -> tuple[str, Split]:
-    """Return the split of this name; without a name test, or train of other images than the run's without test."""
-    is_own = data is loaded.config.data
-    source = make_source(data)
-    if name != "train" and (images := source.optional("test")) is not None:
-        return "test", images
-    if name == "train" or (name is None and not is_own):
-        return "train", source.required("train")
-    raise ConfigError(
-        f"the dataset {data.name!r} has no test images; take its training images by --split train (in Python "
-        "split='train'), or give data.test="
-    )
-
-
-def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None:
-    """Refuse stages that a backbone does not have."""
-    known = list(backbone.stage_widths) if isinstance(backbone, Backbone) else []
-    for stage in stages:
-        if stage != FEATURES and stage not in known:
-            raise ConfigError(
-                f"no stage {stage!r} in the backbone of {where}; it has {', '.join(known) or 'none that it tells of'}"
-            )
 
 
 @dataclass(frozen=True)
@@ -185,7 +91,6 @@ def extract_to(
     wanted: Wanted, split: Split, data: DataConfig, folders: Mapping[tuple[str, str], Folder]
 ) -> dict[tuple[str, str], Store]:
     """Extract features to a folder for each network and stage; parts of the same features that are there stay."""
-    from raysl.benchmarks.features.pool import over_chunks  # Ray, without which benchmarks can still be named
 
     rows = part_rows_for(split.num_samples)
     stores: dict[tuple[str, str], Store] = {}
@@ -230,7 +135,7 @@ def _basis(weights: str, stage: str, split: Split, data: DataConfig, code: str) 
 
 @dataclass(frozen=True)
 class _Extraction:
-    """The work on a part of the rows, see `Work`."""
+    """The work on a part of the rows, in two steps; it is sent to other processes."""
 
     split: Split
     data: DataConfig
@@ -239,6 +144,7 @@ class _Extraction:
     pictured: tuple[str, str] | None = None
 
     def read(self, number: int) -> Numpy:
+        """Read the images of a part; arrays of equal length."""
         end = min((number + 1) * self.part_rows, self.split.num_samples)
         index = np.arange(number * self.part_rows, end)
         has_thumbnails = self.pictured in self.stores
@@ -252,6 +158,7 @@ class _Extraction:
         }
 
     def embed(self, chunk: Numpy, networks: nn.ModuleDict, device: torch.device) -> Numpy:
+        """Store the features of a part; the driver gets the names of its broken images."""
         images = torch.from_numpy(np.array(chunk["image"]))  # Ray's arrays are read-only
         staged = {name: network for name, network in networks.items() if isinstance(network, StagedNetwork)}
         number = int(chunk["index"][0]) // self.part_rows
@@ -262,3 +169,97 @@ class _Extraction:
             rows = Rows(chunk["index"], chunk["name"].tolist(), chunk["label"], features.numpy())
             self.stores[key].keep(number, rows)
         return {"corrupt": chunk["corrupt"]}
+
+
+PADDING = "padding"
+"""Column of rows that a chunk is filled up with."""
+
+
+def over_chunks(
+    work: _Extraction, networks: nn.ModuleDict, numbers: Sequence[int], with_pool: bool | None = None
+) -> Iterator[Numpy]:
+    """Yield the result of the work on each chunk, in any order.
+
+    Args:
+        networks: on the CPU; they are put into evaluation mode.
+        with_pool: whether actors hold the networks; default: where the cluster has GPUs.
+
+    Raises:
+        ConfigError: if no image of a chunk is valid.
+        RunFailed: if a file of images is missing or damaged, or its storage fails again and again.
+    """
+    if not numbers:
+        return
+    connect()
+    resources = cluster_resources()
+    each = min(1.0, resources.benchmark_cpus)
+    with_pool = resources.gpus >= 1 if with_pool is None else with_pool
+    network = {"GPU": min(1.0, resources.own_gpus)} if with_pool and resources.gpus >= 1 else {"CPU": each}
+    wait_for_nodes([network, {"CPU": TASK_CPUS}] if "GPU" in network else [network], "feature extraction")
+    # the weights go into the object store once; tasks and actors get a reference to them
+    reference = ray.put(networks.eval())
+    chunks = numbered(numbers)
+    if with_pool:
+        chunks = chunks.map_batches(_Read(work), batch_size=None, num_cpus=TASK_CPUS)
+        size = max(1, int(resources.own_gpus))
+        chunks = chunks.map_batches(
+            _Pool,
+            fn_constructor_args=(work, reference),
+            batch_size=work.part_rows,  # for GPUs Ray Data asks for a number
+            compute=ActorPoolStrategy(min_size=1, max_size=size),
+            **({"num_gpus": network["GPU"]} if "GPU" in network else {"num_cpus": each}),
+        )
+    else:
+        chunks = chunks.map_batches(_Both(work, reference), batch_size=None, num_cpus=each)
+    try:
+        yield from blocks(chunks)
+    except NoValidImage as error:
+        raise ConfigError(f"{error}; replace these files, or give other images") from error
+
+
+class _Read:
+    """Reads chunks, and fills each up to the same number of rows, so that it reaches the pool as one batch."""
+
+    def __init__(self, work: _Extraction) -> None:
+        self.work = work
+
+    @explaining_code(of_users=True)
+    def __call__(self, block: Numpy) -> Numpy:
+        torch.set_num_threads(1)
+        return _joined([_filled_up(self.work.read(int(number)), self.work.part_rows) for number in block[NUMBER]])
+
+
+class _Pool:
+    def __init__(self, work: _Extraction, reference: Any) -> None:
+        self.work = work
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.networks = ray.get(reference).to(self.device)
+
+    @explaining_code(of_users=True)
+    def __call__(self, batch: Numpy) -> Numpy:
+        is_image = ~batch[PADDING]
+        chunk = {name: column[is_image] for name, column in batch.items() if name != PADDING}
+        return self.work.embed(chunk, self.networks, self.device)
+
+
+class _Both:
+    def __init__(self, work: _Extraction, reference: Any) -> None:
+        self.work, self.reference = work, reference
+
+    @explaining_code(of_users=True)
+    def __call__(self, block: Numpy) -> Numpy:
+        torch.set_num_threads(1)
+        networks = fetch_once(self.reference)
+        chunks = (self.work.read(int(number)) for number in block[NUMBER])
+        return _joined([self.work.embed(chunk, networks, torch.device("cpu")) for chunk in chunks])
+
+
+def _filled_up(chunk: Numpy, num_rows: int) -> Numpy:
+    """Repeat the last row of a chunk until there are `num_rows`."""
+    count = len(next(iter(chunk.values())))
+    rows = np.arange(num_rows)
+    return {name: column[rows.clip(max=count - 1)] for name, column in chunk.items()} | {PADDING: rows >= count}
+
+
+def _joined(parts: list[Numpy]) -> Numpy:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

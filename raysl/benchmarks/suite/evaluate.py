@@ -7,25 +7,18 @@ from functools import partial
 from typing import Any
 
 from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
-from raysl.benchmarks.features.extraction import check_stages
+from raysl.benchmarks.features.embedding import check_stages
 from raysl.benchmarks.report.stored_report import StoredReport
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class, group_left_out
+from raysl.benchmarks.suite.measured import Measured, predictions_file
 from raysl.benchmarks.suite.protocols import default_of, names_of, protocol_of
 from raysl.benchmarks.suite.results import OTHER_CODE, RESULTS_FOLDER, Basis, Result, Results
 from raysl.benchmarks.suite.scores import Report as Report
 from raysl.benchmarks.suite.scores import of_other_code, score_of, scores_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_cluster, load_data, sort_overrides
-from raysl.benchmarks.suite.side_by_side import (
-    Measured,
-    Task,
-    measure,
-    measure_all,
-    predictions_file,
-    sharing_features,
-)
 from raysl.benchmarks.suite.suites import Suite, load_suites
 from raysl.benchmarks.suite.suites import download as download_all
-from raysl.benchmarks.suite.tasks import Tasks, outlooks
+from raysl.benchmarks.suite.tasks import Task, Tasks, measure, measure_all, outlooks, sharing_features
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.checkpoint_folder import checkpoint_names
@@ -281,7 +274,10 @@ class Measurement:
         seconds = round(sum(measured.seconds for measured in sides.values()), 2)
         result = Result(name, self.bases[key], scores, trained.figures, seconds, self.members.get(key))
         self.kept[name] = result
-        self.results.keep(result, self.fitting.images[key].data.name, predictions_file(*by_side["trained"]))
+        task = by_side["trained"][0]
+        rows = None if task.test is None else task.test.any
+        predictions = predictions_file(trained, task.context.images.get("test"), rows, task.class_names)
+        self.results.keep(result, self.fitting.images[key].data.name, predictions)
         for task, _ in by_side.values():
             if task.kind.trains:
                 outlast(partial(task.costs_folder.remove_folder, ""))

@@ -1,31 +1,84 @@
-"""The tasks of a checkpoint's benchmarks: features for all of them at once, then a task for each side."""
+"""Tasks of a checkpoint's benchmarks: features for all of them at once, then a task for each side on the cluster."""
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
+import ray
+import torch
+from ray.exceptions import RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import nn
 
-from raysl.benchmarks.benchmark import FEATURES, PIXELS, Context, Side
+from raysl.benchmarks.benchmark import (
+    FEATURES,
+    PIXELS,
+    Benchmark,
+    BenchmarkConfig,
+    Context,
+    FeatureSet,
+    Findings,
+    Side,
+)
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.stored_features import StoredSet
+from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.report.assemble import Pictured
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.measured import Measured, measured_of
 from raysl.benchmarks.suite.protocols import digest_of
 from raysl.benchmarks.suite.results import image_settings
-from raysl.benchmarks.suite.side_by_side import Task
 from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint.backbone import Checkpoint
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.config.dump import plain
 from raysl.data.source import Split
 from raysl.data.sources.subset import sample_of
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import RawPixels
+from raysl.process.code_errors import explaining_code
+from raysl.process.node_files import forget_node_folders
 from raysl.process.waiting import enter
+from raysl.storage.folder import Folder, outlast
+from raysl.train.costs import counting_costs
 from raysl.train.state import untrained_backbone
 
+FORGET_S = 30.0
+"""Seconds to wait until all nodes have deleted what their processes shared; a later command deletes the rest."""
+MAX_RETRIES = 2
+"""Times that a task is tried again when its process or node is lost."""
 MOST_SHOWN = 5000
 """Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A benchmark of a network.
+
+    Args:
+        context: all that it may use but the features.
+        stages: the features that it asks for.
+        train, test: where those are; None where it asks for none.
+    """
+
+    key: str
+    kind: type[Benchmark]
+    config: BenchmarkConfig
+    context: Context
+    stages: tuple[str, ...] = ()
+    train: StoredSet | None = None
+    test: StoredSet | None = None
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def costs_folder(self) -> Folder:
+        """The folder for the costs of a task that trains, until its result is kept."""
+        return self.context.folder.child(f"costs_{digest_of(plain(self.config))}")
 
 
 @dataclass(frozen=True)
@@ -149,3 +202,115 @@ def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
 def _pictured(split: Split) -> tuple[str, str] | None:
     """Return the features beside which thumbnails of images are kept, where reading some images again is slow."""
     return None if split.is_random_access else ("trained", FEATURES)
+
+
+@explaining_code(of_users=True)
+def measure(task: Task) -> Measured:
+    """Measure a task in this process; the seconds of one that trains are those of all starts."""
+    if not task.kind.trains:
+        return _measure(task)
+    outlast(task.costs_folder.make)
+    with counting_costs(task.costs_folder) as counter:
+        return replace(_measure(task), seconds=counter.costs.seconds)
+
+
+def _measure(task: Task) -> Measured:
+    began = time.monotonic()
+    train = None if task.train is None else task.train.load(task.stages)
+    test = None if task.test is None else task.test.load(task.stages)
+    if train is not None:
+        train.num_validation = task.context.images["train"].num_validation
+    if torch.cuda.is_available():
+        # features may take a quarter of the free memory; the benchmark needs the rest
+        train, test = _on_gpu(train, test, task.kind.streams_training, torch.cuda.mem_get_info()[0] // 4)
+    context = replace(task.context, train=train, test=test)
+    findings = task.kind(task.config).measure(context)
+    if not isinstance(findings, Findings):
+        findings = Findings(findings)
+    labels = findings.labels if test is None else test.labels.cpu()
+    return measured_of(findings, labels, task.class_names, time.monotonic() - began)
+
+
+def _on_gpu(
+    train: FeatureSet | None, test: FeatureSet | None, streams_training: bool, room: int
+) -> tuple[FeatureSet | None, FeatureSet | None]:
+    """Move features to the GPU.
+
+    Args:
+        streams_training: whether the training features may stay there.
+        room: bytes that they may take on the GPU; where they do not fit, they stay.
+    """
+    num_test = 0 if test is None else test.num_bytes
+    if num_test > room:
+        return train, test
+    if train is not None and num_test + train.num_bytes <= room:
+        train = train.to("cuda")
+    elif train is not None and not streams_training:
+        return train, test
+    return train, None if test is None else test.to("cuda")
+
+
+def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
+    """Yield each task with its outcome, or its error, as they end.
+
+    CPUs are shared out evenly; a task that waits for tasks of its own lends them its share. A trial of a Ray Tune asks
+    for no more CPUs than others leave free.
+    """
+    if not tasks:
+        return
+    connect()
+    have = cluster_resources()
+    share = float(max(1, int(have.benchmark_cpus // len(tasks))))
+    options: dict[str, Any] = {
+        "num_cpus": min(share, have.task_cpus),
+        "max_retries": MAX_RETRIES,
+        "scheduling_strategy": ANYWHERE,
+    }
+    if have.gpus >= 1:
+        # GPUs are shared in quarters, so that at most four tasks use one
+        options["num_gpus"] = min(1.0, have.own_gpus, max(0.25, int(4 * have.own_gpus / len(tasks)) / 4))
+    needs = {kind: options[name] for kind, name in (("CPU", "num_cpus"), ("GPU", "num_gpus")) if name in options}
+    wait_for_nodes([needs], "benchmarks")
+    networks: dict[int, Any] = {}
+    remote = ray.remote(_measure_there).options(**options)
+    waiting = {}
+    for task in tasks:
+        context = task.context
+        if id(context.network) not in networks:
+            networks[id(context.network)] = ray.put(context.network)
+        # a task without its network is small; all tasks of a side share one network in the object store
+        lean = replace(task, context=replace(context, network=nn.Identity()))
+        waiting[remote.remote(lean, networks[id(context.network)])] = task
+    while waiting:
+        (reference,), _ = ray.wait(list(waiting), num_returns=1)
+        task = waiting.pop(reference)
+        try:
+            yield task, ray.get(reference)
+        except RayTaskError as error:
+            yield task, error.cause if isinstance(error.cause, Exception) else error
+        except ray.exceptions.RayError as error:
+            yield task, RuntimeError(f"its process was lost {MAX_RETRIES + 1} times: {error}")
+
+
+@contextmanager
+def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
+    """Delete what the tasks' processes share on each node of the cluster at the end of the block."""
+    try:
+        yield
+    finally:
+        sets = [stored for task in tasks for stored in (task.train, task.test) if stored is not None]
+        for token in {stored.token for stored in sets if stored.is_shared}:
+            forget_node_folders(token)
+            if ray.is_initialized():
+                # files of a node can be deleted only there; asking for no CPU, the task runs on a busy node too
+                forget = ray.remote(num_cpus=0)(forget_node_folders)
+                alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+                nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
+                answers = [forget.options(scheduling_strategy=node).remote(token) for node in nodes]
+                ray.wait(answers, num_returns=len(answers), timeout=FORGET_S)
+
+
+def _measure_there(task: Task, network: nn.Module) -> Measured:
+    threads = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1))
+    torch.set_num_threads(max(1, threads))
+    return measure(replace(task, context=replace(task.context, network=network)))
