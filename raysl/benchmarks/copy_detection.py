@@ -8,7 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, Context, Findings, Labelled, mean_of, settings_from
-from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
+from raysl.benchmarks.instance_retrieval.descriptors import Pooling
 from raysl.benchmarks.instance_retrieval.search import Search
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Side, Width
 from raysl.nn.backbones.backbone import TokenBackbone
@@ -90,12 +90,13 @@ class CopyDetection(Benchmark):
 def _search(config: CopyDetection.Config, network: nn.Module | None = None) -> Search:
     """Return the search by a network, or without one for what is known before."""
     pooling: Pooling = "class_gem" if isinstance(network, TokenBackbone) else "gem"
-    others = {"pooling": config.pooling or pooling, "normalize": config.length_one, "is_square": True}
     return settings_from(
         config,
         Search,
         dataset="copydays",
-        recipe=settings_from(config, Recipe, **others),
+        pooling=config.pooling or pooling,
+        normalize=config.length_one,
+        is_square=True,
         crop_queries=False,
         similarity="dot",
         cut=config.first,

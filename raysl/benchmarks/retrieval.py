@@ -20,7 +20,7 @@ from raysl.benchmarks.benchmark import (
 )
 from raysl.benchmarks.class_retrieval import pictured, precision_at, recall_at, search_classes
 from raysl.benchmarks.instance_retrieval.datasets import REVISITED, Dataset
-from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
+from raysl.benchmarks.instance_retrieval.descriptors import Pooling
 from raysl.benchmarks.instance_retrieval.search import Search, Similarity
 from raysl.benchmarks.metric import mean_of
 from raysl.benchmarks.neighbours import fitting_ks
@@ -194,4 +194,4 @@ def _named(metric: str, task: str) -> str:
 
 def _search(config: Retrieval.Config) -> Search:
     assert config.dataset is not None
-    return settings_from(config, Search, recipe=settings_from(config, Recipe))
+    return settings_from(config, Search)

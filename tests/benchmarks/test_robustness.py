@@ -131,7 +131,7 @@ def test_features_of_a_set_are_asked_for_by_network_and_weights(
         stored: Any = type("Stored", (), {"load": lambda self, stages: rows})
         return {name: stored() for name in wanted.networks}
 
-    monkeypatch.setattr(robustness, "feature_sets", sets)
+    monkeypatch.setattr("raysl.benchmarks.features.extraction.feature_sets", sets)
     context = context_with(tmp_path)
     images = robustness._read("imagenet_a", shifted(tmp_path)["imagenet_a"], WORDS)
     no_checkpoint: Any = type("Checkpoint", (), {"digest": "0123"})()

@@ -28,64 +28,74 @@ class Features:
     """Features of a split in dataset order, read from disk at first use.
 
     Args:
-        features: float32 [N, D].
-        labels: int64 [N], -1 where unlabelled; [N, K] of a multi-label dataset.
-        index: int64 [N], the samples' places in the dataset.
-        path: the Parquet folder or file that holds the same.
+        path: Parquet folder or file that holds them.
     """
 
-    def __init__(
-        self, features: Tensor | None = None, labels: Tensor | None = None, index: Tensor | None = None, path: str = ""
-    ) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        columns = {"features": features, "labels": labels, "index": index}
-        # values in __dict__ take precedence over the cached properties of the same names
-        self.__dict__.update({name: value for name, value in columns.items() if value is not None})
 
     @cached_property
     def features(self) -> Tensor:
-        """float32 [N, D]; beyond a gibibyte they are mapped from a file of this machine's temporary folder."""
-        return matrix(self._parts(), self.num_rows, self.width)
+        """float32 [N, D]; beyond a gibibyte they are mapped from a file of this machine's temporary folder, which is
+        deleted with the tensor, and changes to it are not saved."""
+        if not self.is_large:
+            out = torch.empty(self.num_rows, self.width)
+            first = 0
+            for rows in self.batches():
+                out[first : first + len(rows.features)] = torch.from_numpy(rows.features)
+                first += len(rows.features)
+            return out
+        with tempfile.NamedTemporaryFile(prefix="raysl_features_", suffix=".bin") as file:
+            for rows in self.batches():
+                file.write(np.ascontiguousarray(rows.features, np.float32).data)
+            file.flush()
+            mapped = np.memmap(Path(file.name), np.float32, mode="r+", shape=(self.num_rows, self.width))
+        return torch.from_numpy(mapped)  # the file has no name any more, and lasts as long as the tensor
 
     @cached_property
     def labels(self) -> Tensor:
         """int64 [N] or [N, K]."""
-        return torch.from_numpy(np.concatenate([rows.labels for rows in self._parts(with_features=False)]))
+        return torch.from_numpy(np.concatenate([rows.labels for rows in self.batches(with_features=False)]))
 
     @cached_property
     def index(self) -> Tensor:
         """int64 [N]."""
-        return torch.from_numpy(np.concatenate([rows.index for rows in self._parts(with_features=False)]))
+        return torch.from_numpy(np.concatenate([rows.index for rows in self.batches(with_features=False)]))
 
     @cached_property
     def names(self) -> list[str]:
         """Where each image came from; empty if the files do not say."""
-        return [name for rows in self._parts(with_features=False) for name in rows.names]
+        return [name for rows in self.batches(with_features=False) for name in rows.names]
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, by label; empty if they are not known."""
-        return self._store.about.classes if self.path and self._store is not None else ()
+        return () if self._store is None else self._store.about.classes
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        return len(self.__dict__["features"]) if "features" in self.__dict__ else self._shape[0]
+        return self._shape[0]
 
     @property
     def width(self) -> int:
         """Number of features."""
-        return self.__dict__["features"].shape[1] if "features" in self.__dict__ else self._shape[1]
+        return self._shape[1]
 
-    def batches(self) -> Iterator[Rows]:
-        """Yield the rows from disk, some hundreds at a time."""
-        return self._parts()
+    @property
+    def is_large(self) -> bool:
+        """Whether the features are too many for the memory of each process."""
+        return self.num_rows * self.width * 4 > MOST_IN_MEMORY
+
+    def batches(self, with_features: bool = True) -> Iterator[Rows]:
+        """Yield the rows from disk, some hundreds at a time; without features these are [B, 0]."""
+        return self._store.parts(with_features) if self._store is not None else iter([_read_file(self.path)])
 
     def write_arrays(self, folder: Path) -> None:
         """Write features and labels into a folder as files that can be mapped and loaded."""
         labels = []
         with (folder / FEATURES_FILE).open("wb") as file:
-            for rows in self._parts():
+            for rows in self.batches():
                 file.write(np.ascontiguousarray(rows.features, np.float32).data)
                 labels.append(rows.labels)
         np.save(folder / LABELS_FILE, np.concatenate(labels))
@@ -93,7 +103,7 @@ class Features:
     @cached_property
     def _shape(self) -> tuple[int, int]:
         if self._store is None:
-            rows = next(self._parts())
+            rows = next(self.batches())
             return rows.features.shape
         return self._store.about.num_rows, next(self._store.parts()).features.shape[1]
 
@@ -102,9 +112,6 @@ class Features:
         """The folder of the features, unless they are a single file."""
         folder = Folder(self.path)
         return Store.open(folder) if folder.exists(ABOUT_FILE) else None
-
-    def _parts(self, with_features: bool = True) -> Iterator[Rows]:
-        return self._store.parts(with_features) if self._store is not None else iter([_read_file(self.path)])
 
 
 def read_features(path: str) -> Features:
@@ -129,26 +136,6 @@ def _read_file(path: str) -> Rows:
     return Rows(array_of(table["index"]), names, array_of(table["label"]), array_of(table["features"]))
 
 
-def matrix(parts: Iterator[Rows], num_rows: int, width: int) -> Tensor:
-    """Concatenate the features of parts, float32 [N, D].
-
-    Beyond MOST_IN_MEMORY it is mapped from a file that is deleted with it; changes to the tensor are not saved.
-    """
-    if num_rows * width * 4 <= MOST_IN_MEMORY:
-        out = torch.empty(num_rows, width)
-        first = 0
-        for rows in parts:
-            out[first : first + len(rows.features)] = torch.from_numpy(rows.features)
-            first += len(rows.features)
-        return out
-    with tempfile.NamedTemporaryFile(prefix="raysl_features_", suffix=".bin") as file:
-        for rows in parts:
-            file.write(np.ascontiguousarray(rows.features, np.float32).data)
-        file.flush()
-        mapped = np.memmap(Path(file.name), np.float32, mode="r+", shape=(num_rows, width))
-    return torch.from_numpy(mapped)  # the file has no name any more, and lasts as long as the tensor
-
-
 class StoredSet:
     """The features of a split by one network, at several stages.
 
@@ -165,9 +152,8 @@ class StoredSet:
     def load(self, stages: Sequence[str]) -> FeatureSet:
         """Read the features of some stages; the first one becomes `features` if `FEATURES` is not among them."""
         stored = {stage: self._load(self.stores[stage]) for stage in stages if stage in self.stores}
-        first = stored[FEATURES] if FEATURES in stored else next(iter(stored.values()))
-        inner = {stage: features.features for stage, features in stored.items() if stage != FEATURES}
-        return FeatureSet(first.features, first.labels, inner)
+        features, labels = stored[FEATURES] if FEATURES in stored else next(iter(stored.values()))
+        return FeatureSet(features, labels, {stage: inner for stage, (inner, _) in stored.items() if stage != FEATURES})
 
     @property
     def any(self) -> Features:
@@ -177,21 +163,18 @@ class StoredSet:
     @property
     def is_shared(self) -> bool:
         """Whether the processes of a node share files of the features of any stage."""
-        return any(self._is_shared(Features(path=store.folder.uri)) for store in self.stores.values())
+        return bool(self.token) and any(Features(store.folder.uri).is_large for store in self.stores.values())
 
-    def _is_shared(self, plain: Features) -> bool:
-        return bool(self.token) and plain.num_rows * plain.width * 4 > MOST_IN_MEMORY
-
-    def _load(self, store: Store) -> Features:
-        """Read features; many of them are fetched once for all processes of the node, which map the same file."""
-        plain = Features(path=store.folder.uri)
-        if not self._is_shared(plain):
-            return plain
+    def _load(self, store: Store) -> tuple[Tensor, Tensor]:
+        """Read features and labels; many features are fetched once for all processes of the node, which map the same
+        file."""
+        plain = Features(store.folder.uri)
+        if not self.token or not plain.is_large:
+            return plain.features, plain.labels
         name = hashlib.sha256(store.folder.uri.encode()).hexdigest()[:16]
         folder = node_folder(self.token, name, plain.write_arrays)
         labels = torch.from_numpy(np.load(folder.path / LABELS_FILE))
-        features = _mapped(folder.path / FEATURES_FILE, (plain.num_rows, plain.width), folder.close)
-        return Features(features, labels, path=plain.path)
+        return _mapped(folder.path / FEATURES_FILE, (plain.num_rows, plain.width), folder.close), labels
 
 
 def _mapped(path: Path, shape: tuple[int, int], close: Callable[[], None]) -> Tensor:

@@ -38,9 +38,9 @@ class Scored:
     precision: dict[int, Tensor]
 
 
-@dataclass(frozen=True)
-class Search:
-    """A dataset and how it is searched.
+@dataclass(frozen=True, kw_only=True)
+class Search(Recipe):
+    """A dataset and how it is searched, by descriptors of a recipe.
 
     Args:
         crop_queries: whether boxes of queries are cut out.
@@ -55,7 +55,6 @@ class Search:
     dataset: Dataset
     path: str | None
     query_splits: tuple[str, ...]
-    recipe: Recipe
     crop_queries: bool
     similarity: Similarity
     whiten_on: str | None
@@ -85,7 +84,7 @@ class Search:
     def run(self, context: Context, ks: Sequence[int] = ()) -> dict[str, Scored]:
         """Score all queries, by the task's name."""
         images = self.check()
-        describer = Describer(context.network, context.data, self.recipe)
+        describer = Describer(context.network, context.data, self)
         whitening = None
         if self.whiten_on is not None:
             learned_on = self._whitening_images(self.whiten_on)
