@@ -81,12 +81,15 @@ def _dataset(
 
 
 def _results(detections: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
-    results = []
+    results: list[dict[str, Any]] = []
     for image, detected in enumerate(detections):
         for number, (score, label) in enumerate(zip(detected.scores, detected.labels, strict=True)):
-            result = {"image_id": image, "category_id": int(label), "score": float(score)}
-            shape = {"segmentation": detected.masks[number]} if kind == "segm" else {}
-            results.append(result | (shape or {"bbox": _corner_and_size(detected.boxes[number])}))
+            shape: dict[str, Any] = (
+                {"segmentation": detected.masks[number]}
+                if kind == "segm"
+                else {"bbox": _corner_and_size(detected.boxes[number])}
+            )
+            results.append({"image_id": image, "category_id": int(label), "score": float(score), **shape})
     return results
 
 

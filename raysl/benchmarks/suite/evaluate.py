@@ -8,10 +8,10 @@ from typing import Any
 
 from raysl.benchmarks.benchmark import PIXELS, Benchmark, Side
 from raysl.benchmarks.features.embedding import check_stages
-from raysl.benchmarks.report.stored_report import StoredReport
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class, group_left_out
 from raysl.benchmarks.suite.measured import Measured, predictions_file
 from raysl.benchmarks.suite.protocols import default_of, names_of, protocol_of
+from raysl.benchmarks.suite.report import StoredReport
 from raysl.benchmarks.suite.results import OTHER_CODE, RESULTS_FOLDER, Basis, Result, Results
 from raysl.benchmarks.suite.scores import Report as Report
 from raysl.benchmarks.suite.scores import of_other_code, score_of, scores_of

@@ -27,9 +27,9 @@ from raysl.benchmarks.benchmark import (
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.stored_features import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
-from raysl.benchmarks.report.assemble import Pictured
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.measured import Measured, measured_of
+from raysl.benchmarks.suite.pictures import Pictured
 from raysl.benchmarks.suite.protocols import digest_of
 from raysl.benchmarks.suite.results import image_settings
 from raysl.benchmarks.suite.workplace import Workplace

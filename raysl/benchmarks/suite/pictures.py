@@ -1,11 +1,7 @@
-"""Gathers the contents of a run's report: what the run left behind, and pictures of its images."""
+"""The pictures of a report: a map of features, images with their neighbours, results of searches, and views."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,24 +14,15 @@ from raysl.benchmarks.features.store import Store
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.checkpoint.lineage import read_parents
 from raysl.components import resolve
-from raysl.config.docs import describe
-from raysl.config.dump import plain, to_dict
 from raysl.data.decode.images import read_images
 from raysl.data.source import DataConfig, Split
 from raysl.data.sources.sample import sample_rows
 from raysl.errors import log
 from raysl.hashing import permutation
-from raysl.process.environment import version_of
-from raysl.process.temporary import temporary_folder
-from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
-from raysl.report.run_page import FILES, write_report
-from raysl.storage.folder import Folder, outlast
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, ViewSample
 from raysl.train.state import setup_of
 from raysl.transforms.channels import to_shown
-from raysl.user_files import short_name
 
 MOST_POINTS = 1000
 NUM_QUERIES, NUM_NEIGHBOURS = 10, 8
@@ -69,72 +56,7 @@ class Pictured:
         return decoded(files) if files else thumbnails_of(self.split, index, data)
 
 
-def assemble(
-    loaded: Checkpoint,
-    images: MeasuredImages,
-    pictured: Pictured,
-    folder: Folder,
-    facts: dict[str, Any],
-    retrieved: Mapping[str, Any] | None = None,
-) -> RunReport:
-    """Return the report of a run, without its scores.
-
-    Args:
-        facts: fields of the report that only the caller knows: times, events, command, the time of its end.
-        retrieved: results of searches among these images, by benchmark, see `Findings.figures`.
-    """
-    config = loaded.config
-    num_test = "no" if images.test is None else f"{images.test.num_samples:,}"
-    finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
-    return RunReport(
-        name=config.name,
-        method=short_name(config.method.name),
-        backbone=_backbone_title(loaded),
-        dataset=f"{images.data.name}, {images.train.num_samples:,} training and {num_test} test images",
-        config=to_dict(config),
-        config_docs={key: doc for key, _, doc in describe(config)},
-        environment=_environment(),
-        history=_history(folder),
-        embeddings=_embeddings(pictured, images.data),
-        neighbours=_neighbours(pictured, images.data),
-        views=_views(loaded, images.train),
-        retrieved=retrieved_images(retrieved or {}, images),
-        parents=[str(parent) for parent in read_parents(folder)],
-        checkpoint=loaded.uri,
-        step=loaded.meta["step"],
-        **{**finished, **facts},
-    )
-
-
-def upload(report: RunReport, folder: Folder) -> None:
-    """Write the files of a report into a folder."""
-    outlast(folder.make)
-    with temporary_folder("report") as draft:
-        write_report(report, Path(draft))
-        for name in FILES:
-            outlast(partial(folder.upload, Path(draft) / name, name))
-
-
-def _backbone_title(loaded: Checkpoint) -> str:
-    num_weights = sum(p.numel() for p in loaded.backbone.parameters())
-    settings = plain(loaded.config.backbone)
-    kinds = [f"{key} {settings[key]}" for key in ("model", "size", "depth") if settings.get(key) is not None]
-    return f"{', '.join([short_name(settings['name']), *kinds[:1]])} ({num_weights / 1e6:.2f} M weights)"
-
-
-def _environment() -> dict[str, str]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    versions = {name: version_of(name) or "-" for name in ("raysl", "torch", "torchvision", "ray", "numpy")}
-    return {"python": platform.python_version(), **versions, "system": platform.platform(), "device": device}
-
-
-def _history(folder: Folder) -> list[dict[str, Any]]:
-    if not folder.exists("metrics.jsonl"):
-        return []
-    return parse_metrics(folder.read("metrics.jsonl"), folder.uri_of("metrics.jsonl"))
-
-
-def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
+def embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
     split = pictured.split
     is_quick = split.is_random_access
     chosen = np.sort(permutation(split.num_samples, 0)[:MOST_POINTS]) if is_quick else sample_rows(split, MOST_POINTS)
@@ -147,7 +69,7 @@ def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
     )
 
 
-def _neighbours(pictured: Pictured, data: DataConfig) -> Neighbours | None:
+def neighbours(pictured: Pictured, data: DataConfig) -> Neighbours | None:
     """Return images of as many classes as fit, with those most similar to them; None for a single image."""
     num = min(NUM_NEIGHBOURS, pictured.split.num_samples - 1)
     if num < 1:
@@ -224,7 +146,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
     return order[:NUM_QUERIES]
 
 
-def _views(loaded: Checkpoint, train: Split) -> ViewSample:
+def views(loaded: Checkpoint, train: Split) -> ViewSample:
     recipe = resolve("method", loaded.config.method.name).all_views(setup_of(loaded))
     is_quick = train.is_random_access
     index = permutation(train.num_samples, 2)[:NUM_VIEWED] if is_quick else sample_rows(train, NUM_VIEWED)

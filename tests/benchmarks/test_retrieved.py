@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from raysl.benchmarks.report.assemble import retrieved_images
 from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.pictures import retrieved_images
 from raysl.config.load import load_config
 from tests.data.samples import png
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.report import assemble
-from raysl.benchmarks.report.assemble import Pictured
+from raysl.benchmarks.suite import pictures
 from raysl.benchmarks.suite.evaluate import benchmark
+from raysl.benchmarks.suite.pictures import Pictured
+from raysl.benchmarks.suite.report import _backbone_title
 from raysl.config.load import load_config
 from raysl.data.sources.synthetic import Synthetic
 from raysl.plan.setup import Setup
@@ -31,7 +32,7 @@ SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "me
 )
 def test_the_title_of_a_backbone_says_which_of_its_kind_it_is(words: tuple[str, ...], title: str) -> None:
     loaded = SimpleNamespace(config=load_config("quickstart", words), backbone=torch.nn.Linear(3, 3))
-    assert assemble._backbone_title(loaded) == title  # type: ignore[arg-type]
+    assert _backbone_title(loaded) == title  # type: ignore[arg-type]
 
 
 def test_neighbours_are_the_most_similar_others_and_never_the_query() -> None:
@@ -39,9 +40,9 @@ def test_neighbours_are_the_most_similar_others_and_never_the_query() -> None:
     split = Synthetic(data).required("test")
     features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
     features[20:32] = features[20]  # more equal images than neighbours
-    shown = assemble._neighbours(Pictured(split, FeatureSet(features, torch.arange(50) % 10), True), data)
+    shown = pictures.neighbours(Pictured(split, FeatureSet(features, torch.arange(50) % 10), True), data)
     assert shown is not None
-    queries = assemble._spread_queries(np.arange(50) % 10)
+    queries = pictures._spread_queries(np.arange(50) % 10)
     cosines = torch.nn.functional.normalize(features, dim=1)[queries] @ torch.nn.functional.normalize(features).T
     cosines[torch.arange(len(queries)), torch.from_numpy(queries)] = -2.0
     assert np.allclose(shown.similarities, cosines.topk(8, dim=1).values, atol=1e-6)
@@ -50,7 +51,7 @@ def test_neighbours_are_the_most_similar_others_and_never_the_query() -> None:
 
 
 def test_the_query_itself_is_left_out_among_equal_images() -> None:
-    rows, similarities = assemble._nearest_others(torch.ones(12, 3), np.array([11, 0]), 4)
+    rows, similarities = pictures._nearest_others(torch.ones(12, 3), np.array([11, 0]), 4)
     assert rows.shape == similarities.shape == (2, 4)
     assert 11 not in rows[0]
     assert 0 not in rows[1]
@@ -74,5 +75,5 @@ def test_the_pictures_of_a_report_read_a_unit_of_a_large_set(
 
     monkeypatch.setattr(split_type, "read", noted)
     benchmark(folder.uri, ["knn"])
-    assert len(rows) == assemble.NUM_VIEWED, "only the views are made of images that are read again"
+    assert len(rows) == pictures.NUM_VIEWED, "only the views are made of images that are read again"
     assert len({row // 16 for row in rows}) == 1
