@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import CHUNK_ROWS, FeatureSet
+from raysl.data.sources.sample import even_index
 
 SCORES_AT_ONCE = 2**26
 """Cosines of queries with all searched images that are held at a time: 256 MB in float32."""
@@ -93,8 +94,7 @@ def recall_at(results: Searched, k: int) -> Tensor:
 
 def pictured(results: Searched, num: int, k: int) -> dict[str, Sequence[object]]:
     """Return `num` evenly spread queries with their first k results; see `Findings.figures`, `retrieved`."""
-    num_shown = min(num, len(results.queries))
-    rows = torch.arange(num_shown) * len(results.queries) // max(num_shown, 1)
+    rows = torch.from_numpy(even_index(len(results.queries), num))
     return {
         "queries": results.queries[rows].tolist(),
         "found": results.nearest[rows, :k].tolist(),

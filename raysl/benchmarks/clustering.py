@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
@@ -104,7 +103,15 @@ class Clustering(Benchmark):
         _, clusters = best
         classes = match(clusters, labels, k, num_classes)
         deviation = 100 * float(np.std(accuracies)) if config.restarts > 1 else None
-        metrics = _metrics(clusters, labels, classes[clusters] == labels, deviation)
+        hits = torch.from_numpy(classes[clusters] == labels)
+        nmi, ari = (
+            100 * float(score(labels, clusters)) for score in (normalized_mutual_info_score, adjusted_rand_score)
+        )
+        metrics = [
+            replace(mean_of("accuracy", hits, title="Clustering accuracy"), deviation=deviation),
+            Metric("nmi", nmi, title="Clustering, normalised mutual information", is_headline=False),
+            Metric("ari", ari, title="Clustering, adjusted Rand index", is_headline=False),
+        ]
         predicted = torch.from_numpy(classes[clusters]) if config.split == "test" else None
         return Findings(metrics, predicted=predicted)
 
@@ -141,14 +148,3 @@ def mean_distance(features: Tensor, centroids: Tensor, clusters: Tensor, spheric
         rows = F.normalize(rows, dim=1) if spherical else rows
         total += (rows - centroids[numbers]).square().sum(dtype=torch.float64)
     return total.item() / len(features)
-
-
-def _metrics(clusters: Int64s, labels: Int64s, hits: NDArray[np.bool_], deviation: float | None) -> list[Metric]:
-    accuracy = mean_of("accuracy", torch.from_numpy(hits), title="Clustering accuracy")
-    nmi = 100 * float(normalized_mutual_info_score(labels, clusters))
-    ari = 100 * float(adjusted_rand_score(labels, clusters))
-    return [
-        replace(accuracy, deviation=deviation),
-        Metric("nmi", nmi, title="Clustering, normalised mutual information", is_headline=False),
-        Metric("ari", ari, title="Clustering, adjusted Rand index", is_headline=False),
-    ]

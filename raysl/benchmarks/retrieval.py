@@ -26,6 +26,7 @@ from raysl.benchmarks.metric import mean_of
 from raysl.benchmarks.neighbours import fitting_ks
 from raysl.config.ranges import Count, Location, NotEmpty, Side, Width, Within
 from raysl.config.schema import BenchmarkConfig
+from raysl.data.sources.sample import even_index
 from raysl.errors import ConfigError, log
 
 NUM_PICTURED = 8
@@ -166,8 +167,8 @@ class Retrieval(Benchmark):
             elif reason := missing_negatives(images.labels.cpu().numpy(), name):
                 raise ConfigError(reason)
             images.check_finite(name)
-        num = min(self.config.queries or len(test.labels), len(test.labels))
-        rows = torch.arange(num) * len(test.labels) // num
+        rows = torch.from_numpy(even_index(len(test.labels), self.config.queries or len(test.labels)))
+        num = len(rows)
         results = search_classes(train, test, rows, max(MOST_FOUND, *self.config.k))
         if not len(results.queries):
             raise ValueError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import ConfigError, Missing, Rows, Split
@@ -68,8 +69,8 @@ def objectnet(uri: str, classes: Sequence[str]) -> ShiftedSet:
         raise ConfigError(f"no images below {uri!r} in folders of objects that mappings/ lists; give objectnet-1.0/")
     answers = [classes_of[_folder_of(file.path)] for file in files]
     first = np.array([answer[0] for answer in answers], np.int64)
-    split = _Bordered(_split(uri, files, first, classes), BORDER)
     right = filled(answers)
+    split = _split(uri, files, first, classes, _WithoutBorder)
     return ShiftedSet(split, np.arange(len(files)), right, np.unique(right[right >= 0]))
 
 
@@ -116,9 +117,11 @@ def _images_below(uri: str) -> list[File]:
     return sorted((file for file in list_files(uri).files if is_image(file.path)), key=lambda file: file.path)
 
 
-def _split(uri: str, files: Sequence[File], labels: Int64s, classes: Sequence[str]) -> FilesSplit:
+def _split(
+    uri: str, files: Sequence[File], labels: Int64s, classes: Sequence[str], kind: type[FilesSplit] = FilesSplit
+) -> FilesSplit:
     sizes = np.array([-1 if file.size is None else file.size for file in files], np.int64)
-    return FilesSplit(uri, [file.path for file in files], labels, tuple(classes), sizes)
+    return kind(uri, [file.path for file in files], labels, tuple(classes), sizes)
 
 
 def _places(folders: Sequence[str], classes: Sequence[str], uri: str) -> Mapping[str, int]:
@@ -190,21 +193,16 @@ def _read(uri: str) -> bytes:
     return Folder(base).read(name)
 
 
-class _Bordered(Split):
-    """A split whose images lose the pixels at their edges."""
+class _WithoutBorder(FilesSplit):
+    """Files of images that lose the pixels at their edges."""
 
-    def __init__(self, split: FilesSplit, border: int) -> None:
-        self.split = split
-        self.inner = (split,)
-        self.border = border
-        self.unit_sizes = split.unit_sizes
-        self.classes = split.classes
-        self.is_random_access = split.is_random_access
-        self.notes = split.notes
-        self.fingerprint = hashlib.sha256(f"{split.fingerprint} {border}".encode()).hexdigest()[:16]
+    def __init__(self, *files: Any) -> None:
+        super().__init__(*files)
+        self.fingerprint = hashlib.sha256(f"{self.fingerprint} {BORDER}".encode()).hexdigest()[:16]
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        rows = self.split.read(index)
+        rows = super().read(index)
         return Rows([self._cut(image) for image in rows.images], rows.labels, rows.names)
 
     def _cut(self, image: Encoded) -> Encoded:
@@ -212,7 +210,7 @@ class _Bordered(Split):
             pixels = decode(image, background=self.background)
         except CorruptImage as error:
             return Missing(str(error))
-        if min(pixels.shape[1:]) <= 2 * self.border:
+        if min(pixels.shape[1:]) <= 2 * BORDER:
             return Missing(f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels, no more than its border")
-        inner = pixels[:, self.border : -self.border, self.border : -self.border]
+        inner = pixels[:, BORDER:-BORDER, BORDER:-BORDER]
         return np.ascontiguousarray(inner.permute(1, 2, 0).numpy())

@@ -15,10 +15,11 @@ from xml.etree import ElementTree
 import numpy as np
 from typing_extensions import override
 
-from raysl.benchmarks.dense.dataset_files import Files, TargetSource, TargetSplit, even_part, lines_of, require
+from raysl.benchmarks.dense.dataset_files import Files, TargetSource, TargetSplit, lines_of, require
 from raysl.benchmarks.dense.masks import VOC_CLASSES
 from raysl.config.ranges import Location
 from raysl.data.source import DataConfig
+from raysl.data.sources.sample import even_index
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from raysl.storage.reads import REMOTE_READS
@@ -133,7 +134,7 @@ class BoxSplit(TargetSplit):
 
     def part(self, limit: int | None) -> "BoxSplit":
         """Return an even share of at most `limit` images."""
-        numbers = even_part(len(self), limit)
+        numbers = even_index(len(self), limit or len(self))
         objects = tuple(self.objects[number] for number in numbers)
         return BoxSplit(self.images.take(numbers), objects, self.classes)
 
@@ -229,12 +230,11 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
 def _coco_objects(
     notes: Sequence[dict[str, Any]], images: Sequence[dict[str, Any]], ids: Sequence[int], with_segments: bool
 ) -> tuple[Objects, ...]:
-    row = {image["id"]: number for number, image in enumerate(images)}
     label = {identity: number for number, identity in enumerate(ids)}
-    by_image: list[list[dict[str, Any]]] = [[] for _ in images]
+    by_image: dict[int, list[dict[str, Any]]] = {image["id"]: [] for image in images}
     for note in notes:
-        by_image[row[note["image_id"]]].append(note)
-    return tuple(_of_notes(image_notes, label, with_segments) for image_notes in by_image)
+        by_image[note["image_id"]].append(note)
+    return tuple(_of_notes(by_image[image["id"]], label, with_segments) for image in images)
 
 
 def _of_notes(notes: Sequence[dict[str, Any]], label: dict[int, int], with_segments: bool) -> Objects:

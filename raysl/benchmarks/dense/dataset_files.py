@@ -15,6 +15,7 @@ from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import Source
 from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.listing import list_folder_files
+from raysl.data.sources.sample import even_index
 from raysl.data.split import Int64s, Missing, Rows, Split
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder, open_uri
@@ -157,7 +158,7 @@ class PairedSplit(TargetSplit):
 
     def part(self, limit: int | None) -> Self:
         """Return an even share of at most `limit` images."""
-        numbers = even_part(len(self), limit)
+        numbers = even_index(len(self), limit or len(self))
         return replace(self, images=self.images.take(numbers), targets=self.targets.take(numbers))
 
     @abstractmethod
@@ -197,8 +198,3 @@ def rows_of(folder: Folder, name: str) -> list[list[str]]:
     if not rows:
         raise ConfigError(f"{folder.uri_of(name)} lists no images")
     return rows
-
-
-def even_part(num: int, limit: int | None) -> Int64s:
-    """Return the indices of an even share of `num` items; all of them without a limit."""
-    return np.arange(num) if limit is None or limit >= num else np.arange(limit) * num // limit

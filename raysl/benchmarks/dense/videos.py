@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.benchmarks.dense.dataset_files import Files, even_part, lines_of
+from raysl.benchmarks.dense.dataset_files import Files, lines_of
 from raysl.benchmarks.dense.masks import indices
+from raysl.data.sources.sample import even_index
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
@@ -55,7 +56,10 @@ def davis_videos(folder: Folder, chosen: str, resolution: str, limit: int | None
     """
     listed = f"ImageSets/2017/{chosen}.txt"
     names = lines_of(folder, listed)
-    return [_video(folder, names[number], resolution, listed) for number in even_part(len(names), limit).tolist()]
+    return [
+        _video(folder, names[number], resolution, listed)
+        for number in even_index(len(names), limit or len(names)).tolist()
+    ]
 
 
 def _video(folder: Folder, name: str, resolution: str, listed: str) -> Video:

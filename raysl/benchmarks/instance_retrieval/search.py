@@ -17,6 +17,7 @@ from raysl.benchmarks.class_retrieval import SCORES_AT_ONCE
 from raysl.benchmarks.instance_retrieval.datasets import Dataset, load, task_names
 from raysl.benchmarks.instance_retrieval.descriptors import Described, Describer, Recipe, describe, gather_moments
 from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, InstanceSet, Task
+from raysl.data.sources.sample import even_index
 from raysl.hashing import Int64s
 from raysl.storage.addresses import absolute
 
@@ -87,7 +88,9 @@ class Search(Recipe):
         describer = Describer(context.network, context.data, self)
         whitening = None
         if self.whiten_on is not None:
-            learned_on = self._whitening_images(self.whiten_on)
+            paths = ImageFiles(self.whiten_on).paths
+            chosen = even_index(len(paths), self.whiten_images or len(paths))
+            learned_on = Images(self.whiten_on, tuple(paths[number] for number in chosen.tolist()))
             whitening = gather_moments(describer, learned_on).whitening(self.whiten_dim, self.whiten_center)
         database = describe(describer, images.database, whitening)
         if self.distractors is not None:
@@ -109,11 +112,6 @@ class Search(Recipe):
         if self.path is not None and absolute(uri).rstrip("/") == absolute(self.path).rstrip("/"):
             advice = "give other images, as of Paris for Oxford"
             raise ConfigError(f"{name}={uri!r} is the folder that is searched; {advice}")
-
-    def _whitening_images(self, uri: str) -> Images:
-        paths = ImageFiles(uri).paths
-        num_kept = min(self.whiten_images or len(paths), len(paths))
-        return Images(uri, tuple(paths[number * len(paths) // num_kept] for number in range(num_kept)))
 
 
 def ranking(queries: Tensor, database: Described, similarity: Similarity) -> Int64s:

@@ -98,9 +98,10 @@ class MeasuredImages:
             return ""
         if self.num_classes == 1 and not self.train.is_multilabel:
             return f"all images of {name!r} are of one class, {self.train.classes[0]!r}"
-        for split, labels in (("training", self._train_labels), ("test", self._test_labels if needs.test else None)):
-            if labels is None:
+        for name_of_split, labels in self._labels.items():
+            if labels is None or (name_of_split == "test" and not needs.test):
                 continue
+            split = {"train": "training"}.get(name_of_split, name_of_split)
             if labels.ndim == 2:
                 reason = missing_negatives(labels, split, self.train.classes)
             else:
@@ -113,31 +114,22 @@ class MeasuredImages:
     @cached_property
     def labelled(self) -> Labelled:
         """Facts on the labels."""
-        labels, counts = self._train_labels, None
+        labels, counts = self._labels["train"], None
         if labels is not None and self.train.is_multilabel:
             counts = (labels == 1).sum(axis=0)
         elif labels is not None:
             counts = np.bincount(labels[labels >= 0], minlength=self.num_classes)
-        num_test = 0 if self.test is None else self.test.num_samples
-        return Labelled(
-            self.train.num_samples,
-            num_test,
-            self.train.classes,
-            counts,
-            self.train.is_multilabel,
-            self.train.num_validation,
-        )
+        train, num_test = self.train, 0 if self.test is None else self.test.num_samples
+        facts = train.num_samples, num_test, train.classes, counts, train.is_multilabel, train.num_validation
+        return Labelled(*facts)
 
     @cached_property
-    def _train_labels(self) -> np.ndarray | None:
-        return self._labels(self.train)
-
-    @cached_property
-    def _test_labels(self) -> np.ndarray | None:
-        return None if self.test is None else self._labels(self.test)
-
-    def _labels(self, split: Split) -> np.ndarray | None:
-        return split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
+    def _labels(self) -> dict[str, np.ndarray | None]:
+        """Labels of each split; None where reading them would take long."""
+        return {
+            name: split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
+            for name, split in self.splits.items()
+        }
 
     def with_data(self, data: str | Mapping[str, Any] | None) -> "MeasuredImages":
         """Return the images that a benchmark is measured on: those that its setting `data` names, else these."""

@@ -57,6 +57,7 @@ class Pictured:
 
 
 def embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
+    """Return some of the images with their features, for the map of features."""
     split = pictured.split
     is_quick = split.is_random_access
     chosen = np.sort(permutation(split.num_samples, 0)[:MOST_POINTS]) if is_quick else sample_rows(split, MOST_POINTS)
@@ -147,12 +148,13 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 
 
 def views(loaded: Checkpoint, train: Split) -> ViewSample:
+    """Return some training images with the views that the method makes of them."""
     recipe = resolve("method", loaded.config.method.name).all_views(setup_of(loaded))
     is_quick = train.is_random_access
     index = permutation(train.num_samples, 2)[:NUM_VIEWED] if is_quick else sample_rows(train, NUM_VIEWED)
     images = read_images(train, index).pictures[0].images
-    views = recipe(images, index, loaded.config.seed, 0)
+    groups = recipe(images, index, loaded.config.seed, 0)
     return ViewSample(
         originals=[to_shown(image).permute(1, 2, 0).numpy() for image in images],
-        views={name: to_shown(group).permute(0, 1, 3, 4, 2).numpy() for name, group in views.items()},
+        views={name: to_shown(group).permute(0, 1, 3, 4, 2).numpy() for name, group in groups.items()},
     )
