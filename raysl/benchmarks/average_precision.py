@@ -28,7 +28,6 @@ def average_precision(scores: Numbers, labels: Labels, kind: Kind = "all") -> fl
     Args:
         scores: [N], larger is likelier.
         labels: [N] of 1 present, 0 absent, and -1 for images that do not count.
-        kind: how the curve is summed up.
 
     >>> average_precision(np.array([0.9, 0.8, 0.1]), np.array([1, 1, 0]), "all")
     1.0
@@ -54,7 +53,6 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
 
     Args:
         scores, labels: [N, K].
-        kind: how the curve is summed up.
 
     Returns:
         The bounds, in [0, 1]; None where there are more than a million scores, fewer than two images or no class that

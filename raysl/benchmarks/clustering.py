@@ -122,7 +122,6 @@ def match(clusters: Int64s, labels: Int64s, k: int, num_classes: int) -> Int64s:
     Args:
         clusters, labels: int64 [N].
         k: clusters lie in [0, k).
-        num_classes: labels lie in [0, num_classes).
 
     Returns:
         int64 [k].

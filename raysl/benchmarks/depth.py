@@ -8,7 +8,7 @@ publishes with its linear head of KITTI.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 from typing_extensions import override
@@ -19,12 +19,10 @@ from raysl.benchmarks.dense.dataset_files import TargetSource
 from raysl.benchmarks.dense.depth_head import DepthHead, covered
 from raysl.benchmarks.dense.depths import SCORE_NAMES, DepthImages, depth_metrics
 from raysl.benchmarks.dense.maps import chosen_stages
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration
-
-if TYPE_CHECKING:
-    from raysl.checkpoint.backbone import Checkpoint
 
 CLIPPED = 35.0
 """Largest norm of the gradient, in DINOv2's settings of its depth heads."""
@@ -125,7 +123,7 @@ class Depth(TargetBenchmark):
 
     @classmethod
     @override
-    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+    def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         backbone = checkpoint.backbone
         chosen_stages(backbone, config.stages)
         for side in (config.crop_height, config.crop_width):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from torch import Tensor
@@ -15,16 +15,13 @@ from raysl.benchmarks.dense.boxes import BoxImages, BoxSplit
 from raysl.benchmarks.dense.coco_scores import coco_precisions, tools
 from raysl.benchmarks.dense.dataset_files import TargetSource
 from raysl.benchmarks.dense.detector import Detector
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
 from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.adamw import AdamW
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration
-
-if TYPE_CHECKING:
-    from raysl.checkpoint.backbone import Checkpoint
-
 
 USUAL: dict[type[SGD] | type[AdamW], tuple[float, float]] = {SGD: (0.02, 1e-4), AdamW: (1e-4, 0.1)}
 """Learning rate for a batch of 16, and weight decay: Detectron2's of SGD, ViTDet's of AdamW."""
@@ -140,7 +137,7 @@ class Detection(TargetBenchmark):
 
     @classmethod
     @override
-    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+    def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         backbone = checkpoint.config.backbone
         check_freeze(config.freeze, checkpoint.backbone.info(backbone), backbone.name)
 

@@ -165,7 +165,6 @@ def embedded_views(
     Args:
         network: module from normalised images [B, C, H, W] to [B, D], in evaluation mode.
         recipe: recipe of one group of V views.
-        data: gives normalisation and channels.
         most: images that are looked at.
         seed: seed of the views, which depend on nothing else but the image and its place.
     """

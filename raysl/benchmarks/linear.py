@@ -94,7 +94,6 @@ class Linear(Benchmark):
         there.
 
         Args:
-            num_classes: labels lie in [0, num_classes).
             seed: seed of the held-out rows and the order of the others.
             name: name of the features, for messages and the lines.
             owner: benchmark whose settings `learning_rates` and so on are, for messages.

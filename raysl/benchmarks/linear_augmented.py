@@ -1,17 +1,14 @@
 """A linear classifier on a frozen backbone, trained on augmented images (Chen et al. 2020, arXiv 2002.05709, B.6)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
 from raysl.benchmarks.training_runs.trained import findings, metric_names, suffixes, trained
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.nn.classifiers import StageHead
-
-if TYPE_CHECKING:
-    from raysl.checkpoint.backbone import Checkpoint
 
 TITLE = "Linear probe, augmented"
 
@@ -50,7 +47,7 @@ class LinearAugmented(TrainingBenchmark):
 
     @classmethod
     @override
-    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+    def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         """The stages must exist."""
         info = checkpoint.backbone.info(checkpoint.config.backbone)
         if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:

@@ -175,13 +175,6 @@ def few_label_metrics(
     deviation.
 
     The draws are those of `low_shot`, nested: the same images for any number of labels, and more.
-
-    Args:
-        num_classes: labels lie in [0, num_classes).
-        labels: numbers of images of each class; several values are all measured, each once.
-        draws: random choices of them.
-        what: begins the titles, such as `kNN`.
-        classify: learns from some rows.
     """
     if not labels:
         return []

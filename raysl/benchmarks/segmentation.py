@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 from typing_extensions import override
@@ -14,13 +14,11 @@ from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.masks import MaskImages
 from raysl.benchmarks.dense.overlap import class_ious, overlap_metrics
 from raysl.benchmarks.dense.segmenter import Segmenter
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Every, Length, Location, Side, Within
 from raysl.nn.backbones.backbone import Backbone
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration
-
-if TYPE_CHECKING:
-    from raysl.checkpoint.backbone import Checkpoint
 
 
 class Segmentation(TargetBenchmark):
@@ -99,7 +97,7 @@ class Segmentation(TargetBenchmark):
 
     @classmethod
     @override
-    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+    def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         chosen_stages(checkpoint.backbone, config.stages)
         crop_side(config, checkpoint.backbone)
 

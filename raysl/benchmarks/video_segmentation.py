@@ -7,7 +7,7 @@ the scores are those of the repository davis2017-evaluation (semi-supervised: wi
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -18,15 +18,13 @@ from raysl.benchmarks.benchmark import Benchmark, ConfigError, Context, Findings
 from raysl.benchmarks.dense.maps import MapStage, chosen_stages, maps_of
 from raysl.benchmarks.dense.overlap import contour_accuracy, region_similarity
 from raysl.benchmarks.dense.videos import Video, davis_videos, followed, objects_of
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Interpolation, Location, Side, Temperature, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.nn.backbones.backbone import Backbone
 from raysl.storage.folder import Folder
 from raysl.transforms.channels import network_input
 from raysl.transforms.functional import resize
-
-if TYPE_CHECKING:
-    from raysl.checkpoint.backbone import Checkpoint
 
 MULTIPLE = 64
 """The long side of frames is rounded down to a multiple of it, as in DINO's code."""
@@ -96,7 +94,7 @@ class VideoSegmentation(Benchmark):
 
     @classmethod
     @override
-    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+    def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         backbone = checkpoint.backbone
         chosen_stages(backbone, _named(config))
         side, _ = sides(config.short_side, config.short_side, config.short_side, backbone.patch_size or 1)

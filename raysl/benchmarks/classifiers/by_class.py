@@ -28,7 +28,6 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
     Args:
         labels: int64 [N].
         predicted: int64 [N]; -1 for none.
-        what: begins the titles, such as `Linear probe`.
     """
     labels_np, predictions = labels.cpu().numpy(), predicted.cpu().numpy()
     num_classes = int(max(labels_np.max(), predictions.max())) + 1
@@ -58,7 +57,6 @@ def unseen(train_labels: Tensor, test_labels: Tensor, num_classes: int) -> str:
 
     Args:
         train_labels, test_labels: int64 [N] and [M].
-        num_classes: labels lie in [0, num_classes).
     """
     has_none = torch.bincount(train_labels.cpu(), minlength=num_classes) == 0
     labels = test_labels.cpu()

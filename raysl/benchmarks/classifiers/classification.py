@@ -34,7 +34,6 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
 
     Args:
         labels: int64 [N].
-        num_classes: labels lie in [0, num_classes).
         share: number in (0, 1), rounded to whole images of each class.
     """
     classes = labels.cpu().numpy()
@@ -86,7 +85,6 @@ def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES
     Args:
         scores: [N, K].
         labels: int64 [N].
-        what: begins the titles, such as `Linear probe`.
     """
     of_stage = f" of {stage}" if stage else ""
     labels, metrics = labels.to(scores.device), []
@@ -137,8 +135,6 @@ def measure_stages(
     """Measure a classifier on the features and on further stages, as far as the images have them.
 
     Args:
-        num_classes: labels lie in [0, num_classes).
-        what: begins the titles, such as `Linear probe`.
         tried: the setting that is chosen on held-out images, such as `learning rate`.
         classify: function from training rows, features [N, D] of test rows and the name of the stage to shares of the
             classes [N, K], and the accuracy with each of the settings that were tried.

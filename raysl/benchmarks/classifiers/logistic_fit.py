@@ -39,7 +39,6 @@ def fit_logistic(
         labels: int64 [N] for one regression over all classes; of 1 present, 0 absent and -1 ignore [N, K] for a binary
             one of each class, whose losses add up.
         index: int64 [M], places of the rows that are learned from.
-        num_classes: labels lie in [0, num_classes).
         costs: the G values of C.
         tolerance, max_iter: see `minimise`.
 

@@ -126,9 +126,7 @@ def train_probes(
         features: [N, D], maybe mapped into memory: a batch at a time is read.
         labels: int64 [N].
         index: int64 [M], places of the rows that are trained on.
-        num_classes: labels lie in [0, num_classes).
         settings: one for each of G classifiers.
-        length: and batches.
     """
     device, width = device_for(features), len(settings) * num_classes
     dtype = rows_of(features, index[:1], device).dtype

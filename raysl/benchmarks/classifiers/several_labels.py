@@ -66,7 +66,6 @@ def map_metrics(
     Args:
         scores: [N, K] of each stage.
         labels: [N, K].
-        what: begins the titles, such as `Logistic regression`.
         classes: numbers of the K classes; default: from 0 on.
     """
     metrics, by_class = [], {}

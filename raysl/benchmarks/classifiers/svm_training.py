@@ -168,10 +168,6 @@ def learned_labels(train: FeatureSet, test: FeatureSet, num_classes: int, name: 
 
     Numbers that no training image has are no classes where each image has one label; of several labels an image, all
     classes count.
-
-    Args:
-        num_classes: labels lie in [0, num_classes).
-        name: name of the benchmark, for warnings.
     """
     labels, test_labels = one_against_rest(train, "train", num_classes), one_against_rest(test, "test", num_classes)
     has_images = (labels == 1).any(axis=0) if train.labels.ndim == 1 else np.ones(num_classes, dtype=np.bool_)

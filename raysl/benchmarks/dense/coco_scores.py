@@ -35,9 +35,6 @@ def coco_precisions(
 ) -> np.ndarray:
     """Compute precision at 10 overlaps from 0.5 to 0.95 and 101 recalls for each class.
 
-    Args:
-        detections, objects: lists, one for each image, in the same order.
-
     Returns:
         Shares float64 [10, 101, K, 4], of objects of all sizes, small (below 32 x 32 pixels), medium and large (from
         96 x 96 on); NaN of a class without objects.

@@ -44,7 +44,6 @@ def training_crop(
         mask: uint8 [H, W].
         short_side: short side of the image at scale 1, in pixels.
         crop: side of the square, in pixels.
-        random: numbers of this sample, one row.
         max_class_share: squares in which one class has as large a share of the pixels that count are drawn again, ten
             times at most (`cat_max_ratio` there). 1 takes the first.
         distort: whether brightness, contrast, saturation and hue change, see `photometric_distortion`.
@@ -93,7 +92,6 @@ def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
 
     Args:
         image: uint8 [3, H, W].
-        random: numbers of this sample, one row.
     """
     # all numbers are drawn, used or not, so that no number depends on which changes are made
     does = [bool(random.bernoulli(0.5)[0]) for _ in range(4)]

@@ -142,11 +142,7 @@ class TargetSource(Source):
 
 @dataclass(frozen=True)
 class PairedSplit(TargetSplit):
-    """Images, each with a file that has a number for each of its pixels.
-
-    Args:
-        images, targets: files, in the same order.
-    """
+    """Images, and in the same order files that have a number for each pixel of them."""
 
     images: Files
     targets: Files

@@ -127,7 +127,6 @@ def depth_crop(
         depth: float32 [H, W], 0 where unknown.
         area: part of the image that is seen, without the white border of NYU Depth v2; None is all.
         crop: height and width in pixels. What lies beyond the area is black and of unknown depth.
-        random: numbers of this sample, one row.
 
     Returns:
         The crop float32 in [0, 1] [3, h, w], and its depths float32 [h, w].

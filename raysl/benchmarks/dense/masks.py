@@ -62,7 +62,6 @@ class MaskSplit(PairedSplit):
     """Images and their masks.
 
     Args:
-        images, targets: files, in the same order.
         classes: names, by the numbers that `target` gives.
         first: number of class 0 in the files of masks; smaller numbers, and 255, are ignored.
     """

@@ -47,7 +47,6 @@ class DetectorInput(TargetRecipe):
     """Makes a detector's input of images and their objects.
 
     Args:
-        data: gives the normalisation.
         short_sides: short sides in pixels, of which training draws one and measurement takes the largest.
         long_side: most pixels of the long side.
         multiple: sides of batches are multiples of it.

@@ -26,11 +26,7 @@ VOID = 255
 
 @dataclass(frozen=True)
 class Video:
-    """Frames of a video, and the masks of its objects.
-
-    Args:
-        frames, masks: files, in the order of time.
-    """
+    """Frames of a video and the masks of its objects, in the order of time."""
 
     name: str
     frames: Files

@@ -90,7 +90,6 @@ def read_rows(split: Split, index: Int64s, data: DataConfig, thumbnail: ViewReci
 
     Args:
         index: int64 [B].
-        data: gives sizes and interpolation.
         thumbnail: makes one more view of each, called `thumbnail`.
 
     Raises:
@@ -128,7 +127,6 @@ def embed(
     Args:
         models: networks from normalised images [B, C, H, W] to [B, D] by name, on the device.
         index: int64 [B].
-        data: gives sizes and normalisation.
     """
     read = read_rows(split, index, data)
     networks = {name: StagedNetwork(model, (FEATURES,)) for name, model in models.items()}

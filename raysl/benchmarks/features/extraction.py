@@ -67,7 +67,6 @@ def feature_sets(
     """Extract features of every sample of a split by several networks in one pass over the images.
 
     Args:
-        data: gives size and normalisation.
         folder: where they are kept, each network's stage in a folder of its own.
         token: name of the files that the processes of a node share, see `StoredSet`.
 

@@ -46,9 +46,6 @@ class Describer:
     """Computes descriptors of images by a network.
 
     Stages of a backbone are maps, for tokens those of their patches; other networks, such as raw pixels, have a vector.
-
-    Args:
-        data: gives normalisation and channels.
     """
 
     def __init__(self, network: nn.Module, data: DataConfig, recipe: Recipe) -> None:

@@ -133,7 +133,6 @@ class Measurement:
     """A checkpoint and the benchmarks to measure.
 
     Args:
-        images: those that the report shows.
         suites: suites whose parts are among the benchmarks.
         usual: settings of these parts before the changes of the command.
     """

@@ -40,7 +40,6 @@ class Basis:
         train, test: fingerprints of the images; empty of a benchmark that has images of its own, which its settings
             name.
         image: size, normalisation and so on of the backbone's inputs.
-        seed: seed of all random numbers.
         code: digest of the benchmark's code, see `raysl.benchmarks.suite.digests`.
         locations: digests of other files that its settings name, see `raysl.benchmarks.suite.digests`.
         content, written: digests of the training and test images beside their fingerprints, see `Split.content`

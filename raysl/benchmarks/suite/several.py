@@ -27,7 +27,6 @@ class Comparison:
 
     Args:
         reports: reports in the order of the checkpoints.
-        path: address of `comparison.html`.
     """
 
     reports: list[Report]

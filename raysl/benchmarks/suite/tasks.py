@@ -86,7 +86,6 @@ class Tasks:
     """Makes the tasks of benchmarks.
 
     Args:
-        images: those that the report shows.
         names: names of the results, by the keys of the benchmarks.
         workplace: where features and trainings are kept.
     """
