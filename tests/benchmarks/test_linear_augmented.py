@@ -279,7 +279,8 @@ def test_stages_that_are_not_there_and_batches_that_are_too_large(
 ) -> None:
     context = context_of(digits, tmp_path)
     with pytest.raises(
-        ConfigError, match=r"linear_augmented.stages: no stage 'res9' in resnet; its stages: conv1, stem, res2"
+        ConfigError,
+        match=r"no stage 'res9' in the backbone of .* for linear_augmented.stages; it has conv1, stem, res2",
     ):
         LinearAugmented.check(config_of(stages=(StageHead(stage="res9"),)), context.checkpoint)
     with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of side 99"):

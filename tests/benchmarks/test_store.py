@@ -32,7 +32,7 @@ MATRIX = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
 
 def fill(store: Store, numbers: list[int]) -> None:
     for number in numbers:
-        index = np.array(store.about.rows_of(number))
+        index = np.arange(number * store.about.part_rows, store.about.num_rows)[: store.about.part_rows]
         store.keep(number, Rows(index, [f"{row}.png" for row in index], index % 3, MATRIX[index].numpy()))
 
 
@@ -185,7 +185,7 @@ num, width = int(sys.argv[1]), 512
 store = Store.begin(Folder(sys.argv[2]), About({}, num, 1024, "fp32"))
 row = np.random.default_rng(0).standard_normal((1024, width), np.float32)
 for number in range(store.about.num_parts):
-    index = np.array(store.about.rows_of(number))
+    index = np.arange(number * store.about.part_rows, store.about.num_rows)[: store.about.part_rows]
     store.keep(number, Rows(index, [""] * len(index), index, row[: len(index)]))
 seen = sum(len(rows.features) for rows in Features(path=sys.argv[2]).batches())
 assert seen == num

@@ -102,7 +102,8 @@ class Detector(TargetMethod):
         """Detect the objects in an image uint8 [3, H, W], in pixels of that image; in evaluation mode."""
         recipe, size = self.targets(self.setup), (image.shape[1], image.shape[2])
         picture = recipe.for_measuring(image)
-        batch = recipe.collate([picture], torch.zeros(1, dtype=torch.int64)).map(lambda values: values.to(self.device))
+        device = next(self.parameters()).device
+        batch = recipe.collate([picture], torch.zeros(1, dtype=torch.int64)).map(lambda values: values.to(device))
         (objects,) = self.detect_batch(batch)
         boxes = objects["boxes"].float() / objects["boxes"].new_tensor([*picture.scale, *picture.scale])
         boxes[:, 0::2] = boxes[:, 0::2].clamp(0, size[1])
@@ -111,11 +112,6 @@ class Detector(TargetMethod):
         return Detected(
             boxes.cpu().numpy(), objects["scores"].float().cpu().numpy(), objects["labels"].cpu().numpy(), masks
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return next(self.parameters()).device
 
     @torch.no_grad()
     def detect_batch(self, batch: Batch) -> list[dict[str, Tensor]]:

@@ -59,10 +59,6 @@ class About:
         """Number of parts of a complete store."""
         return -(-self.num_rows // self.part_rows)
 
-    def rows_of(self, number: int) -> range:
-        """Return the rows of a part."""
-        return range(number * self.part_rows, min((number + 1) * self.part_rows, self.num_rows))
-
 
 def part_rows_for(num_rows: int) -> int:
     """Return the rows of a part; the same on any cluster, so that another one goes on with its parts."""

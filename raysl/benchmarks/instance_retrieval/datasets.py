@@ -75,23 +75,19 @@ def revisited(folder: Folder, dataset: str) -> InstanceSet:
         raise ConfigError(f"no {name} in {folder.uri!r}; give path= the folder of {dataset}, with {name} and jpg/")
     where = folder.uri_of(name)
     truth = _checked(read_plain(read_whole(where), where), where)
-    return _with_levels(ImageFiles(folder.uri_of("jpg") if folder.exists("jpg") else folder.uri), truth, where)
-
-
-def _with_levels(files: ImageFiles, truth: Mapping[str, Any], where: str) -> InstanceSet:
+    files = ImageFiles(folder.uri_of("jpg") if folder.exists("jpg") else folder.uri)
     names = [str(image) for image in truth["imlist"]]
-    answers = list(truth["gnd"])
-    parts = [
+    answers = [
         {kind: places(answer[kind], len(names), f"{where}, query {n}, {kind}") for kind in ("easy", "hard", "junk")}
-        for n, answer in enumerate(answers)
+        for n, answer in enumerate(truth["gnd"])
     ]
-    queries = np.arange(len(answers))
-    tasks = [
-        Task(level, queries, *(tuple(_joined(part, kinds) for part in parts) for kinds in LEVELS[level]))
-        for level in LEVELS
-    ]
-    database = Images(files.uri, files.find(names, where))
-    return InstanceSet(database, _queries(files, truth, where), tuple(tasks))
+    tasks = []
+    for level, parts in LEVELS.items():
+        right, ignored = (
+            tuple(np.concatenate([answer[kind] for kind in kinds]) for answer in answers) for kinds in parts
+        )
+        tasks.append(Task(level, np.arange(len(answers)), right, ignored))
+    return InstanceSet(Images(files.uri, files.find(names, where)), _queries(files, truth, where), tuple(tasks))
 
 
 def instre(folder: Folder) -> InstanceSet:
@@ -198,10 +194,6 @@ def _queries(files: ImageFiles, truth: Mapping[str, Any], where: str) -> Images:
     names = [str(image) for image in truth["qimlist"]]
     boxes = [box_of(answer["bbx"], f"{where}, query {n}") for n, answer in enumerate(truth["gnd"])]
     return Images(files.uri, files.find(names, where), tuple(boxes))
-
-
-def _joined(part: Mapping[str, Int64s], kinds: Sequence[str]) -> Int64s:
-    return np.concatenate([part[kind] for kind in kinds])
 
 
 def _task(name: str, queries: Int64s, right: tuple[Int64s, ...]) -> Task:

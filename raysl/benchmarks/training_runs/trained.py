@@ -81,8 +81,13 @@ def held_out_results(
         more: makes further tensors of the result of the run, to be stored with those.
     """
     folder = RunFolder.of(run)
-    results = _read(outlast(partial(folder.read_if_there, FILE)))
-    if results is None:
+    stored = outlast(partial(folder.read_if_there, FILE))
+    try:
+        results = load(stored) if stored else {}
+    except SafetensorError:
+        log.warning("the stored results of a training are damaged: it is trained again")
+        results = {}
+    if not results:
         length = run.train.end or counted(run.train.epochs, "epoch")
         log.info("%s trains for %s in %s", run.name, length, folder.uri)
         result = _pretrained(run)
@@ -95,15 +100,6 @@ def held_out_results(
         for name in outlast(partial(checkpoint_names, folder)):
             outlast(partial(remove, folder, name))
     return results
-
-
-def _read(file: bytes) -> dict[str, Tensor] | None:
-    """Parse stored results; None if there are none or they are damaged."""
-    try:
-        return load(file) if file else None
-    except SafetensorError:
-        log.warning("the stored results of a training are damaged: it is trained again")
-        return None
 
 
 def _pretrained(run: RunConfig) -> "TrainedRun":
