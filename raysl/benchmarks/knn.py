@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Labelled
-from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
+from raysl.benchmarks.classifiers.classification import CLASS_MEANS, class_means, unseen, with_note
 from raysl.benchmarks.low_shot import few_label_metrics, fitting_shots
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, fitting_ks, nearest_rows
@@ -83,7 +83,7 @@ class KNN(Benchmark):
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
         few = (f"top1_{num}_labels" for num in dict.fromkeys(config.labels))
-        return [f"k{k}/{name}" for k, name in product(sorted(set(config.k)), (*tops, *NAMES, *few))]
+        return [f"k{k}/{name}" for k, name in product(sorted(set(config.k)), (*tops, *CLASS_MEANS, *few))]
 
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:

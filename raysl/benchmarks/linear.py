@@ -82,7 +82,7 @@ class Linear(Benchmark):
 
         def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
             probe, tried = self.fit(rows, num_classes, seed, name)
-            return probe.probabilities(queries), tried
+            return probe.scores(queries)[:, 0].softmax(dim=1), tried
 
         stages = self.stages(self.config)
         return measure_stages(train, test, num_classes, stages, "Linear probe", "learning rate", classify)

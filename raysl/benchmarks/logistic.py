@@ -131,13 +131,13 @@ class Logistic(Benchmark):
             scaling = Scaling.of(config.normalize, rows.features, device_for(rows.features))
             cost, tried = self._choose(rows, scaling, num_classes, seed, name)
             fitted = self._fit(rows, torch.arange(len(rows.labels)), (cost,), scaling, num_classes)
-            is_sigmoid = config.loss == "sigmoid"
-            return fitted.scores(queries)[:, 0] if is_sigmoid else fitted.probabilities(queries), tried
+            scores = fitted.scores(queries)[:, 0]
+            return scores if config.loss == "sigmoid" else scores.softmax(dim=1), tried
 
         def classify_few(rows: FeatureSet, queries: Tensor) -> Tensor:
             every = torch.arange(len(rows.labels))
             fitted = self._fit(rows, every, (config.label_cost,), Scaling("l2"), num_classes)
-            return fitted.probabilities(queries).argmax(dim=1)
+            return fitted.scores(queries)[:, 0].softmax(dim=1).argmax(dim=1)
 
         if config.loss == "sigmoid":
             train, test = binary_labels(train, "train", num_classes), binary_labels(test, "test", num_classes)

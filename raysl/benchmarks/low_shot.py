@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Labelled, Metric, mean_of
-from raysl.benchmarks.classifiers.by_class import unseen, with_note
+from raysl.benchmarks.classifiers.classification import unseen, with_note
 from raysl.config.ranges import Count, NotEmpty, Within
 
 MEMORY = 1 << 26

@@ -7,7 +7,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet, Findings, by_name
-from raysl.benchmarks.classifiers.by_class import class_means, unseen
+from raysl.benchmarks.classifiers.classification import class_means, unseen
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.logistic import Logistic

@@ -80,13 +80,6 @@ class Probes:
         return scores.view(-1, self.num_classes, len(rows)).permute(2, 0, 1)
 
     @torch.no_grad()
-    def probabilities(self, features: Tensor) -> Tensor:
-        """Return the probabilities of the first classifier, float32 [N, K] on the CPU, for features [N, D] in
-        chunks."""
-        chunks = chunks_of(features, torch.arange(len(features)), self.weight.device)
-        return torch.cat([self.logits(rows)[:, 0].softmax(dim=1).float().cpu() for _, rows in chunks])
-
-    @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
         """Return the scores of all classifiers, float32 [N, G, K] on the CPU, for features [N, D] in chunks."""
         chunks = chunks_of(features, torch.arange(len(features)), self.weight.device)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from raysl.benchmarks.classifiers.by_class import NAMES, class_means
+from raysl.benchmarks.classifiers.classification import CLASS_MEANS, class_means
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.training_runs.held_out_scores import FILE, Probe, logged_names
 from raysl.checkpoint.checkpoint_folder import checkpoint_names, local_copy, remove
@@ -140,7 +140,7 @@ def suffixes(stages: Sequence[StageHead]) -> list[str]:
 def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
     """Return the names of the metrics that `findings` computes."""
     tops = ["top1", *(["top5"] if num_classes > 5 else []), "top1_best"]
-    return [*(f"{top}{ending}" for ending in endings for top in tops), *NAMES]
+    return [*(f"{top}{ending}" for ending in endings for top in tops), *CLASS_MEANS]
 
 
 def findings(results: Trained, title: str, endings: Sequence[str], seed: int) -> Findings:
