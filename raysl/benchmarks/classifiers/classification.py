@@ -199,18 +199,18 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
     num_classes = int(max(labels_np.max(), predictions.max())) + 1
     # column 0 counts images without a prediction
     cells, counts = np.unique(labels_np * (num_classes + 1) + predictions + 1, return_counts=True)
-    wanted, given = cells // (num_classes + 1), cells % (num_classes + 1) - 1
+    cell_labels, cell_predictions = cells // (num_classes + 1), cells % (num_classes + 1) - 1
     random = np.random.default_rng(seed)
     drawn: list[Floats] = []
     for first in range(0, RESAMPLES, RESAMPLES_AT_ONCE):
         num = min(RESAMPLES_AT_ONCE, RESAMPLES - first)
         # N images drawn with replacement fall into the cells by a multinomial distribution
         drawn += [
-            _scores(wanted, given, row, num_classes)
+            _scores(cell_labels, cell_predictions, row, num_classes)
             for row in random.multinomial(len(labels_np), counts / len(labels_np), num)
         ]
     samples = np.stack(drawn)  # [R, 2]
-    values = _scores(wanted, given, counts, num_classes).tolist()
+    values = _scores(cell_labels, cell_predictions, counts, num_classes).tolist()
     titles = (f"{what}, mean of the classes' accuracies", f"{what}, macro-F1")
     return [
         Metric(f"{name}{suffix}", value, title=title, is_headline=False, interval=percentiles(samples[:, column]))
@@ -241,25 +241,25 @@ def with_note(metrics: list[Metric], note: str) -> list[Metric]:
     return [replace(metric, note=note) for metric in metrics] if note else metrics
 
 
-def _scores(wanted: Int64s, given: Int64s, counts: Int64s, num_classes: int) -> Floats:
+def _scores(labels: Int64s, predictions: Int64s, counts: Int64s, num_classes: int) -> Floats:
     """Return the mean accuracy and mean F1 over classes in percent, float64 [2].
 
     Args:
-        wanted, given: class and predicted class of each cell of a confusion matrix [M]; -1 for no prediction.
+        labels, predictions: class and predicted class of each cell of a confusion matrix [M]; -1 for no prediction.
         counts: images in each cell [M].
     """
-    is_right, is_given = wanted == given, given >= 0
-    right, all_wanted, predicted = (
+    is_right, is_predicted = labels == predictions, predictions >= 0
+    right, labelled, predicted = (
         np.bincount(classes, weights=weights, minlength=num_classes)
         for classes, weights in (
-            (wanted[is_right], counts[is_right]),
-            (wanted, counts),
-            (given[is_given], counts[is_given]),
+            (labels[is_right], counts[is_right]),
+            (labels, counts),
+            (predictions[is_predicted], counts[is_predicted]),
         )
     )
     # a bootstrap sample may lack a class, whose accuracy would be 0 / 0
-    is_present = all_wanted > 0
-    recall = right[is_present] / all_wanted[is_present]
+    is_present = labelled > 0
+    recall = right[is_present] / labelled[is_present]
     # F1 is 2 TP / (2 TP + FP + FN); images of the class and images predicted as it add up to that divisor
-    f1 = 2 * right[is_present] / (all_wanted[is_present] + predicted[is_present])
+    f1 = 2 * right[is_present] / (labelled[is_present] + predicted[is_present])
     return np.array([100 * recall.mean(), 100 * f1.mean()])
