@@ -39,7 +39,9 @@ def test_checkpoints_of_a_run_are_compared_on_one_page_beside_their_own(config: 
 
 
 @pytest.mark.usefixtures("shared_ray")
-def test_a_watch_measures_each_checkpoint_until_the_last(config: RunConfig, tmp_path: Path) -> None:
+def test_a_watch_measures_each_checkpoint_until_the_last(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(config, 1)
     pauses: list[float] = []
 
@@ -47,7 +49,8 @@ def test_a_watch_measures_each_checkpoint_until_the_last(config: RunConfig, tmp_
         pauses.append(seconds)
         save(config, 2)
 
-    found = watch(str(tmp_path / "run"), ["knn"], sleep=training_goes_on)
+    monkeypatch.setattr("raysl.benchmarks.suite.several.sleep", training_goes_on)
+    found = watch(str(tmp_path / "run"), ["knn"])
     assert [Path(report.checkpoint).name for report in found.reports] == [
         "checkpoint_000000001",
         "checkpoint_000000002",
@@ -78,7 +81,8 @@ def test_a_watch_passes_over_what_is_half_written_and_measures_what_was_saved_be
         return is_last(checkpoint, trust_code)
 
     monkeypatch.setattr("raysl.benchmarks.suite.several.is_last", told_late)
-    found = watch(str(first.parent), ["knn"], sleep=lambda seconds: None)
+    monkeypatch.setattr("raysl.benchmarks.suite.several.sleep", lambda seconds: None)
+    found = watch(str(first.parent), ["knn"])
     assert [Path(report.checkpoint).name for report in found.reports] == looks
     assert looks == ["checkpoint_000000001", "checkpoint_000000002"]
 

@@ -149,7 +149,7 @@ class Result:
 
     Args:
         name: name of the benchmark, with a mark where its settings are special.
-        figures: data of its charts, in the types of JSON, see `Findings.figures` and `figures.py`.
+        figures: data of its charts, in the types of JSON, see `Findings.figures`.
         seconds: time that it took, all sides together, without the extraction of features.
         member: the suite that it is a part of.
     """

@@ -1,9 +1,9 @@
 """Several checkpoints measured alike, and a page that compares them; a run's checkpoints as they are saved."""
 
 import hashlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from time import sleep
 from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
@@ -105,7 +105,6 @@ def watch(
     benchmarks: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     trust_code: bool = False,
-    sleep: Callable[[float], object] = time.sleep,
     suite: str | Sequence[str] | None = None,
     root: str | None = None,
 ) -> Comparison:
