@@ -15,6 +15,7 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.dataset_files import TargetSource
+from raysl.benchmarks.suite.settings import OF_THE_NETWORK
 from raysl.benchmarks.training_runs.held_out_scores import HeldOut
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run, start_of
 from raysl.benchmarks.training_runs.trained import held_out_results
@@ -93,10 +94,6 @@ class HeldOutTargets(HeldOut):
         self.results = {name: torch.cat([image[name] for image in images]) for name in images[0]}
 
 
-SEEN = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
-"""Settings of the images that those of the measured run give."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig(BenchmarkConfig):
     """Settings that they share."""
@@ -170,7 +167,7 @@ class TargetBenchmark(TrainingBenchmark):
     def run_of(self, context: Context) -> RunConfig:
         """Return the settings of the training run, see `named_run`."""
         config, measured, training = self.config, context.checkpoint.config, self.training(context)
-        data = replace(self.data(config), **{name: getattr(context.data, name) for name in SEEN})
+        data = replace(self.data(config), **{name: getattr(context.data, name) for name in OF_THE_NETWORK})
         source = self.Source(data)
         images = {name: source.required(name) for name in ("train", "test")}
         if others := sorted(set(images["train"].classes) ^ set(images["test"].classes)):

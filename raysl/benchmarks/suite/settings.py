@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raysl.benchmarks.benchmark import Needs
     from raysl.benchmarks.suite.suites import Suite
 
-_OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
+OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of images that a backbone expects to stay."""
 DEFAULTS = ("knn", "low_shot")
 """Benchmarks of a run that names none."""
@@ -101,7 +101,7 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     layers = Layers()
     tree, changes = to_dict(config), parse_overrides(overrides)
     if "name" in changes.get("data", {}):
-        tree["data"] = {key: tree["data"][key] for key in _OF_THE_NETWORK}
+        tree["data"] = {key: tree["data"][key] for key in OF_THE_NETWORK}
     layers.lay(tree, Path.cwd())
     layers.lay(changes, Path.cwd())
     return from_dict(layers.values).data
@@ -123,7 +123,7 @@ def other_data(run_data: DataConfig, settings: str | Mapping[str, Any]) -> DataC
     elif isinstance(settings, str):
         settings = {"name": settings} if settings in ALIASES["source"] else {"name": "catalog", "dataset": settings}
     tree = plain(run_data)
-    return build_node(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **settings}, "data")
+    return build_node(DataConfig, {**{key: tree[key] for key in OF_THE_NETWORK}, **settings}, "data")
 
 
 def dataset_tag(data: DataConfig, run_data: DataConfig) -> str:
