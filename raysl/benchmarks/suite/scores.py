@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from raysl.benchmarks.metric import Metric, interval_of_difference
+from raysl.benchmarks.metric import Interval, Metric, interval_of_difference
 from raysl.errors import RunFailed
 from raysl.redact import redact_uri
 from raysl.report.contents import DEFAULTS, Score
@@ -181,14 +181,14 @@ def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
     mean = sum(score.trained for score in scores) / num
     beside: dict[str, Any] = {}
     for rival in RIVALS:
+        values = [getattr(score, rival) for score in scores]
         # a rival that lacks a dataset would have a mean over other datasets than the trained network
-        if any(getattr(score, rival) is None for score in scores):
+        if None in values:
             continue
-        value = sum(getattr(score, rival) for score in scores) / num
-        reach = _reach([(score.trained - getattr(score, rival), getattr(score, f"over_{rival}")) for score in scores])
-        over = None if reach is None else (mean - value - reach[0], mean - value + reach[1])
-        beside |= {rival: value, f"over_{rival}": over}
-    reach = _reach([(score.trained, score.interval) for score in scores])
+        value = sum(values) / num
+        pairs = zip(scores, values, strict=True)
+        parts_over = [(score.trained - other, getattr(score, f"over_{rival}")) for score, other in pairs]
+        beside |= {rival: value, f"over_{rival}": _around(mean - value, parts_over)}
     notes = []
     if num < member.size:
         names = ", ".join(name.removeprefix(f"{member.suite}_") for name in parts)
@@ -202,23 +202,21 @@ def _average(member: Member, by_part: dict[str, Score]) -> list[Score]:
             metric=AVERAGE,
             trained=mean,
             **beside,
-            interval=None if reach is None else (mean - reach[0], mean + reach[1]),
+            interval=_around(mean, [(score.trained, score.interval) for score in scores]),
             title=title,
             note="; ".join(notes),
         )
     ]
 
 
-def _reach(parts: Sequence[tuple[float, tuple[float, float] | None]]) -> tuple[float, float] | None:
-    """Return how far the interval of a mean reaches down and up, from values with their intervals; None without those.
+def _around(mean: float, parts: Sequence[tuple[float, Interval | None]]) -> Interval | None:
+    """Return the interval of a mean of values that have intervals; None where one has none.
 
     The datasets are independent, so the squares of the reaches add up (Zou and Donner 2008).
     """
-    if any(interval is None for _, interval in parts):
+    known = [(value, interval) for value, interval in parts if interval is not None]
+    if len(known) < len(parts):
         return None
-    down, up = 0.0, 0.0
-    for value, interval in parts:
-        assert interval is not None
-        down += (value - interval[0]) ** 2
-        up += (interval[1] - value) ** 2
-    return math.sqrt(down) / len(parts), math.sqrt(up) / len(parts)
+    down = math.sqrt(sum((value - low) ** 2 for value, (low, _) in known)) / len(known)
+    up = math.sqrt(sum((high - value) ** 2 for value, (_, high) in known)) / len(known)
+    return mean - down, mean + up
