@@ -36,7 +36,7 @@ def note_failed(notes: FailureNotes, logs: Path) -> int | None:
 
 
 def announce(
-    plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk, failed_step: int | None = None
+    plan: TrainPlan, state: TrainState, nodes: Sequence[str], disk: Disk, failed_step: int | None = None
 ) -> None:
     """Note the start in events.jsonl, which the driver shows.
 
@@ -50,11 +50,11 @@ def announce(
     what = f"resumed at step {state.step}" if state.step else "started"
     if failed_step is not None:
         what = f"going on at step {state.step}, {counted(max(0, failed_step - state.step), 'step')} again,"
-    if change := _size_change(plan, state, logs):
-        disk.note(logs, change)
-    disk.note(logs, f"{what} on {where}", nodes=nodes)
+    if change := _size_change(plan, state, disk.logs):
+        disk.note(change)
+    disk.note(f"{what} on {where}", nodes=nodes)
     if state.device.type == "cuda" and not state.config.train.deterministic:
-        disk.note(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
+        disk.note("GPU runs do not repeat bit for bit without train.deterministic=true")
 
 
 def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:

@@ -157,12 +157,12 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     setup = replace(job.run.setup, plan=_plan(job, device))
     plan = setup.plan
     logs = local_logs(folder) if dist.is_main() else Path(folder.path)
-    disk = Disk(folder if folder.is_local and dist.is_main() else None)
-    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
+    disk = Disk(logs, folder if folder.is_local and dist.is_main() else None)
+    reporter = RayReporter(folder, disk, job.config.train.keep_checkpoints, job.owner)
     corrupt, checkpoint = CorruptLog(), reporter.restore()
     # only the step is read here: tensors can wait until the data tasks have begun
     first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
-    on_starved = cache(partial(disk.note, logs, NO_CPUS)) if dist.is_main() else None
+    on_starved = cache(partial(disk.note, NO_CPUS)) if dist.is_main() else None
     batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
     if compiler is not None:
         compiler.join()  # the network may look for parts of torch that it has half imported
@@ -171,34 +171,30 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         failed_step = None
-        with disk.writing(logs):
+        with disk.writing():
             failed_step = note_failed(FailureNotes(Board(job.board)), logs)
-        announce(plan, state, logs, nodes, disk, failed_step)
+        announce(plan, state, nodes, disk, failed_step)
         if scaling := describe_scaling(setup.as_written):
-            disk.note(logs, scaling)
+            disk.note(scaling)
         reporter.put_logs()
-    broken = CorruptImages(corrupt, logs, setup.max_corrupt, disk)
-    writers = [
-        MetricsLog(logs),
-        TensorBoard(logs),
-        RayMetrics(job.tags),
-    ]
+    broken = CorruptImages(corrupt, disk, setup.max_corrupt)
+    writers = OnDisk([MetricsLog(logs), TensorBoard(logs), RayMetrics(job.tags)], disk)
     watching = [
-        Startup(logs, marks, reporter.put_logs, disk),
-        DataWait(logs, job.run.loader.augment_in_task, disk),
-        CollapseWatch(logs, disk),
+        Startup(disk, marks, reporter.put_logs),
+        DataWait(disk, job.run.loader.augment_in_task),
+        CollapseWatch(disk),
     ]
     measuring = [*_callbacks(job, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
     presence = Presence(Board(job.board))
-    callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk), presence]
+    callbacks = [broken, *measuring, *job.run.callbacks, *watching, writers, presence]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     train = job.config.train
     model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
-        _end_stream(batches, logs, disk)
+        _end_stream(batches, disk)
         reporter.finish()
         if dist.is_main():
             notes = FailureNotes(Board(job.board))
@@ -220,13 +216,13 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
 
 
-def _end_stream(batches: RayBatches, logs: Path, disk: Disk) -> None:
+def _end_stream(batches: RayBatches, disk: Disk) -> None:
     """End this rank's stream, and note on rank 0 what its images took."""
     costs, stats = batches.end()
     if dist.is_main() and stats:
-        with disk.writing(logs):
-            (logs / DATA_STATS_FILE).write_text(stats)
-        disk.note(logs, f"images of worker 0: {costs}")
+        with disk.writing():
+            (disk.logs / DATA_STATS_FILE).write_text(stats)
+        disk.note(f"images of worker 0: {costs}")
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:

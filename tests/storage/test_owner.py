@@ -28,6 +28,7 @@ from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.storage.notes import Unconditional, create_new
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, is_at_work, is_owned, own_folder, own_remote
+from raysl.train.disk import Disk
 from raysl.train.store import RemoteStore
 from tests.checkpoint.facts import facts
 from tests.processes import has_ended, wait_until
@@ -425,9 +426,8 @@ def test_a_driver_that_was_overtaken_while_its_network_was_cut_stops_when_it_is_
 
 def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder, tmp_path: Path) -> None:
     owner = leave(folder, 0)
-    messages: list[str] = []
     (tmp_path / "logs").mkdir()
-    store = RemoteStore(folder, tmp_path / "logs", keep=2, tell=messages.append, owner=owner)
+    store = RemoteStore(folder, Disk(tmp_path / "logs"), keep=2, owner=owner)
     store.put("checkpoint_000000005", lambda draft: seal(draft, facts(5)))
     store.finish()
     taken = replace(leave(folder, 0, generation=2), who="process 2 on there")

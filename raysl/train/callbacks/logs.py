@@ -115,17 +115,10 @@ class Startup(Callback):
         put_logs: called when the file is written, so that the driver sees it soon.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        marks: dict[str, float],
-        put_logs: Callable[[], None] = lambda: None,
-        disk: Disk | None = None,
-    ) -> None:
-        self.folder = folder
+    def __init__(self, disk: Disk, marks: dict[str, float], put_logs: Callable[[], None] = lambda: None) -> None:
+        self.disk = disk
         self.marks = marks
         self.put_logs = put_logs
-        self.disk = disk or Disk()
         self.is_written = False
 
     @override
@@ -143,11 +136,11 @@ class Startup(Callback):
             name: round(after - before, 2) for name, before, after in zip(names[1:], times, times[1:], strict=False)
         }
         content = json.dumps({"total": round(times[-1] - times[0], 2), **parts})
-        self.disk.write(self.folder, lambda: self._write(content))
+        self.disk.write(lambda: self._write(content))
 
     def _write(self, content: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / STARTUP_FILE, content)
+        self.disk.logs.mkdir(parents=True, exist_ok=True)
+        replace_text(self.disk.logs / STARTUP_FILE, content)
         self.put_logs()
 
 
@@ -158,9 +151,8 @@ class OnDisk(Callback):
         writers: callbacks without a state, called in this order. A call that fails is repeated with the same line.
     """
 
-    def __init__(self, writers: Sequence[Callback], logs: Path, disk: Disk) -> None:
+    def __init__(self, writers: Sequence[Callback], disk: Disk) -> None:
         self.writers = writers
-        self.logs = logs
         self.disk = disk
 
     @override
@@ -178,4 +170,4 @@ class OnDisk(Callback):
 
     def _each(self, call: Callable[[Callback], None]) -> None:
         for writer in self.writers:
-            self.disk.write(self.logs, partial(call, writer))
+            self.disk.write(partial(call, writer))
