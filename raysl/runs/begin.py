@@ -24,7 +24,7 @@ from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, log
 from raysl.process.temporary import temporary_folder
 from raysl.process.waiting import enter
-from raysl.runs.claim_dataset import claim_dataset
+from raysl.runs.claims import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import absolute, outlast
 from raysl.train.prepare import Prepared

@@ -8,15 +8,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from raysl.checkpoint.checkpoint_folder import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private, node_resources
+from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
-from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers, log
@@ -26,16 +25,14 @@ from raysl.process.environment import setting
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
-from raysl.runs.cpus_note import claim_cpus
-from raysl.runs.failures import FailureNotes
+from raysl.runs.callbacks import tags_of
+from raysl.runs.claims import claim_cpus
+from raysl.runs.failures import FailureNotes, Outcome
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
-from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
-from raysl.runs.outcome import Outcome
 from raysl.runs.ray_log import telling_failures
-from raysl.runs.retries import saved_step
-from raysl.runs.stopping import describe_stop, noting_end, stopping
+from raysl.runs.stopping import Stopping, describe_stop, noting_end
 from raysl.runs.trainer import UserCallback, run_workers, train_variables
 from raysl.runs.worker import Job
 from raysl.storage.folder import absolute, outlast
@@ -227,7 +224,8 @@ class _Start:
                 log.info("resumed at step %d of %d", step, total)
             if self.stop is not None and self.stop.is_set():
                 raise Stopped(describe_stop(step, total, newest.name, folder.uri))
-            outcome = self._run_workers()
+            with setting(train_variables(self.run.config.train)):
+                outcome = self._run_workers()
             step, ended = outcome.step, outcome.ended
             if step == total or ended is not None:
                 self.folder.note(f"finished at step {step}" if ended is None else f"finished: {ended}", "finished")
@@ -243,10 +241,6 @@ class _Start:
 
     def _run_workers(self) -> Outcome:
         """Train on Ray's workers, and say how that ended unless it is an error."""
-        with setting(train_variables(self.run.config.train)):
-            return self._train_on_ray()
-
-    def _train_on_ray(self) -> Outcome:
         self.waits.enter("starting Ray")
         connect()
         use_settings(self.run.config.cluster)
@@ -256,7 +250,7 @@ class _Start:
         wait_for_nodes(bundles, "workers", describe_bundles(bundles, train.least_workers))
         self.waits.enter("starting workers")
         job = self._job(shape)
-        board, newest = Board(job.board), partial(saved_step, self.folder.uri)
+        board = Board(job.board)
         # notes of an earlier start would stop the new workers, or show their first step too early
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
@@ -264,10 +258,11 @@ class _Start:
         with (
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
             telling_failures(self.folder, board) as teller,
-            stopping(self.folder, board, self.signals, self.stop, self._describe_left) as request,
+            self.signals.saving(lambda: True),
             self.counter.holding(count_gpus(train)),
         ):
-            notes, missing = FailureNotes(board), MissingLines(train, shape, node_resources, newest, growth_now)
+            notes, missing = FailureNotes(board), MissingLines(train, shape, self.folder.uri)
+            request = Stopping(self.folder, board, self.signals, self.stop, self._describe_left)
 
             def look() -> None:
                 teller.look()

@@ -77,16 +77,6 @@ class Stopping:
 
 
 @contextmanager
-def stopping(
-    folder: RunFolder, board: Board, signals: Signals, stop: threading.Event | None, left: Callable[[], str]
-) -> Iterator[Stopping]:
-    """Handle signals by the `look` of the yielded object while inside; for the arguments see `Stopping`."""
-    request = Stopping(folder, board, signals, stop, left)
-    with signals.saving(lambda: True):
-        yield request
-
-
-@contextmanager
 def noting_end(folder: RunFolder) -> Iterator[None]:
     """Note in the run's events why training inside ends before its end, for `raysl runs`."""
     try:

@@ -25,12 +25,10 @@ from raysl.config.schema import TrainConfig
 from raysl.errors import CodeError, RunFailed, Stopped
 from raysl.process.cpus import spin_variables
 from raysl.process.temporary import temporary_folder
-from raysl.runs.failures import Failure, FailureCount, FailureNotes
-from raysl.runs.new_nodes import LOOK_EVERY_S as RESIZE_EVERY_S
-from raysl.runs.outcome import Outcome
+from raysl.runs.callbacks import LOOK_EVERY_S as RESIZE_EVERY_S
+from raysl.runs.failures import Failure, FailureCount, FailureNotes, Outcome
 from raysl.runs.rank_streams import TRAIN, NewGroup, PrepareAgain, RankStreams
-from raysl.runs.retries import saved_step
-from raysl.runs.watch import FailureWatch
+from raysl.runs.watch import FailureWatch, saved_step
 from raysl.runs.worker import Job, pack, train_worker
 
 ABORT_S = 1.5

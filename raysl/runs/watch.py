@@ -6,22 +6,23 @@ The controller loads this module, so it imports neither torch nor what trains.
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train import UserCallback
 from ray.util.metrics import Counter
 from typing_extensions import override
 
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.cluster.board import Board
 from raysl.cluster.failures import HungWorker, SilentWorker, Worker, describe_failures, has_waited, is_consequence
 from raysl.cluster.private import control_fast
-from raysl.errors import CodeError, RunFailed
+from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
 from raysl.process.screen import duration
 from raysl.runs.failures import End, Failure, FailureCount, FailureNotes, unpack_actor
-from raysl.runs.retries import final_cause, is_preempted, own_errors, saved_step
+from raysl.storage.folder import Folder
 
 ANSWER_S = 3.0
 """Seconds in which a worker, or its node, answers."""
@@ -127,6 +128,30 @@ class FailureWatch(UserCallback):
             text = "Times that the workers of the run started again after a failure."
             self.restarts = Counter("raysl_restarts", text, tag_keys=tuple(self.tags)).set_default_tags(self.tags)
         self.restarts.inc()
+
+
+def saved_step(uri: str) -> int:
+    """Return the step of the newest whole checkpoint of a run; 0 without one, or while the storage fails."""
+    try:
+        return newest_whole(Folder(uri), ()).step
+    except ConfigError:
+        return 0
+
+
+def own_errors(errors: Iterable[BaseException]) -> list[BaseException]:
+    """Return the errors of workers, in place of those of a data task what was raised in it."""
+    return [each.cause if isinstance(each, RayTaskError) else each for each in errors]
+
+
+def final_cause(errors: Iterable[BaseException]) -> BaseException | None:
+    """Return what a retry would meet again: an exception of code, a wrong setting, or damaged images; None without."""
+    finals = (each for each in own_errors(errors) if isinstance(each, CodeError | ConfigError | DamagedData))
+    return next((each for each in finals if not isinstance(each, StorageError)), None)
+
+
+def is_preempted(error: BaseException) -> bool:
+    """Whether a worker ended because its node was taken away at the announced time."""
+    return bool(getattr(getattr(error, "health_check_failure", error), "preempted", False))
 
 
 def dump(errors: Mapping[int, BaseException]) -> str:

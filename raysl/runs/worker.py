@@ -32,13 +32,10 @@ from raysl.process.code_errors import explaining_code
 from raysl.process.cpus import Cpus
 from raysl.process.memory import keep_freed_memory
 from raysl.runs.announce import announce, note_failed
-from raysl.runs.failures import FailureNotes
+from raysl.runs.callbacks import Presence, RayMetrics, SaveForNewNodes, note_place
+from raysl.runs.failures import FailureNotes, Outcome
 from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
-from raysl.runs.metrics import RayMetrics, Tags
-from raysl.runs.new_nodes import SaveForNewNodes
-from raysl.runs.outcome import Outcome
-from raysl.runs.presence import Presence, note_place
 from raysl.runs.rank_streams import TRAIN
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import Folder
@@ -87,7 +84,7 @@ class Job:
     is_alone: bool
     last: int | None = None
     cpus: Cpus | None = None
-    tags: Tags = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:

@@ -10,8 +10,7 @@ from raysl.cluster.failures import Worker
 from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
 from raysl.runs import watch as watches
 from raysl.runs.failures import FailureNotes
-from raysl.runs.retries import saved_step
-from raysl.runs.watch import FailureWatch
+from raysl.runs.watch import FailureWatch, saved_step
 from tests.runs.boards import Notes
 
 

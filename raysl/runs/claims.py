@@ -1,4 +1,4 @@
-"""The dataset that a run began with: noted in its folder, and compared at every start.
+"""The dataset and the CPUs that a run began with: noted in its folder, and compared at every start.
 
 The order of samples is a function of the dataset's fingerprint, so a resumed run needs the same dataset. Another one,
 or other labels, sizes or bytes as far as these are known, is refused. With `data.changed=accept` the run goes on with
@@ -26,10 +26,14 @@ from raysl.data.batch import DataInfo
 from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError, log
 from raysl.plan.plan import TrainPlan
+from raysl.process.cpus import Cpus, CpuTime, measure_cpus
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
+from raysl.storage.records import read_as
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.file_names import METRICS_FILE
+
+CPUS_FILE = "cpus.json"
 
 
 def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint) -> NewestCheckpoint:
@@ -101,3 +105,31 @@ def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:
     lines = [line for line in logged if line["epoch"] <= epochs]
     lines = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
     folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def claim_cpus(folder: RunFolder, since: CpuTime | None) -> Cpus | None:
+    """Return the CPUs on which a run counts: those of its first start, else those that other work leaves now.
+
+    Another number of threads rounds sums otherwise, so every start of the run takes the number of the first one,
+    whatever else the machine does by then.
+
+    Args:
+        since: beginning of the measurement; None: nothing is measured.
+
+    Returns:
+        None where nothing is kept and nothing is measured: the run counts on all CPUs of its machines.
+    """
+    if content := folder.read_if_there(CPUS_FILE):
+        return read_as(Cpus, content, folder.uri_of(CPUS_FILE))
+    if since is None:
+        return None
+    cpus = measure_cpus(since)
+    folder.write(CPUS_FILE, json.dumps(asdict(cpus)).encode())
+    if cpus.free < cpus.usable:
+        event = (
+            f"other work takes part of the {cpus.usable} CPUs, so the threads of this run are made for {cpus.free}; "
+            "train.threads sets another number"
+        )
+        folder.note(event)
+        log.info(event)
+    return cpus
