@@ -30,7 +30,7 @@ from raysl.process.cpus import Cpus, CpuTime, measure_cpus
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.records import read_as
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.file_names import METRICS_FILE
 
 CPUS_FILE = "cpus.json"
@@ -101,8 +101,7 @@ def _at_epoch_start(
 
 def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:
     """Rewrite the steps of the logged lines of finished epochs for epochs of another length."""
-    logged = parse_metrics(folder.read_if_there(METRICS_FILE), folder.uri_of(METRICS_FILE))
-    lines = [line for line in logged if line["epoch"] <= epochs]
+    lines = [line for line in read_metrics(folder) if line["epoch"] <= epochs]
     lines = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
     folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
 

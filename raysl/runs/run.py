@@ -1,6 +1,5 @@
 """A run from its settings to its last checkpoint, as the driver sees it."""
 
-import os
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers, log
+from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.environment import setting
@@ -38,9 +37,9 @@ from raysl.runs.worker import Job
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.costs import CostCounter, counting_costs
-from raysl.train.file_names import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
+from raysl.train.file_names import CORRUPT_FILE, STARTUP_FILE, parse_corrupt
 from raysl.train.history import frame
 from raysl.train.prepare import Measure, Prepared, continued, prepare
 
@@ -80,7 +79,7 @@ class TrainedRun:
             RunFailed: if no whole checkpoint is left.
         """
         folder = folder or RunFolder.of(config)
-        lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)), folder.uri_of(METRICS_FILE))
+        lines = read_metrics(folder)
         metrics: dict[str, float] = {}
         for line in lines:
             metrics |= line
@@ -140,11 +139,8 @@ def training(
         folder = RunFolder.of(config)
         signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
         config = folder.as_begun(config)
-        try:
-            # before the folder is made, so that wrong settings leave none behind
-            run = prepare(config, measure)
-        except UnevenWorkers as error:
-            raise _with_limit_of_cluster(error, config) from error
+        # before the folder is made, so that wrong settings leave none behind
+        run = prepare(config, measure)
         with folder.occupied() as owner:
             newest = begin(run, folder)
             with counting_costs(folder, since) as counter:
@@ -158,21 +154,6 @@ def training(
                 if is_done:
                     signals.left = "training is done; the same command goes on with the measurements"
                 yield TrainedRun.read(run.setup.as_written, is_done, folder, counter)
-
-
-def _with_limit_of_cluster(error: UnevenWorkers, config: RunConfig) -> ConfigError:
-    """Return an error that also says that the cluster can never have that many workers, where one is running."""
-    if "RAY_ADDRESS" not in os.environ:
-        return error
-    use_settings(config.cluster)
-    try:
-        connect()
-        worker_shape(config.train, cluster_resources())
-    except ConfigError as limit:
-        return ConfigError(f"{limit}; besides, {error}")
-    except RunFailed:  # Ray has not started: the first error stands alone
-        return error
-    return error
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.errors import log
+from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
@@ -48,6 +49,12 @@ class MetricsLog(Callback):
         if dist.is_main():
             head = {"step": step.index, "epoch": step.index / step.epoch_len}
             append(self.path, (json.dumps(head | line) + "\n").encode())
+
+
+def read_metrics(folder: Folder) -> list[dict[str, float]]:
+    """Return the lines that a run has logged, see `parse_metrics`; a storage that fails is waited for."""
+    content = outlast(partial(folder.read_if_there, METRICS_FILE))
+    return parse_metrics(content, folder.uri_of(METRICS_FILE))
 
 
 def parse_metrics(content: bytes, where: str = METRICS_FILE) -> list[dict[str, float]]:
