@@ -1,8 +1,8 @@
 """Training over several processes, by functions that are the identity on one process.
 
-The only package that touches `torch.distributed`: `ranks` numbers the processes, `rows` gathers and sends rows of the
-batch, `collectives` exchanges other tensors, `ddp` averages gradients, `group` joins processes, `sharding` spreads
-weights and the state of the optimizer.
+The only package that touches `torch.distributed`: `ranks` numbers and joins the processes, `rows` gathers and sends
+rows of the batch, `collectives` exchanges other tensors, `ddp` averages gradients, `sharding` spreads weights and the
+state of the optimizer.
 """
 
 from raysl.distributed.collectives import all_least as all_least

@@ -18,7 +18,7 @@ from raysl.leaderboard.entry import Objective
 from raysl.process.screen import only_errors, warnings_named
 from raysl.report.contents import is_beside
 from raysl.sweeps.distributions import LISTS
-from raysl.sweeps.schedulers import scheduler_of, searcher_of
+from raysl.sweeps.ray_tune import scheduler_of, searcher_of
 from raysl.sweeps.schema import COSTS, SweepConfig, is_population
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.train.prepare import prepare

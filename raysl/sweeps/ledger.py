@@ -19,9 +19,8 @@ from raysl.runs.follow import read_nodes
 from raysl.storage.folder import without_waiting
 from raysl.storage.outbox import Outbox
 from raysl.sweeps.record import Record
-from raysl.tune.note import Note
 from raysl.tune.run_trial import failed_note, make_note
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial
 
 LOOK_EVERY_S = 2.0
 ENDING_S = 20.0  # for which the end of a sweep waits for a storage that fails

@@ -4,17 +4,14 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from raysl.checkpoint.lineage import read_parents
 from raysl.leaderboard.entry import Entry, Objective, Status
 from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.leaderboard.logged import Logged
-from raysl.storage.folder import Folder, outlast
-from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.file_names import METRICS_FILE
-from raysl.tune.note import Note
-from raysl.tune.trial import Trial
+from raysl.storage.folder import Folder
+from raysl.train.callbacks.logs import read_metrics
+from raysl.tune.trial import Note, Trial
 
 STARTING = "starting"
 
@@ -134,8 +131,7 @@ class Record:
         Raises:
             StorageError: if the storage fails.
         """
-        content = outlast(partial(folder.read_if_there, METRICS_FILE))
-        lines = parse_metrics(content, folder.uri_of(METRICS_FILE))
+        lines = read_metrics(folder)
         note = self.note if self.is_running else Note.read(folder)
         most = self.epochs or math.inf
         if self.trial.parent is not None and not self.parents:

@@ -31,18 +31,16 @@ from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.checks import check_trials, check_tune
-from raysl.sweeps.claim import claim
-from raysl.sweeps.images import check_images
+from raysl.sweeps.claim import check_images, claim
 from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.load import from_tree, load_starts, measured_starts
-from raysl.sweeps.param_space import Choices
 from raysl.sweeps.progress import Progress, outdated
+from raysl.sweeps.ray_tune import Choices
 from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig, is_population
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
-from raysl.tune.note import measures_of
-from raysl.tune.trial import ALONE, Trial
+from raysl.tune.trial import ALONE, Trial, measures_of
 
 EPOCHS = "train.epochs"
 Facts = TypeVar("Facts")

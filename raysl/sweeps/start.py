@@ -18,7 +18,7 @@ from raysl.sweeps.checks import check_reported
 from raysl.sweeps.record import STARTING, Record
 from raysl.sweeps.tuning import Ending, run_stage
 from raysl.sweeps.view import SweepView
-from raysl.tune.note import Note
+from raysl.tune.trial import Note
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun

@@ -25,20 +25,17 @@ from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, log
 from raysl.leaderboard.logged import Logged
-from raysl.redact import bare_tree, redact_uri
+from raysl.redact import HIDDEN, bare_tree, redact_uri, redact_variables
 from raysl.report.report_json import plain
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
 from raysl.storage.addresses import split_query
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
-from raysl.train.file_names import METRICS_FILE
-from raysl.tune.credentials import keep_credentials_out
-from raysl.tune.note import Note, measures_of
 from raysl.tune.run_trial import run_trial
-from raysl.tune.trial import ALONE, Trial, trial_of
+from raysl.tune.trial import ALONE, Note, Trial, measures_of, trial_of
 
 POINTER_FILE = "raysl.json"
 KEPT_CHECKPOINTS = 4
@@ -86,6 +83,19 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
 def keeping(base: RunConfig) -> RunConfig:
     """Return settings of trials that others may go on from: they keep several checkpoints."""
     return replace(base, train=replace(base.train, keep_checkpoints=max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)))
+
+
+def keep_credentials_out() -> None:
+    """Have Ray Tune hand no credentials to the processes of trials, since Ray writes what it hands over into its logs.
+
+    Those processes have the credentials of their node, as training workers have.
+    """
+    try:
+        from ray.tune.execution.class_cache import ENV_VARS_TO_PROPAGATE as names
+    except ImportError:  # another version of Ray, which hands nothing over
+        return
+    shown = redact_variables(dict.fromkeys(names, "value"))
+    names.difference_update(name for name, value in shown.items() if value == HIDDEN)
 
 
 @dataclass(frozen=True)
@@ -276,9 +286,7 @@ class _Run:
         if isinstance(self.outcome, Note) and self.outcome.status == "stopped":
             last = min(last, int(self.outcome.epoch * length))
         if self.logged.reached < step // length + 1:
-            content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
-            lines = parse_metrics(content, self.folder.uri_of(METRICS_FILE))
-            self.logged = Logged([line for line in lines if "epoch" in line])
+            self.logged = Logged([line for line in read_metrics(self.folder) if "epoch" in line])
         for epoch in range(step // length + 1, int(self.logged.reached) + 1):
             if epoch * length < last and (numbers := self.logged.newest(epoch)):
                 return epoch * length, numbers

@@ -19,11 +19,10 @@ from raysl.report.contents import Score
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, read_record
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.costs import Costs, counting_costs
-from raysl.train.file_names import METRICS_FILE
-from raysl.tune.note import Note, measures_of
+from raysl.tune.trial import Note, measures_of
 
 
 def run_trial(config: RunConfig, settings: Mapping[str, Any], stop: threading.Event | None = None) -> Note:
@@ -113,8 +112,7 @@ def make_note(
         until: epoch whose numbers are the newest that count.
     """
     folder = RunFolder.of(config)
-    content = outlast(partial(folder.read_if_there, METRICS_FILE))
-    lines = [line for line in parse_metrics(content, folder.uri_of(METRICS_FILE)) if "epoch" in line]
+    lines = [line for line in read_metrics(folder) if "epoch" in line]
     logged = Logged([line for line in lines if line["epoch"] <= until])
     metrics = logged.newest()
     intervals: dict[str, tuple[float, float]] = {}

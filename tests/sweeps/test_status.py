@@ -18,8 +18,7 @@ from raysl.sweeps.load import from_tree
 from raysl.sweeps.progress import mean_seconds, outdated, trial_lines
 from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
-from raysl.tune.note import Note, measures_of
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial, measures_of
 from tests.leaderboard.boards import asha
 from tests.processes import wait_until
 

@@ -18,8 +18,7 @@ from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.view import SweepView, plain_line
 from raysl.train.file_names import note_event
-from raysl.tune.note import Note
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial
 
 
 def _row(seed: int, epoch: float = 0.0, **settings: object) -> Record:

@@ -48,8 +48,8 @@ from raysl.train.costs import Costs
 from raysl.train.file_names import parse_corrupt, parse_startup
 from raysl.train.history import load_history
 from raysl.train.state import TrainState
-from raysl.tune.note import Note
 from raysl.tune.run_trainable import POINTER_FILE, Pointer
+from raysl.tune.trial import Note
 from tests.data.samples import png
 from tests.leaderboard.boards import asha
 from tests.report.run import example
