@@ -187,7 +187,7 @@ def fit_on_ray(settings: Numbers) -> None:
     disk = Disk(logs)
     observers = [
         Startup(disk, {"command": time.time()}),
-        StopRequest(lambda: folder.exists(STOP_FILE), every=1),
+        StopRequest(lambda: folder.exists(STOP_FILE)),
         MetricsLog(logs),
         TensorBoard(logs),
     ]

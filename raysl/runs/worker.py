@@ -292,7 +292,6 @@ def _callbacks(job: Job, folder: RunFolder, disk: Disk, batches: RayBatches) -> 
     run, notes = job.run, FailureNotes(Board(job.board))
     stop = StopRequest(
         lambda: STOP_FILE in folder.versions(),
-        every=1,
         look_every_s=folder.look_every_s,
         has_failed=lambda: disk.failure is not None,
         has_notice=None if job.is_alone else partial(_has_notice, notes),

@@ -107,7 +107,7 @@ def trained_run(run: Prepared, callbacks: Sequence[Callback] = (), is_saved: boo
         logs = Path(folder)
         own = [
             CorruptImages(CorruptLog(), Disk(logs), 10),
-            StopRequest(lambda: False, every=1),
+            StopRequest(lambda: False),
             CollapseWatch(Disk(logs)),
         ]
         plan = run.setup.plan

@@ -83,7 +83,7 @@ def test_logs_that_a_refusal_refuses_stop_the_run_with_a_checkpoint(tmp_path: Pa
     logs = tmp_path / "logs"
     disk = Disk(logs)
     state, plan = problem("train.epochs=2000", "train.log_every=1st")
-    stop = StopRequest(lambda: False, every=1, has_failed=lambda: disk.failure is not None)
+    stop = StopRequest(lambda: False, has_failed=lambda: disk.failure is not None)
     writers = OnDisk([MetricsLog(logs), TensorBoard(logs)], disk)
     callbacks = [_FillDisk(logs, at=3), stop, writers]
     fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=LocalReporter(tmp_path / "run"))

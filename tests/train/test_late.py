@@ -137,7 +137,7 @@ def test_a_step_late_the_flags_of_loss_stop_and_broken_images_are_one_exchange(
 
     with fake_ranks(2):
         state, plan = problem("train.sync_bn=false")
-        callbacks = [StopRequest(lambda: False, every=1), CorruptImages(CorruptLog(), Disk(tmp_path), 9), Step()]
+        callbacks = [StopRequest(lambda: False), CorruptImages(CorruptLog(), Disk(tmp_path), 9), Step()]
         with watch:
             fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=LocalReporter())
     within = [sizes for place, sizes in enumerate(by_step) if place > 1 and place % plan.epoch_len]
