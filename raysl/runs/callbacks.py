@@ -9,7 +9,6 @@ from ray.util.metrics import Gauge
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.cluster.board import Board
 from raysl.cluster.failures import Worker
 from raysl.cluster.names import ray_name
 from raysl.cluster.resources import places
@@ -81,8 +80,8 @@ class Presence(Callback):
     A thread of the main rank notes each step soon after it, so that no step waits for the head of the cluster.
     """
 
-    def __init__(self, board: Board) -> None:
-        self.notes = FailureNotes(board)
+    def __init__(self, notes: FailureNotes) -> None:
+        self.notes = notes
         self.group, _ = self.notes.group()
         self.is_noted = not dist.is_main()
         self.has_ended = threading.Event()

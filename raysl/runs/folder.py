@@ -8,7 +8,7 @@ it and holds its lock.
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,26 +101,15 @@ class RunFolder(Folder):
         """Add a line to the event log, see `raysl.train.file_names.note_event`. No worker may be writing to it."""
         self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event, kind))
 
-    def locked(self) -> AbstractContextManager[Owner | None]:
-        """Hold the run's lock while inside.
-
-        Yields the owner of a remote folder, so that workers can check before they write that it has not been replaced;
-        None for a local folder.
-
-        Raises:
-            RunInUse: if another driver holds the lock.
-        """
-        return own_folder(self)
-
     @contextmanager
     def occupied(self) -> Iterator[Owner | None]:
-        """Make the folder and hold its lock while inside, as `locked`.
+        """Make the folder and hold its lock while inside, see `own_folder`.
 
         A local folder that is made here goes again if an error comes before anything is written into it.
         """
         is_new = self.is_local and not self.exists()
         self.make()
-        with self.locked() as owner:
+        with own_folder(self) as owner:
             try:
                 yield owner
             except BaseException:

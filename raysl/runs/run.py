@@ -235,7 +235,7 @@ class _Start:
         # notes of an earlier start would stop the new workers, or show their first step too early
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
-        self.folder.write(PROBE_FILE, job.probe.encode())
+        self.folder.write(PROBE_FILE, job.board.encode())
         with (
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
             telling_failures(self.folder, board) as teller,
@@ -265,7 +265,7 @@ class _Start:
         return Job(
             run=replace(self.run, loader=replace(loader, augment_in_task=in_task)),
             task_cpus=shape.task_cpus,
-            probe=uuid.uuid4().hex,
+            board=uuid.uuid4().hex,
             owner=self.owner,
             marks=self.marks | {"ray": time.time()},
             resources=shape.resources,

@@ -65,7 +65,11 @@ def run_workers(
     notes, settings = FailureNotes(Board(job.board)), pack(job)
     # Empty but on a cluster that the program of the user has started or attached to.
     spin = spin_variables(os.environ)
-    streams = RankStreams([settings["loader"]], job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes, spin)
+    # a data task's work, as the dashboard shows it
+    steps = "DecodeCropAugment" if job.run.loader.augment_in_task else "DecodeCrop"
+    buffer_gb = job.config.data.buffer_gb
+    buffer_bytes = None if buffer_gb is None else int(buffer_gb * 1e9)
+    streams = RankStreams([settings["loader"]], job.config.name, steps, job.task_cpus, buffer_bytes, spin)
     with temporary_folder("ray") as folder:  # Ray's own; nothing is resumed from it
         trainer = _trainer(job, shape, step, settings, streams, callbacks, folder)
         while True:

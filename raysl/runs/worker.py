@@ -27,15 +27,13 @@ from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.shared.device import prepare_device
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import describe_scaling
-from raysl.plan.setup import Setup
 from raysl.process.code_errors import explaining_code
 from raysl.process.cpus import Cpus
 from raysl.process.memory import keep_freed_memory
-from raysl.runs.announce import announce, note_failed
 from raysl.runs.callbacks import Presence, RayMetrics, SaveForNewNodes, note_place
 from raysl.runs.failures import FailureNotes, Outcome
-from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
+from raysl.runs.group_start import announce, find_folder, note_failed
 from raysl.runs.rank_streams import TRAIN
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import Folder
@@ -67,7 +65,7 @@ class Job:
 
     Args:
         task_cpus: CPUs of a data task.
-        probe: text that the driver wrote into the run's folder, for workers to find there.
+        board: key of this start's notes between its processes; workers find it in the run's folder too.
         marks: moments of the start so far, in seconds since 1970, by name.
         resources: amounts that a worker needs, by name.
         is_alone: whether the run has a private cluster, which gets and loses no nodes.
@@ -77,7 +75,7 @@ class Job:
 
     run: Prepared
     task_cpus: float
-    probe: str
+    board: str
     owner: Owner | None
     marks: dict[str, float]
     resources: dict[str, float]
@@ -90,22 +88,6 @@ class Job:
     def config(self) -> RunConfig:
         """The run's settings."""
         return self.run.config
-
-    @property
-    def board(self) -> str:
-        """The key of this start's notes between its processes."""
-        return self.probe
-
-    @property
-    def data_steps(self) -> str:
-        """What a data task does, as the dashboard shows it."""
-        return "DecodeCropAugment" if self.run.loader.augment_in_task else "DecodeCrop"
-
-    @property
-    def buffer_bytes(self) -> int | None:
-        """Bytes of a node's object store that its ranks may fill with blocks; None: a share of it."""
-        size = self.config.data.buffer_gb
-        return None if size is None else int(size * 1e9)
 
     def folder(self) -> RunFolder:
         """Return the run's folder, which counts as gone without the driver's note in it."""
@@ -139,13 +121,15 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     again after an exception.
     """
     job = unpack(settings)
+    board = Board(job.board)
+    notes = FailureNotes(board)
     compiler = import_compiler_meanwhile(job.config.train, dist.world())
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
     device = ray.train.torch.get_device()
-    note_place(FailureNotes(Board(job.board)))
+    note_place(notes)
     try:
-        find_folder(folder, job.probe, Board(job.board))
+        find_folder(folder, board)
         _prepare_process(job, device)
     except StorageError as error:
         return Outcome(0, str(error))
@@ -163,13 +147,15 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
     if compiler is not None:
         compiler.join()  # the network may look for parts of torch that it has half imported
-    state = _restore(job, setup, device, checkpoint)
+    state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
+    if checkpoint is not None:
+        state.load(checkpoint)
     # only rank 0 uses the addresses, but every rank has to join a collective call
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         failed_step = None
         with disk.writing():
-            failed_step = note_failed(FailureNotes(Board(job.board)), logs)
+            failed_step = note_failed(notes, logs)
         announce(plan, state, nodes, disk, failed_step)
         if scaling := describe_scaling(setup.as_written):
             disk.note(scaling)
@@ -183,8 +169,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     ]
     measuring = [*_callbacks(job, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
-    presence = Presence(Board(job.board))
-    callbacks = [broken, *measuring, *job.run.callbacks, *watching, writers, presence]
+    callbacks = [broken, *measuring, *job.run.callbacks, *watching, writers, Presence(notes)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     train = job.config.train
@@ -194,7 +179,6 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         _end_stream(batches, disk)
         reporter.finish()
         if dist.is_main():
-            notes = FailureNotes(Board(job.board))
             notes.write_group(notes.group()[0], "done")
     except RunFailed as error:
         if isinstance(error, RayError):  # of this rank's data tasks: the other ranks wait for it
@@ -244,13 +228,6 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     repeat_kernels(job.config.train.deterministic)
 
 
-def _restore(job: Job, setup: Setup, device: torch.device, checkpoint: Path | None) -> TrainState:
-    state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
-    if checkpoint is not None:
-        state.load(checkpoint)
-    return state
-
-
 def _batches(
     job: Job,
     reference: Any,
@@ -289,24 +266,22 @@ def _has_notice(notes: FailureNotes) -> bool:
 
 
 def _callbacks(job: Job, folder: RunFolder, disk: Disk, batches: RayBatches) -> list[Callback]:
-    run, notes = job.run, FailureNotes(Board(job.board))
+    run, train = job.run, job.run.config.train
     stop = StopRequest(
         lambda: STOP_FILE in folder.versions(),
         look_every_s=folder.look_every_s,
         has_failed=lambda: disk.failure is not None,
-        has_notice=None if job.is_alone else partial(_has_notice, notes),
+        has_notice=None if job.is_alone else partial(_has_notice, FailureNotes(Board(job.board))),
     )
     callbacks: list[Callback] = [stop]
-    if run.config.train.is_elastic and not job.is_alone:
-        callbacks.append(SaveForNewNodes(job.resources, run.config.train.most_workers))
-    knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
-    if knn_every is not None and run.online_knn is not None and run.test is not None:
-        num_classes, has_ranks = run.setup.data.num_classes, run.config.train.online_rank
-        callbacks.append(run.online_knn(run.loader, run.test, num_classes, knn_every, batches.chosen, has_ranks))
-    if (probe_every := run.config.train.online_probe) is not None:
-        held_out = None if run.test is None else (run.test, batches.chosen)
-        lr = run.config.train.online_probe_lr
-        callbacks.append(OnlineProbe(run.setup.data.num_classes, probe_every, lr, held_out))
-    if eval_every is not None and run.has_held_out and run.test is not None:
-        callbacks.append(HeldOut(run.loader, run.test, eval_every))
+    if train.is_elastic and not job.is_alone:
+        callbacks.append(SaveForNewNodes(job.resources, train.most_workers))
+    num_classes, read = run.setup.data.num_classes, batches.chosen
+    if (every := train.online_knn_every) is not None and run.online_knn is not None and run.test is not None:
+        callbacks.append(run.online_knn(run.loader, run.test, num_classes, every, read, train.online_rank))
+    if (every := train.online_probe) is not None:
+        held_out = None if run.test is None else (run.test, read)
+        callbacks.append(OnlineProbe(num_classes, every, train.online_probe_lr, held_out))
+    if (every := train.eval_every) is not None and run.has_held_out and run.test is not None:
+        callbacks.append(HeldOut(run.loader, run.test, every))
     return callbacks

@@ -30,6 +30,7 @@ from raysl.redact import bare_uri, redact_tree
 from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
+from raysl.storage.owner import own_folder
 from raysl.sweeps.checks import check_trials, check_tune
 from raysl.sweeps.claim import check_images, claim
 from raysl.sweeps.ledger import Ledger
@@ -201,7 +202,7 @@ class SweepRun:
     def run(self, signals: Any) -> Leaderboard:
         """Run the trials that are left."""
         self.folder.make()
-        with self.folder.locked():
+        with own_folder(self.folder):
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
                 log.info("the sweep has changed since its last start: %s", line)
             self.known()

@@ -88,15 +88,15 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path / "one"))
     folder.make()
     folder.write(".lock", b"left by another process")
-    with folder.locked():
+    with own_folder(folder):
         taken = pytest.raises(RunInUse, match=rf"is in use by {ME}.* \(since {SINCE}\); wait for it, stop it, or give")
-        with taken, RunFolder(folder.uri).locked():
+        with taken, own_folder(RunFolder(folder.uri)):
             pass
         other = RunFolder(str(tmp_path / "two"))
         other.make()
-        with other.locked():
+        with own_folder(other):
             pass
-    with folder.locked():
+    with own_folder(folder):
         pass
 
 
@@ -120,9 +120,9 @@ def test_the_refusal_of_a_second_driver_names_the_ray_job_of_the_first(
     local = RunFolder(str(tmp_path / "local"))
     local.make()
     monkeypatch.setenv(JOB_VARIABLE, job)
-    with local.locked(), own_remote(folder, times=FAST):
+    with own_folder(local), own_remote(folder, times=FAST):
         monkeypatch.delenv(JOB_VARIABLE)
-        with pytest.raises(RunInUse, match=wanted), RunFolder(local.uri).locked():
+        with pytest.raises(RunInUse, match=wanted), own_folder(RunFolder(local.uri)):
             pass
         with pytest.raises(RunInUse, match=wanted), own_remote(folder, times=FAST):
             pass
@@ -160,7 +160,7 @@ def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_of
     folder.make()
     called_off.set()
     with ThreadPoolExecutor(1) as pool:
-        with folder.locked():
+        with own_folder(folder):
             assert RunFolder(folder.uri).is_in_use()
             assert not RunFolder(folder.uri).wait_until_free(called_off)
             waiting = pool.submit(RunFolder(folder.uri).wait_until_free)
@@ -173,7 +173,7 @@ def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_of
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_lock_that_cannot_be_written_is_a_message(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to("/dev/full")
-    with pytest.raises(ConfigError, match=r"cannot write .*/\.lock"), RunFolder(str(tmp_path)).locked():
+    with pytest.raises(ConfigError, match=r"cannot write .*/\.lock"), own_folder(RunFolder(str(tmp_path))):
         pass
 
 
@@ -181,7 +181,7 @@ def test_a_folder_behind_a_uri_is_locked_while_inside() -> None:
     folder = RunFolder("memory://raysl_lock/one")
     folder.make()
     for _ in range(2):
-        with folder.locked():
+        with own_folder(folder):
             assert files_of(folder)
         assert files_of(folder) == []
 

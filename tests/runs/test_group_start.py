@@ -9,7 +9,7 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.plan.plan import TrainPlan
-from raysl.runs.announce import announce
+from raysl.runs.group_start import announce
 from raysl.train.disk import Disk
 
 
