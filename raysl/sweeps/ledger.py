@@ -96,11 +96,10 @@ class Ledger:
             log.info("%s starts%s: %s", trial.name, epoch, trial.words())
 
     def fail_once(self, trial: Trial, reason: str, trace: str, number: int, retries: int) -> None:
-        """Record a failure of a trial that is tried again.
+        """Record the failure `number` of a trial that is tried again; 0 if a node was taken back, which does not count.
 
         Args:
             trace: text for a file in its folder, without credentials.
-            number: failures so far, this one included; those do not count in which a node was taken back.
         """
         count = f" (retry {number} of {retries})" if number else ""
         log.warning("%s failed and is tried again%s: %s", trial.name, count, reason)
@@ -143,13 +142,13 @@ class Ledger:
         """Record that a trial has come to its end, or has been asked to stop with its sweep."""
         record = self._known(trial)
         record.is_running = False
-        self._try(record, self._look)
+        self._look(record)
         self.told(record)
 
     def _known(self, trial: Trial) -> Record:
         if (record := self.records.get(trial.name)) is None:
             record = self.records[trial.name] = self.make(trial)
-            self._try(record, self._look)
+            self._look(record)
         return record
 
     def _keep_trace(self, trial: Trial, trace: str) -> None:
@@ -163,17 +162,14 @@ class Ledger:
             self.outbox.put(f"{ERROR_FILE} of {trial.name}", write)
 
     def _look(self, record: Record) -> None:
-        folder = self.folder.child(record.trial.name)
-        record.look(folder)
-        if record.is_running and not record.nodes and record.logged.reached > record.before:
-            record.nodes = read_nodes(folder)
-
-    def _try(self, record: Record, action: Callable[[Record], None]) -> None:
-        """Do something with a record; log once that its storage fails, and leave it as it is."""
+        """Read a record's folder; log once that its storage fails, and leave it as it is."""
         name = record.trial.name
+        folder = self.folder.child(name)
         try:
             with without_waiting():
-                action(record)
+                record.look(folder)
+                if record.is_running and not record.nodes and record.logged.reached > record.before:
+                    record.nodes = read_nodes(folder)
             self._failing.discard(name)
         except ConfigError as error:
             if name not in self._failing:
@@ -184,7 +180,11 @@ class Ledger:
         try:
             while not self._is_closing or self._events:
                 self._step()
-            self._wait_for_storage()
+            # what could not be read when its trial ended
+            end = time.monotonic() + ENDING_S
+            while (self._failing or self.outbox.num_waiting) and time.monotonic() < end:
+                time.sleep(1.0)
+                self._look_at_all()
             self.outbox.close()
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block
             self._error = error
@@ -202,14 +202,7 @@ class Ledger:
     def _look_at_all(self) -> None:
         for record in list(self.records.values()):
             if record.is_running or record.trial.name in self._failing:
-                self._try(record, self._look)
+                self._look(record)
         self.outbox.flush()
         self._looked = time.monotonic()
         self.told(None)
-
-    def _wait_for_storage(self) -> None:
-        """Read what could not be read when its trial ended."""
-        end = time.monotonic() + ENDING_S
-        while (self._failing or self.outbox.num_waiting) and time.monotonic() < end:
-            time.sleep(1.0)
-            self._look_at_all()

@@ -151,20 +151,13 @@ def check(sweep: SweepConfig) -> None:
         with problems.catching():
             check_one()
     problems.check()
-    if lines := list(_problems(sweep)):
+    lines = [*_problems(sweep), *(_problems_of_population(sweep) if is_population(sweep) else ())]
+    if lines:
         raise ConfigError("\n".join(lines))
 
 
 def _problems(sweep: SweepConfig) -> Iterator[str]:
     """Yield a line for each two settings that do not go together."""
-    yield from _problems_of_what(sweep)
-    yield from _problems_of_how(sweep)
-    if is_population(sweep):
-        yield from _problems_of_population(sweep)
-
-
-def _problems_of_what(sweep: SweepConfig) -> Iterator[str]:
-    """Yield what is wrong with what is tried."""
     if not sweep.space and not sweep.configs and not sweep.checkpoints and sweep.seeds == 1:
         yield (
             "space is empty; name a setting and its distribution, optim.lr: {uniform: [0.1, 1]}, or several configs or "
@@ -179,10 +172,6 @@ def _problems_of_what(sweep: SweepConfig) -> Iterator[str]:
     rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
     if sweep.checkpoints and rigid:
         yield f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary"
-
-
-def _problems_of_how(sweep: SweepConfig) -> Iterator[str]:
-    """Yield what is wrong with search, scheduler and what they look at."""
     first, early = sweep.objectives[0], sweep.early
     if sweep.scheduler != "none" and is_measured(early.metric):
         yield (

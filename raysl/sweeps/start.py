@@ -10,11 +10,11 @@ from raysl.cluster.resources import TRIAL_CPUS, most_trials, run_bundles, worker
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems, Stopped, log
+from raysl.errors import ConfigError, Problems, Stopped, did_you_mean, log
 from raysl.process.screen import counted, warnings_named
 from raysl.process.waiting import waiting
+from raysl.report.contents import is_beside
 from raysl.storage.folder import without_waiting
-from raysl.sweeps.checks import check_reported
 from raysl.sweeps.record import STARTING, Record
 from raysl.sweeps.tuning import Ending, run_stage
 from raysl.sweeps.view import SweepView
@@ -134,10 +134,14 @@ class SweepStart:
             self._check_reported(record.note)
 
     def _check_reported(self, note: Note) -> None:
-        """End the sweep if the first trial that has ended lacks the numbers that rank."""
+        """End the sweep if the first trial that has ended lacks a number that ranks."""
         self.has_reported = True
-        try:
-            check_reported(self.plan.sweep.objectives, {**note.metrics, **note.costs})
-        except ConfigError as error:
-            self.problem = error
+        known = {name for name in (*note.metrics, *note.costs) if not is_beside(name)}
+        missing = [each.metric for each in self.plan.sweep.objectives if each.metric not in known]
+        if missing:
+            hint = did_you_mean(missing[0], known)
+            self.problem = ConfigError(
+                f"metric: the first trial reported no {missing[0]!r}; {hint}it reported {', '.join(sorted(known))}; "
+                "give one of them, and the trials that have ended are kept"
+            )
             self.ending.is_set = True
