@@ -138,19 +138,12 @@ class Disk:
 
 
 def _describe(folder: Path, error: OSError) -> str:
+    from rich.filesize import decimal
+
     assert error.errno is not None
     what, remedy = REFUSALS[error.errno]
     where = str(folder)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-        where += f" has {_size(shutil.disk_usage(existing).free)} free"
+        where += f" has {decimal(shutil.disk_usage(existing).free)} free"
     return f"{what}: {where}; {remedy}, then the same command goes on"
-
-
-def _size(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.0f} TB"
