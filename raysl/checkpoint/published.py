@@ -17,11 +17,7 @@ from raysl.nn.backbones.published import Published
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """Published weights of a run's backbone; other parts of the method begin at random.
-
-    Args:
-        library: value of `backbone.name`.
-    """
+    """Published weights of a run's backbone; other parts of the method begin at random."""
 
     library: str
     published: Published

@@ -25,10 +25,9 @@ from raysl.checkpoint.checkpoint_folder import (
 )
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import ALIASES
-from raysl.config.config_files import read
 from raysl.config.dump import plain
+from raysl.config.load import stored_tree
 from raysl.config.schema import RunConfig
-from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.nn.adapters import is_adapter, merge_adapters
 from raysl.nn.backbones.adapt import adapt
@@ -194,13 +193,10 @@ def is_counter(name: str) -> bool:
 def _hint(settings: Path, config: RunConfig) -> str:
     """Return the settings of a checkpoint's backbone that differ from the run's, as text `key=value`."""
     try:
-        text = settings.read_text(encoding="utf-8")
-        check_text(text, str(settings))
-        tree = read(text, str(settings))
+        tree = stored_tree(settings.read_text(encoding="utf-8"), str(settings))
     except (ConfigError, OSError, UnicodeDecodeError):
         return ""
-    stored = tree.get("backbone") if isinstance(tree, dict) else None
-    mine = plain(config.backbone)
+    stored, mine = tree.get("backbone"), plain(config.backbone)
     if not isinstance(stored, dict):
         return ""
     return " ".join(

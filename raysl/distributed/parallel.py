@@ -134,11 +134,7 @@ def without_exchange(module: nn.Module) -> Iterator[None]:
 
 
 def shared_optimizer(make: type[Any], groups: list[dict[str, Any]], config: Any) -> Optimizer:
-    """Build an optimizer that updates a share of the parameters on each rank and sends the results to the others.
-
-    Args:
-        make: optimizer class, which takes groups and a config.
-    """
+    """Build an optimizer that updates a share of the parameters on each rank and sends the results to the others."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     return ZeroRedundancyOptimizer(groups, make, config=config)

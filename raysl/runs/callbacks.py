@@ -122,10 +122,6 @@ class SaveForNewNodes(Callback):
     """Saves checkpoints of an elastic run from when nodes have come until Ray Train starts more workers there.
 
     Ray Train starts them from the newest checkpoint without asking the run.
-
-    Args:
-        resources: amounts that a worker needs, by name.
-        most: largest number of workers.
     """
 
     def __init__(self, resources: dict[str, float], most: int) -> None:

@@ -63,7 +63,6 @@ class FailureCount:
 
     Args:
         most: number of failures after which the run is tried again; -1 for no limit.
-        num: failures so far.
 
     >>> failures = FailureCount(most=1, step=10)
     >>> [failures.add(saved) for saved in (10, 15, 15)]
@@ -214,10 +213,6 @@ def step_before(failures: list[Failure], group: int) -> int | None:
 
     >>> step_before([Failure(1.0, "lost worker 0", "", step=7, group=1)], group=2)
     7
-
-    Args:
-        failures: all so far.
-        group: number of the new group of workers.
 
     Returns:
         None if nothing was lost between the two groups.

@@ -87,7 +87,6 @@ def announce(
     """Note the start in events.jsonl, which the driver shows.
 
     Args:
-        nodes: addresses of the nodes of all workers.
         failed_step: updates that had been done when workers were lost just before.
     """
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"

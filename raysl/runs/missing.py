@@ -36,7 +36,6 @@ class MissingLines:
         """Say a line if it is time for one.
 
         Args:
-            is_waiting: whether no group of workers is there.
             now: seconds of a clock that goes on evenly.
         """
         if not is_waiting:
@@ -64,7 +63,6 @@ def describe_missing(
 train.workers=[1,2] goes on from step 40 with as many as there are
 
     Args:
-        nodes: resources of each node that lives, by name.
         activity: state of the autoscaler, in words; empty if it does nothing.
     """
     fit = num_fitting(train, shape, nodes)

@@ -26,9 +26,7 @@ class RankStreams(DataConfig):
 
     Args:
         loader: reference to the loader of the run, in a list, so that Ray does not resolve it.
-        name: name of the run.
         steps: work of a data task, see `raysl.data.stream.dataset.stream_dataset`.
-        task_cpus: CPUs of each data task.
         buffer_bytes: bytes of a node's object store that blocks may fill. Default: `STORE_SHARE` of it.
         variables: environment of the workers, which data tasks get too.
     """
@@ -105,11 +103,7 @@ class PrepareAgain(UserCallback):
 
 
 class NewGroup:
-    """Stands for the dataset of a run; Ray Train calls it in its controller when a group of workers begins to start.
-
-    Args:
-        board: key of the run's board, on which the new group is noted.
-    """
+    """Stands for the dataset of a run; Ray Train calls it in its controller when a group of workers begins to start."""
 
     def __init__(self, board: str) -> None:
         self.board = board

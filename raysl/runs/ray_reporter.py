@@ -36,7 +36,6 @@ class RayReporter(Reporter):
 
     Args:
         disk: the run's logs on this node, and whether they may be written.
-        keep: number of newest checkpoints to keep.
         owner: owner of the run's folder, if remote; nothing is stored once another driver owns it.
     """
 

@@ -52,7 +52,6 @@ class TrainedRun:
     """A run after its training.
 
     Args:
-        checkpoint: URI of the newest checkpoint.
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None.
         metrics: the newest value of every logged number, and step and epoch of the checkpoint.
         history: a row for each logged line (`raysl.load_history`).
@@ -125,7 +124,6 @@ def training(
         measure: checks what will be measured of the run, and brings the online kNN; see `prepare`.
         callbacks: see `raysl.pretrain`, as for the other arguments.
         until: epochs after which training pauses.
-        stop: asks the run to save a checkpoint and stop.
         since: beginning of this start, in seconds since 1970; default: that of the command.
     """
     config = run_config(config)
@@ -163,10 +161,6 @@ class _Start:
     Args:
         marks: moments of the start so far, seconds since 1970, by name.
         cpu_time: use of CPUs up to the beginning of this start.
-        callbacks: observers of Ray Train's.
-        until: epoch to pause at.
-        stop: asks the run to stop.
-        counter: counts the costs of the run.
     """
 
     run: Prepared

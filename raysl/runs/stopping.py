@@ -26,7 +26,6 @@ class Stopping:
     """Asks the workers of a run to save a checkpoint and stop, or ends the run where none trains.
 
     Args:
-        stop: event by which another thread asks for the same, or None.
         left: returns a description of what is kept if the run ends now.
     """
 
@@ -102,7 +101,6 @@ def describe_stop(step: int, total: int, saved: str | None, uri: str, reason: st
     """Return the message of a run that was asked to stop.
 
     Args:
-        saved: name of its newest whole checkpoint, or None.
         reason: reason of the stop and next step, where they are not the user's: what a sweep has noted.
     """
     checkpoint = f"saved {saved}" if saved else "no checkpoint was saved"

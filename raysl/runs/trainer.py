@@ -54,7 +54,6 @@ def run_workers(
     controller is lost; then it is started again here.
 
     Args:
-        callbacks: observers of Ray Train's, called in its controller.
         step: step of the checkpoint from which they go on.
         look: called several times a second; what it raises ends the workers, and is raised here.
 

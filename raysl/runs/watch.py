@@ -34,11 +34,9 @@ class FailureWatch(UserCallback):
     """Notes on the board of a run what was lost, and ends the run where a retry is of no use.
 
     Args:
-        uri: folder of the run.
         most: failures without a saved step between them after which the run is tried again; -1 for no limit.
         step: step of the checkpoint from which this start goes on.
         hang_s: seconds after which a collective operation fails for which a worker has not come.
-        tags: tags of the metric of restarts, from `raysl.runs.metrics.tags_of`.
         inherited: variables that each process of the cluster has, where it is a private one.
     """
 

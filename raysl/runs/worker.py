@@ -64,10 +64,8 @@ class Job:
     """A run as the driver sends it to the workers. All names are resolved: user files need not exist there.
 
     Args:
-        task_cpus: CPUs of a data task.
         board: key of this start's notes between its processes; workers find it in the run's folder too.
         marks: moments of the start so far, in seconds since 1970, by name.
-        resources: amounts that a worker needs, by name.
         is_alone: whether the run has a private cluster, which gets and loses no nodes.
         last: updates to be done when this start ends; None: all of the run.
         cpus: CPUs on which the run counts, on machines like the one of its first start; None: all.

@@ -117,7 +117,6 @@ def check_images(folder: Folder, bases: Mapping[str, RunConfig], name: str, reco
 
     Args:
         bases: base settings of trials that are trained.
-        name: name of the sweep.
     """
     known: dict[str, DatasetNote | None] = {}
     changed: dict[str, list[list[str]]] = {"refuse": [], "accept": []}

@@ -4,9 +4,9 @@ A thread reads and writes the storage, so that Tune's loop waits for none: one t
 """
 
 import math
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,9 +30,6 @@ ERROR_FILE = "error.txt"
 class Ledger:
     """The trials of a sweep, in the order in which they were chosen.
 
-    Args:
-        make: makes the record of a trial.
-
     Attributes:
         told: called by the thread after each look, and with a record when its trial has ended.
     """
@@ -46,8 +43,7 @@ class Ledger:
         self.outbox = Outbox()
         self._logged: set[str] = set()
         self._failing: set[str] = set()
-        self._events: deque[Callable[[], None]] = deque()
-        self._change = threading.Condition()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closing = False
         self._looked = 0.0
         self._error: BaseException | None = None
@@ -72,9 +68,7 @@ class Ledger:
             end = time.monotonic() + ENDING_S
             raise
         finally:
-            with self._change:
-                self._is_closing = True
-                self._change.notify_all()
+            self._is_closing = True
             while thread.is_alive() and time.monotonic() < end:
                 thread.join(0.2)  # in pieces, so that signals are handled
         if self._error is not None:
@@ -82,9 +76,7 @@ class Ledger:
 
     def do(self, event: Callable[[], None]) -> None:
         """Have the thread call something soon; returns at once."""
-        with self._change:
-            self._events.append(event)
-            self._change.notify_all()
+        self._events.put(event)
 
     def begin(self, trial: Trial) -> None:
         """Record that a trial has started, and log that, but not when it is tried again."""
@@ -178,7 +170,7 @@ class Ledger:
 
     def _work(self) -> None:
         try:
-            while not self._is_closing or self._events:
+            while not (self._is_closing and self._events.empty()):
                 self._step()
             # what could not be read when its trial ended
             end = time.monotonic() + ENDING_S
@@ -190,11 +182,11 @@ class Ledger:
             self._error = error
 
     def _step(self) -> None:
-        with self._change:
-            self._change.wait_for(lambda: bool(self._events) or self._is_closing, 0.2)
-            events = list(self._events)
-            self._events.clear()
-        for event in events:
+        try:
+            event = self._events.get(timeout=0.2)
+        except queue.Empty:
+            pass
+        else:
             event()
         if time.monotonic() - self._looked >= max(LOOK_EVERY_S, self.folder.look_every_s):
             self._look_at_all()

@@ -65,7 +65,6 @@ def load_starts(
     """The settings of each of a sweep's `configs`, by its name.
 
     Args:
-        overrides: settings for all of them, after those of the sweep.
         load: function from a name and overrides, in one list, to settings; default: `load_config`.
     """
     load = load or (lambda arguments: load_config(arguments[0], arguments[1:]))
@@ -78,11 +77,7 @@ def load_starts(
 
 
 def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint.
-
-    Args:
-        overrides: settings that they are measured with instead: data.limit=500.
-    """
+    """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint."""
     checkpoints = {name: load_checkpoint(name) for name in sweep.checkpoints}
     uris = [loaded.uri for loaded in checkpoints.values()]
     if twice := [name for name, loaded in checkpoints.items() if uris.count(loaded.uri) > 1]:

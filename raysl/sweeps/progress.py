@@ -35,7 +35,6 @@ class Progress:
     Args:
         planned: number of trials; the largest possible where that depends on results.
         seeds: seeds of each choice that comes to its end.
-        is_exact: whether `num_trials` depends on no result.
     """
 
     def __init__(self, ledger: Ledger, planned: int, seeds: int, objective: Objective, is_exact: bool) -> None:

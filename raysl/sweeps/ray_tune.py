@@ -32,9 +32,6 @@ class Choices:
 
     Tune writes what it chooses into its logs and its state, so values with credentials, and those that are no plain
     number or text, stand there as text without credentials.
-
-    Args:
-        bases: configurations that trials depart from, by name.
     """
 
     def __init__(self, space: Space, bases: Mapping[str, RunConfig]) -> None:
@@ -63,11 +60,7 @@ class Choices:
                 yield dict(variant["config"])
 
     def trial(self, config: Mapping[str, Any], parent: tuple[str, int] | None = None) -> Trial:
-        """Return the trial of a choice of Tune's; settings whose condition does not hold are not in it.
-
-        Args:
-            parent: run and step that it goes on from.
-        """
+        """Return the trial of a choice of Tune's; settings whose condition does not hold are not in it."""
         config = config.get(POINT, config)
         name = self.names[config.get(CONFIG, ALONE)]
         known: Draw = self.space.settle(lambda key, values: _decode(values, config[key]), self._present[name])
@@ -140,11 +133,7 @@ class Component:
 
 
 def scheduler_of(sweep: SweepConfig, epochs: int) -> Component:
-    """Return the scheduler of a sweep.
-
-    Args:
-        epochs: those of the longest trial.
-    """
+    """Return the scheduler of a sweep."""
     space = Space.of(sweep.space)
     varied = {key: values for key, values in space.distributions.items() if values.kind != "grid"}
     early = sweep.early

@@ -23,8 +23,6 @@ class Record:
     Args:
         epochs: epochs of the whole trial; 0 of one that is only measured.
         measures: digests of what is measured, see `measures_of`: a note of something else is no end.
-        logged: lines of its run.
-        note: note of the newest start that ended.
         draws: number of equal choices.
         failure: why it failed in this process, for good.
         is_further: whether it is a further seed of settings whose first run finished.
@@ -140,13 +138,7 @@ class Record:
         self.note = note
 
     def entry(self, index: int, folder: Folder, protocols: Mapping[str, str]) -> Entry:
-        """Return its row of the leaderboard; that of a stopped one ends at the epoch at which it was stopped.
-
-        Args:
-            index: number of the trial in the order in which trials were chosen.
-            folder: folder of the sweep.
-            protocols: see `Entry.protocols`.
-        """
+        """Return its row of the leaderboard; that of a stopped one ends at the epoch at which it was stopped."""
         trial, nothing = self.trial, Note("paused", 0)
         note, last = self.note if self.note is not None and self.has_ended else nothing, self.note or nothing
         return Entry(

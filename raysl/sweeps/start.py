@@ -158,11 +158,7 @@ MOST_NAMED = 8  # running trials in a plain line
 
 
 class SweepView:
-    """Shows the running trials and the state of the sweep, `with view.screen:`.
-
-    Args:
-        metric: number that the table shows of each trial.
-    """
+    """Shows the running trials and the state of the sweep, `with view.screen:`."""
 
     def __init__(self, metric: str) -> None:
         self.metric = metric

@@ -15,11 +15,7 @@ class NonFiniteLoss(RunFailed):
 
 
 class Late:
-    """A few numbers on their way from the device to the host.
-
-    Args:
-        values: [N], on any device.
-    """
+    """A few numbers on their way from the device to the host."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values.detach()

@@ -13,11 +13,7 @@ WARM_UP = 3  # first steps of a start compile, allocate and fill queues: they ar
 
 
 class Meter:
-    """Times the steps since the last reading by this process's clock; a GPU has to be synchronised before a reading.
-
-    Args:
-        warm_up: number of first steps that are not timed.
-    """
+    """Times the steps since the last reading by this process's clock; a GPU has to be synchronised before a reading."""
 
     def __init__(self, device: torch.device, warm_up: int = WARM_UP) -> None:
         self.device = device

@@ -50,9 +50,7 @@ class Measurements:
     """What is measured of a run while it trains and afterwards.
 
     Args:
-        names: names of the numbers that its benchmarks will report.
         left_out: a line for each measurement that its images do not allow.
-        online: names of the online kNN's numbers; none where it is not measured.
         online_knn: makes the callback for them; None where they are not measured.
     """
 
@@ -74,7 +72,6 @@ class Prepared:
         test: held-out images for measurements during training, or None.
         online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is measured on them.
-        callbacks: the callbacks that the settings name.
     """
 
     setup: Setup
@@ -340,12 +337,7 @@ def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
 def make_loader(
     setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool, targets: TargetRecipe | None = None
 ) -> Loader:
-    """Make the loader of a run on a split.
-
-    Args:
-        augment_in_task: whether views are augmented where they are cut.
-        targets: makes the batches in place of the views, see `Method.targets`.
-    """
+    """Make the loader of a run on a split."""
     data = setup.config.data
     make = Loader if targets is None else partial(TargetLoader, targets=targets)
     return make(

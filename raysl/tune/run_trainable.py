@@ -241,10 +241,6 @@ class _Run:
     A run trains on while Tune handles a report, and one with equal settings may have been trained before. Each of its
     epochs is reported all the same, in order: so a scheduler sees the same curve whenever the trial was trained, one
     that compares trials at each epoch does not wait for one that skips some, and a trial that it stops is not trained.
-
-    Args:
-        parent: the checkpoint that it is forked from, or None.
-        since: time as in `RunTrainable`.
     """
 
     def __init__(self, config: RunConfig, trial: Trial, parent: Pointer | None, since: float) -> None:

@@ -101,11 +101,7 @@ class StopRequest(Callback):
 
 
 class Pause(Callback):
-    """Stops the run with a checkpoint after a number of updates; the next start goes on from there.
-
-    Args:
-        last: number of updates, counted from the beginning of the run.
-    """
+    """Stops the run with a checkpoint after a number of updates; the next start goes on from there."""
 
     def __init__(self, last: int) -> None:
         self.last = last

@@ -14,11 +14,7 @@ LINES = 5  # logged lines in a row: more than a slow start has
 
 
 class DataWait(Callback):
-    """Notes once that training spends much of its time waiting for data, and what may help.
-
-    Args:
-        augment_in_task: whether the data tasks also augment.
-    """
+    """Notes once that training spends much of its time waiting for data, and what may help."""
 
     def __init__(self, disk: Disk, augment_in_task: bool) -> None:
         self.disk = disk
