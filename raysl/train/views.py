@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -33,6 +33,28 @@ if TYPE_CHECKING:
 
     Picture = Tensor | np.ndarray | Image | bytes | str | os.PathLike[str]
     Pictures = Sequence[Picture] | Tensor | np.ndarray | str | os.PathLike[str]
+
+
+@overload
+def views(
+    config: RunConfig,
+    images: "Pictures",
+    epoch: None = None,
+    *,
+    labels: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> "Views": ...
+
+
+@overload
+def views(
+    config: RunConfig,
+    images: "Pictures",
+    epoch: int,
+    *,
+    labels: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> list[Batch]: ...
 
 
 def views(
