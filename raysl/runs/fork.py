@@ -41,7 +41,7 @@ from raysl.errors import ConfigError, log
 from raysl.optim.build import build_optimizer
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri
-from raysl.runs.claims import claim_dataset
+from raysl.runs.begin import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.storage.addresses import absolute, split_query

@@ -23,9 +23,8 @@ from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.environment import setting
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
-from raysl.runs.begin import begin
+from raysl.runs.begin import begin, claim_cpus
 from raysl.runs.callbacks import tags_of
-from raysl.runs.claims import claim_cpus
 from raysl.runs.failures import FailureNotes, Outcome
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress

@@ -38,7 +38,7 @@ from raysl.leaderboard.page.leaderboard_page import page as leaderboard_page
 from raysl.plan.setup import Setup
 from raysl.report.report_json import parse_report_json, report_json
 from raysl.report.run_page import page as report_page
-from raysl.runs.claims import claim_cpus
+from raysl.runs.begin import claim_cpus
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
 from raysl.storage.folder import Folder
