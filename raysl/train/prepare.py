@@ -119,12 +119,13 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     )
     layers, has_patches = setup.backbone.num_layers, setup.backbone.patch_size is not None
     without_weights = classes.backbone.without_weights
-    for check in (
+    checks: tuple[Callable[[], object], ...] = (
         lambda: check_layers(config.optim, layers, classes.backbone, has_patches),
         lambda: check_device_settings(config.train, classes.method, without_weights(config.backbone).units()),
         lambda: check_warm_heads(config),
         lambda: _check_adapters(config, classes),
-    ):
+    )
+    for check in checks:
         with problems.catching():
             check()
     with problems.catching():
