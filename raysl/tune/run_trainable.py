@@ -192,16 +192,15 @@ class RunTrainable(Trainable):
             if is_over:
                 note = self.run.note()
                 step = self.last_step if note.checkpoint is None else _parse_step(note.checkpoint)
-                return {**self._report(step, note.metrics, note.epoch), "done": True, "status": note.status}
+                return {**self._report(step, note.epoch, note.metrics), "done": True, "status": note.status}
             self.run.go_on()
 
-    def _report(self, step: int, numbers: Mapping[str, float], epoch: float | None = None) -> dict[str, Any]:
+    def _report(self, step: int, epoch: float, numbers: Mapping[str, float]) -> dict[str, Any]:
         """Return what Tune gets to know of an epoch, and write the same for TensorBoard."""
         assert self.run is not None
         self.last_step, folder = step, self.run.folder
         metrics = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
         write_hparams(folder, {**self.trial.settings, "seed": self.trial.seed}, metrics, step)
-        epoch = self.run.epoch(step) if epoch is None else epoch
         position = {"step": step, "epoch": epoch, "path": redact_uri(folder.uri)}
         if self.trial.parent is not None:
             position["parent"] = list(self.trial.parent)
@@ -268,8 +267,8 @@ class _Run:
         """Whether the run has ended, however it did."""
         return self.outcome is not None
 
-    def after(self, step: int) -> tuple[int, dict[str, float]] | None:
-        """Return the next whole epoch after a step, by its last step, with the newest numbers then.
+    def after(self, step: int) -> tuple[int, float, dict[str, float]] | None:
+        """Return the next whole epoch after a step: its last step, its number, and the newest numbers then.
 
         Returns:
             None where it has not been logged yet, and of the last epoch, which `note` covers.
@@ -285,14 +284,8 @@ class _Run:
             self.logged = Logged([line for line in read_metrics(self.folder) if "epoch" in line])
         for epoch in range(step // length + 1, int(self.logged.reached) + 1):
             if epoch * length < last and (numbers := self.logged.newest(epoch)):
-                return epoch * length, numbers
+                return epoch * length, float(epoch), numbers
         return None
-
-    def epoch(self, step: int) -> float:
-        """Return the epochs that are done after a step."""
-        note = outlast(partial(DatasetNote.read, self.folder))
-        assert note is not None, "claimed before the first step"
-        return step / note.epoch_len
 
     def go_on(self) -> None:
         """Start training, or wait a moment for what it logs."""

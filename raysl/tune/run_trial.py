@@ -63,22 +63,17 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     """
     folder = RunFolder.of(config)
     folder.make()
-    with counting_costs(folder) as counter:
+    with counting_costs(folder):
         report = benchmark(uri, config=config, out=folder.uri)
         report.check()
-    costs = counter.costs
     intervals, units = _measured(report)
-    note = Note(
-        status="finished",
+    note = replace(
+        make_note(config, "finished"),
         until=0,
         metrics=report.metrics,
         intervals=intervals,
         units=units,
-        costs=costs.numbers(),
-        measures=measures_of(config),
         checkpoint=report.checkpoint or uri,
-        started=costs.began,
-        ended=time.time(),
     )
     note.write(folder)
     write_hparams(folder, {**settings, "seed": config.seed}, note.metrics)
@@ -115,8 +110,8 @@ def make_note(
     units: dict[str, str] = {}
     if result is not None:
         metrics |= {name: value for name, value in result.metrics.items() if name not in ("step", "epoch")}
-    if result is not None and result.report is not None:
-        intervals, units = _measured(result.report)
+        if result.report is not None:
+            intervals, units = _measured(result.report)
     newest, costs = outlast(partial(newest_whole, folder, ())), outlast(partial(Costs.read, folder))
     return Note(
         status=status,
