@@ -65,22 +65,13 @@ class Weights:
 
     def fill_backbone(self, backbone: Backbone) -> None:
         """Load these weights into a fresh backbone; those for other images are adapted by the rules of `adapt`."""
-        self.check_backbone(backbone)
-        backbone.load_state_dict(adapt(backbone, self.backbone)[0])
+        backbone.load_state_dict(self.check_backbone(backbone))
 
-    def check_backbone(self, backbone: Backbone) -> None:
-        """Refuse a backbone, which may be on the meta device, that these weights do not fit.
-
-        Raises:
-            ConfigError: if a tensor is missing, has another shape that no rule of `adapt` covers, or is unknown.
-        """
-        if problems := misfits(backbone.state_dict(), adapt(backbone, self.backbone)[0]):
-            more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
-            advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
-            raise ConfigError(
-                f"method.weights: the backbone of {self.uri} is another one: {problems[0]}{more}; {advice}, "
-                "or give other weights"
-            )
+    def check_backbone(self, backbone: Backbone) -> Tensors:
+        """Return the tensors for a backbone, which may be on the meta device; refuse one that they do not fit."""
+        what = f"method.weights: the backbone of {self.uri} is another one"
+        advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
+        return fitting(backbone, self.backbone, what, f"{advice}, or give other weights")
 
     def fill_method(self, method: nn.Module, given_parts: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Load the other parts of a fresh method, whose backbone is loaded already, where all tensors of a part fit.
@@ -123,6 +114,22 @@ class Weights:
             "left_out": [f"{name} ({why})" for name, why in left_out.items()],
             **({"adapted": notes} if notes else {}),
         }
+
+
+def fitting(backbone: Backbone, tensors: Tensors, what: str, advice: str) -> Tensors:
+    """Return tensors as `adapt` makes them fit a backbone.
+
+    Args:
+        what: beginning of the message about tensors that do not fit; `advice` is its end.
+
+    Raises:
+        ConfigError: if a tensor is missing, has another shape that no rule of `adapt` covers, or is unknown.
+    """
+    adapted, _ = adapt(backbone, tensors)
+    if problems := misfits(backbone.state_dict(), adapted):
+        more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
+        raise ConfigError(f"{what}: {problems[0]}{more}; {advice}")
+    return adapted
 
 
 def adapted_by(method: nn.Module, tensors: Tensors) -> list[str]:

@@ -68,7 +68,8 @@ def run_workers(
     steps = "DecodeCropAugment" if job.run.loader.augment_in_task else "DecodeCrop"
     buffer_gb = job.config.data.buffer_gb
     buffer_bytes = None if buffer_gb is None else int(buffer_gb * 1e9)
-    streams = RankStreams([settings["loader"]], job.config.name, steps, job.task_cpus, buffer_bytes, spin)
+    name = ray_name(job.config.name)
+    streams = RankStreams([settings["loader"]], name, steps, job.task_cpus, buffer_bytes, spin)
     with temporary_folder("ray") as folder:  # Ray's own; nothing is resumed from it
         trainer = _trainer(job, shape, step, settings, streams, callbacks, folder)
         while True:
@@ -86,7 +87,7 @@ def run_workers(
                 if (last := next((each for each in reversed(notes.all()) if each.end), None)) is not None:
                     raise _as_error(last) from error
             # the same trainer again: a new one would ask for workers beside those that a lost controller has asked for
-            shutil.rmtree(f"{folder}/{ray_name(job.config.name)}", ignore_errors=True)
+            shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
 
 
 def _note_failure(notes: FailureNotes, job: Job, step: int, error: Exception) -> None:
@@ -124,7 +125,9 @@ def _trainer(
     if is_private():
         train_fast(is_private, not_inherited)
         inherited = inherited_settings()
-    watch = FailureWatch(Board(job.board), job.folder().uri, train.max_failures, step, hang_s, job.tags, inherited)
+    watch = FailureWatch(
+        FailureNotes(Board(job.board)), job.folder().uri, train.max_failures, step, hang_s, job.tags, inherited
+    )
     return TorchTrainer(
         train_worker,
         train_loop_config=settings,

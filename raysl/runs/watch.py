@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -16,7 +17,6 @@ from ray.util.metrics import Counter
 from typing_extensions import override
 
 from raysl.checkpoint.checkpoint_folder import newest_whole
-from raysl.cluster.board import Board
 from raysl.cluster.failures import HungWorker, SilentWorker, Worker, describe_failures, has_waited, is_consequence
 from raysl.cluster.private import control_fast
 from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
@@ -30,35 +30,28 @@ MAX_DUMP = 50_000
 """Characters that are kept about a failure: tracebacks and Ray's own words."""
 
 
+@dataclass(eq=False)
 class FailureWatch(UserCallback):
     """Notes on the board of a run what was lost, and ends the run where a retry is of no use.
 
     Args:
+        uri: folder of the run.
         most: failures without a saved step between them after which the run is tried again; -1 for no limit.
         step: step of the checkpoint from which this start goes on.
         hang_s: seconds after which a collective operation fails for which a worker has not come.
+        tags: tags of the metric of restarts, from `raysl.runs.callbacks.tags_of`.
         inherited: variables that each process of the cluster has, where it is a private one.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        uri: str,
-        most: int,
-        step: int,
-        hang_s: float,
-        tags: dict[str, str],
-        inherited: dict[str, str] | None = None,
-    ) -> None:
-        self.notes = FailureNotes(board)
-        self.uri = uri
-        self.most = most
-        self.step = step
-        self.hang_s = hang_s
-        self.tags = tags
-        self.inherited = inherited
-        self.driver = os.getpid()
-        self.restarts: Counter | None = None
+    notes: FailureNotes
+    uri: str
+    most: int
+    step: int
+    hang_s: float
+    tags: dict[str, str]
+    inherited: dict[str, str] | None = None
+    driver: int = field(default_factory=os.getpid)
+    restarts: Counter | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Arrive in the controller, whose handle Ray Train gives to nobody: the driver ends it by that."""

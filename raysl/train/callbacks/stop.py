@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from typing_extensions import override
@@ -22,6 +23,7 @@ def ask_to_save() -> None:
     _is_save_asked.set()
 
 
+@dataclass(eq=False)
 class StopRequest(Callback):
     """Stops the run with a checkpoint on request, or saves one; on a GPU one step after the ranks have agreed on it.
 
@@ -34,17 +36,12 @@ class StopRequest(Callback):
             same steps, every `NOTICE_EVERY_S` seconds, and the first notice makes the run save a checkpoint.
     """
 
-    def __init__(
-        self,
-        is_requested: Callable[[], bool],
-        look_every_s: float = 1.0,
-        has_failed: Callable[[], bool] = lambda: False,
-        has_notice: Callable[[], bool] | None = None,
-    ) -> None:
-        self.is_requested = is_requested
-        self.look_every_s = look_every_s
-        self.has_failed = has_failed
-        self.has_notice = has_notice
+    is_requested: Callable[[], bool]
+    look_every_s: float = 1.0
+    has_failed: Callable[[], bool] = lambda: False
+    has_notice: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
         self.noticed_at = time.monotonic()
         self.was_requested = threading.Event()
         self.has_ended = threading.Event()
