@@ -24,10 +24,7 @@ Compression = Literal["fp16", "bf16"]
 
 
 def data_parallel(
-    module: nn.Module,
-    bucket_mb: float | None = None,
-    is_static: bool = False,
-    compression: Compression | None = None,
+    module: nn.Module, bucket_mb: float | None = None, is_static: bool = False, compression: Compression | None = None
 ) -> nn.Module:
     """Wrap a module so that backward averages its gradients over ranks; return the module itself on one process.
 

@@ -104,10 +104,7 @@ class FiniteCheck:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        tell: Callable[[Step], None] = lambda step: None,
-        agreement: Agreement | None = None,
+        self, device: torch.device, tell: Callable[[Step], None] = lambda step: None, agreement: Agreement | None = None
     ) -> None:
         self.is_late = is_late(device)
         self.tell = tell

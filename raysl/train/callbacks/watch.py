@@ -33,7 +33,7 @@ class DataWait(Callback):
             other = "device" if self.augment_in_task else "task"
             self.disk.note(
                 f"data wait {share:.0%}: training waits for images; add CPU nodes, or set data.augment_on={other}, "
-                "or a smaller method.views.size",
+                "or a smaller method.views.size"
             )
 
 
