@@ -42,12 +42,11 @@ class RayReporter(Reporter):
     def __init__(self, folder: RunFolder, disk: Disk, keep: int, owner: Owner | None = None) -> None:
         self.folder = folder
         self.disk = disk
-        self.store: RemoteStore | LocalStore | None = None
+        self.store: RemoteStore | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.is_saving = False
         if dist.is_main():
-            is_local = folder.is_local
-            self.store = LocalStore(folder, disk, keep) if is_local else RemoteStore(folder, disk, keep, owner)
+            self.store = (LocalStore if folder.is_local else RemoteStore)(folder, disk, keep, owner)
 
     @override
     def restore(self) -> Path | None:
@@ -87,7 +86,7 @@ class RayReporter(Reporter):
 
     def put_logs(self) -> None:
         """Store the logs as they are now, soon."""
-        if isinstance(self.store, RemoteStore):
+        if self.store is not None:
             self.store.put_logs()
 
     def finish(self) -> None:

@@ -6,8 +6,12 @@ for half an hour. A local disk that is full or read-only is remembered instead, 
 
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+
+from typing_extensions import override
 
 from raysl.checkpoint.checkpoint_folder import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
@@ -112,8 +116,8 @@ class RemoteStore:
             self._store_logs()
             if task is not None:
                 name, draft = task
-                upload(draft, self.folder, name)
-                self.disk.note(f"saved {name}", "save")
+                self._upload(draft, name)
+                self._note_saved(name)
                 self._are_logs_due = True  # they now name this checkpoint
                 remove_old(self.folder, name, self.keep)
         except (ConfigError, OSError) as error:  # also errors that look permanent, such as expired credentials
@@ -133,6 +137,12 @@ class RemoteStore:
                 self.folder.copy_in(path, name) if "/" in name else self.folder.upload(path, name)
                 self._stored_logs[name] = version
 
+    def _upload(self, draft: Path, name: str) -> None:
+        upload(draft, self.folder, name)
+
+    def _note_saved(self, name: str) -> None:
+        self.disk.note(f"saved {name}", "save")
+
     def _check_owner(self) -> None:
         successor = None if self.owner is None else self.owners.successor(self.owner)
         if successor is not None:
@@ -148,47 +158,64 @@ class RemoteStore:
             self._change.wait_for(lambda: self._waiting is not None, seconds)
 
 
-class LocalStore:
-    """Writes checkpoints into a local folder, where the logs already are, and keeps the newest ones.
+class LocalStore(RemoteStore):
+    """Keeps the newest checkpoints in a local folder, where the logs already are.
 
-    One that cannot be written for the moment is left out; the last one of a run is tried again for half an hour.
-    Arguments as of `RemoteStore`.
+    Each is written there at once. If that fails for the moment, it is written to a temporary folder, and moved from
+    there in the background.
     """
 
-    def __init__(self, folder: Folder, disk: Disk, keep: int) -> None:
-        self.folder = folder
-        self.disk = disk
-        self.keep = keep
-        self._unwritten: tuple[str, Save] | None = None
+    _newest: tuple[str, Save] | None = None
 
+    @override
     def put(self, name: str, save: Save) -> None:
-        """Store under a name what `save` writes into a local folder; a failing storage is noted, not raised."""
-        self._unwritten = (name, save)
+        self._newest, self._unstored = (name, save), None
+        if self._is_busy:  # with the one before, which this one replaces
+            super().put(name, save)
+            return
         try:
-            self._write()
+            self._write(name, save)
         except StorageError as error:
+            self._unstored = error
             if self.disk.failure is None:
-                self.disk.note(f"{error}; training goes on without it")
+                super().put(name, save)
 
+    @override
+    def put_logs(self) -> None:
+        pass
+
+    @override
     def finish(self) -> None:
-        """Write the newest checkpoint if that has failed.
+        if self._unstored is not None and self.disk.failure is None:  # nor in the temporary folder
+            assert self._newest is not None
+            outlast(partial(self._write, *self._newest), goes_on=lambda: self.disk.failure is None)
+            self._unstored = None
+        super().finish()
 
-        Raises:
-            StorageError: if it fails again, for half an hour unless the disk is full or read-only.
-        """
-        if self._unwritten is not None:
-            outlast(self._write, goes_on=lambda: self.disk.failure is None)
+    @override
+    def _store_logs(self) -> None:
+        pass
 
-    def _write(self) -> None:
-        assert self._unwritten is not None
-        (name, save), folder = self._unwritten, Path(self.folder.path)
-        try:
-            self.folder.check_there()  # the draft would make it anew
-            write_local(folder, name, save)
-            self._unwritten = None
-            self.disk.note(f"saved {name}", "save")
+    @override
+    def _upload(self, draft: Path, name: str) -> None:
+        self._place(name, partial(shutil.copytree, draft, dirs_exist_ok=True))
+
+    def _write(self, name: str, save: Save) -> None:
+        self._place(name, save)
+        self._note_saved(name)
+        with self._failing(name):
             remove_old(self.folder, name, self.keep)
+
+    def _place(self, name: str, fill: Save) -> None:
+        with self._failing(name):
+            self.folder.check_there()  # the draft would make it anew
+            write_local(Path(self.folder.path), name, fill)
+
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except (OSError, ConfigError) as error:
-            self.disk.refuses(folder, error)
+            self.disk.refuses(Path(self.folder.path), error)
             reason = error if isinstance(error, StorageError) else short_reason(error)
             raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason}") from error
