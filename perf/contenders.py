@@ -178,18 +178,20 @@ def fit_on_ray(settings: Numbers) -> None:
     from raysl.train.callbacks.logs import MetricsLog, Startup
     from raysl.train.callbacks.stop import StopRequest
     from raysl.train.callbacks.tensorboard import TensorBoard
+    from raysl.train.disk import Disk
 
     task: Task = settings["task"]
     prepare_process(task.niceness, task.threads)
     folder = RunFolder(f"{task.folder}/{task.name}")
     logs = Path(folder.path)
+    disk = Disk(logs)
     observers = [
-        Startup(logs, {"command": time.time()}),
-        StopRequest(lambda: folder.exists(STOP_FILE), every=1),
+        Startup(disk, {"command": time.time()}),
+        StopRequest(lambda: folder.exists(STOP_FILE)),
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    task.fit(RayReporter(folder, logs, keep=2), observers)
+    task.fit(RayReporter(folder, disk, keep=2), observers)
 
 
 PROGRAMS = {"bare_loop": bare_loop, "fit_alone": fit_alone}

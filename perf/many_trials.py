@@ -20,8 +20,7 @@ from raysl.sweeps.load import from_tree
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.start import SweepStart
 from raysl.train.file_names import METRICS_FILE
-from raysl.tune.note import Note, measures_of
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial, measures_of
 
 SPACE = {"optim.lr": {"loguniform": [0.02, 0.5]}, "method.temperature": {"uniform": [0.1, 1.0]}}
 LINES = 60  # that each run has logged

@@ -11,7 +11,7 @@ from statistics import median
 from perf.harness import child_numbers, command_s
 from raysl.config.load import load_config
 from raysl.storage.folder import Folder
-from raysl.tune.note import Note
+from raysl.tune.trial import Note
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,6 @@ class ConfigError(ValueError):
         super().__init__(redact(message))
 
 
-class UnevenWorkers(ConfigError):
-    """The number of workers does not divide the batch; it may also be more than the cluster holds."""
-
-
 class RunInUse(ConfigError):
     """Another process is at work in the run's folder."""
 

@@ -25,6 +25,7 @@ from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 from raysl.runs.folder import RunFolder
+from raysl.storage.owner import own_folder
 from raysl.train.state import TrainState
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
@@ -255,7 +256,7 @@ def test_a_checkpoint_that_cannot_be_resumed_is_found_before_training(
 
 
 def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) -> None:
-    with run.locked():
+    with own_folder(run):
         told = refused(SAME)
     assert re.fullmatch(
         rf"the run in {run.uri} is in use by process \d+ on .*; wait for it, stop it, or .* name=", told

@@ -31,6 +31,7 @@ from raysl.pretraining import Result
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration, Step
+from raysl.storage.owner import own_folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
@@ -80,7 +81,7 @@ def in_process(
     """What `raysl.pretrain` does, without workers: longer epochs than these small ones have."""
     run, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    with folder.locked():
+    with own_folder(folder):
         begin(run, folder)
         state, reporter = TrainState.create(run.setup), Noting(folder.path, config.train.keep_checkpoints)
         if (restored := reporter.restore()) is not None:
@@ -218,7 +219,7 @@ def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
     trial.train()
     trial.stop()
     run = RunFolder(str(tmp_path / "mine" / Trial({"optim.lr": 0.25}, 0).name))
-    with run.locked():
+    with own_folder(run):
         assert run.newest().step == LENGTH + 1
     assert trial.reset({"optim.lr": 0.5})
     gate.release(EPOCHS)
@@ -398,7 +399,7 @@ def test_tunes_own_population_based_training_copies_weights(tmp_path: Path) -> N
     for run, parent in children:
         there = state_at(tmp_path, parent.run, parent.step)
         assert_same(there, state_at(tmp_path, run.uri.rpartition("/")[2], parent.step))
-        with run.locked():
+        with own_folder(run):
             assert f"forked from {parent.run} at step {parent.step}" in run.read("events.jsonl").decode()
 
 
@@ -424,7 +425,7 @@ def test_trials_that_tunes_own_asha_stops_give_back_their_runs_and_places(tmp_pa
         ray.shutdown()
     for found in results:
         run = RunFolder(found.metrics["path"])
-        with run.locked():
+        with own_folder(run):
             assert run.newest().step >= 8 * found.metrics["epoch"]
 
 

@@ -15,7 +15,6 @@ class Parent:
     """A checkpoint of a run from which another run was forked.
 
     Args:
-        epoch: epochs done in it.
         path: URI of the run's folder, without credentials.
     """
 

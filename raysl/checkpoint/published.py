@@ -7,21 +7,16 @@ from typing import Any
 
 from torch import nn
 
-from raysl.checkpoint.weights import Weights, adapted_by, is_counter, misfits, parts_of, read_weights
+from raysl.checkpoint.weights import Weights, adapted_by, fitting, is_counter, parts_of, read_weights
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, log
-from raysl.nn.backbones.adapt import adapt
+from raysl.errors import log
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.published import Published
 
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """Published weights of a run's backbone; other parts of the method begin at random.
-
-    Args:
-        library: value of `backbone.name`.
-    """
+    """Published weights of a run's backbone; other parts of the method begin at random."""
 
     library: str
     published: Published
@@ -36,14 +31,9 @@ class PublishedWeights:
             **{name: value for name, value in mine.items() if is_counter(name)},
             **{name: value for name, value in named.items() if name.partition(".")[0] in modules},  # no classifier
         }
-        tensors, _ = adapt(backbone, tensors)
-        if problems := misfits(mine, tensors):
-            more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
-            raise ConfigError(
-                f"backbone.pretrained: {self.published.name} does not fit these settings of the backbone: "
-                f"{problems[0]}{more}; leave out settings that change its shape, such as backbone.image_size"
-            )
-        backbone.load_state_dict(tensors)
+        what = f"backbone.pretrained: {self.published.name} does not fit these settings of the backbone"
+        advice = "leave out settings that change its shape, such as backbone.image_size"
+        backbone.load_state_dict(fitting(backbone, tensors, what, advice))
 
     def fill_method(self, method: nn.Module, given_parts: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return, for `meta.json`, the origin of the weights, and the parts of the method that begin at random."""

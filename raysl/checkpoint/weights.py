@@ -25,10 +25,9 @@ from raysl.checkpoint.checkpoint_folder import (
 )
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import ALIASES
-from raysl.config.config_files import read
 from raysl.config.dump import plain
+from raysl.config.load import stored_tree
 from raysl.config.schema import RunConfig
-from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.nn.adapters import is_adapter, merge_adapters
 from raysl.nn.backbones.adapt import adapt
@@ -66,22 +65,13 @@ class Weights:
 
     def fill_backbone(self, backbone: Backbone) -> None:
         """Load these weights into a fresh backbone; those for other images are adapted by the rules of `adapt`."""
-        self.check_backbone(backbone)
-        backbone.load_state_dict(adapt(backbone, self.backbone)[0])
+        backbone.load_state_dict(self.check_backbone(backbone))
 
-    def check_backbone(self, backbone: Backbone) -> None:
-        """Refuse a backbone, which may be on the meta device, that these weights do not fit.
-
-        Raises:
-            ConfigError: if a tensor is missing, has another shape that no rule of `adapt` covers, or is unknown.
-        """
-        if problems := misfits(backbone.state_dict(), adapt(backbone, self.backbone)[0]):
-            more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
-            advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
-            raise ConfigError(
-                f"method.weights: the backbone of {self.uri} is another one: {problems[0]}{more}; {advice}, "
-                "or give other weights"
-            )
+    def check_backbone(self, backbone: Backbone) -> Tensors:
+        """Return the tensors for a backbone, which may be on the meta device; refuse one that they do not fit."""
+        what = f"method.weights: the backbone of {self.uri} is another one"
+        advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
+        return fitting(backbone, self.backbone, what, f"{advice}, or give other weights")
 
     def fill_method(self, method: nn.Module, given_parts: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Load the other parts of a fresh method, whose backbone is loaded already, where all tensors of a part fit.
@@ -124,6 +114,22 @@ class Weights:
             "left_out": [f"{name} ({why})" for name, why in left_out.items()],
             **({"adapted": notes} if notes else {}),
         }
+
+
+def fitting(backbone: Backbone, tensors: Tensors, what: str, advice: str) -> Tensors:
+    """Return tensors as `adapt` makes them fit a backbone.
+
+    Args:
+        what: beginning of the message about tensors that do not fit; `advice` is its end.
+
+    Raises:
+        ConfigError: if a tensor is missing, has another shape that no rule of `adapt` covers, or is unknown.
+    """
+    adapted, _ = adapt(backbone, tensors)
+    if problems := misfits(backbone.state_dict(), adapted):
+        more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
+        raise ConfigError(f"{what}: {problems[0]}{more}; {advice}")
+    return adapted
 
 
 def adapted_by(method: nn.Module, tensors: Tensors) -> list[str]:
@@ -194,13 +200,10 @@ def is_counter(name: str) -> bool:
 def _hint(settings: Path, config: RunConfig) -> str:
     """Return the settings of a checkpoint's backbone that differ from the run's, as text `key=value`."""
     try:
-        text = settings.read_text(encoding="utf-8")
-        check_text(text, str(settings))
-        tree = read(text, str(settings))
+        tree = stored_tree(settings.read_text(encoding="utf-8"), str(settings))
     except (ConfigError, OSError, UnicodeDecodeError):
         return ""
-    stored = tree.get("backbone") if isinstance(tree, dict) else None
-    mine = plain(config.backbone)
+    stored, mine = tree.get("backbone"), plain(config.backbone)
     if not isinstance(stored, dict):
         return ""
     return " ".join(

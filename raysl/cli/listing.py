@@ -25,7 +25,7 @@ def show_config(arguments: Arguments = None) -> None:
         typer.echo(annotate(load_run(arguments, low_resource=False, command="config")), nl=False)
         return
     from raysl.sweeps.load import load_sweep
-    from raysl.sweeps.schedulers import scheduler_of, searcher_of
+    from raysl.sweeps.ray_tune import scheduler_of, searcher_of
     from raysl.sweeps.space import Space
 
     refuse_stray(stray)

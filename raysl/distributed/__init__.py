@@ -1,8 +1,8 @@
 """Training over several processes, by functions that are the identity on one process.
 
-The only package that touches `torch.distributed`: `ranks` numbers the processes, `rows` gathers and sends rows of the
-batch, `collectives` exchanges other tensors, `ddp` averages gradients, `group` joins processes, `sharding` spreads
-weights and the state of the optimizer.
+The only package that touches `torch.distributed`: `ranks` numbers and joins the processes, `rows` gathers and sends
+rows of the batch, `collectives` exchanges other tensors, `parallel` averages gradients, and spreads weights and the
+state of the optimizer.
 """
 
 from raysl.distributed.collectives import all_least as all_least
@@ -13,7 +13,17 @@ from raysl.distributed.collectives import all_true as all_true
 from raysl.distributed.collectives import average_ as average_
 from raysl.distributed.collectives import broadcast as broadcast
 from raysl.distributed.collectives import gather_objects as gather_objects
-from raysl.distributed.ddp import data_parallel as data_parallel
+from raysl.distributed.parallel import data_parallel as data_parallel
+from raysl.distributed.parallel import is_shard as is_shard
+from raysl.distributed.parallel import is_sharded as is_sharded
+from raysl.distributed.parallel import load_optimizer_state as load_optimizer_state
+from raysl.distributed.parallel import local as local
+from raysl.distributed.parallel import optimizer_state as optimizer_state
+from raysl.distributed.parallel import shard as shard
+from raysl.distributed.parallel import shard_like as shard_like
+from raysl.distributed.parallel import shared_optimizer as shared_optimizer
+from raysl.distributed.parallel import whole as whole
+from raysl.distributed.parallel import without_exchange as without_exchange
 from raysl.distributed.ranks import Group as Group
 from raysl.distributed.ranks import barrier as barrier
 from raysl.distributed.ranks import group_of as group_of
@@ -30,13 +40,3 @@ from raysl.distributed.rows import planned_rows as planned_rows
 from raysl.distributed.rows import planned_share as planned_share
 from raysl.distributed.rows import row_counts as row_counts
 from raysl.distributed.rows import row_shares as row_shares
-from raysl.distributed.sharding import is_shard as is_shard
-from raysl.distributed.sharding import is_sharded as is_sharded
-from raysl.distributed.sharding import load_optimizer_state as load_optimizer_state
-from raysl.distributed.sharding import local as local
-from raysl.distributed.sharding import optimizer_state as optimizer_state
-from raysl.distributed.sharding import shard as shard
-from raysl.distributed.sharding import shard_like as shard_like
-from raysl.distributed.sharding import shared_optimizer as shared_optimizer
-from raysl.distributed.sharding import whole as whole
-from raysl.distributed.sharding import without_exchange as without_exchange

@@ -93,7 +93,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
     import torch
 
     from raysl import distributed as dist
-    from raysl.distributed.group import joined
+    from raysl.distributed.ranks import joined
 
     device, backend = ("cuda", "nccl") if is_cuda else ("cpu", "gloo")
     with joined(address, rank, world, backend, join_s):

@@ -8,7 +8,7 @@ from typing import Literal
 from raysl.config.schema import OptimConfig, RunConfig, TrainConfig
 from raysl.data.order import Order, default_lanes, rank_share
 from raysl.data.source import Split
-from raysl.errors import ConfigError, UnevenWorkers
+from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
 from raysl.plan.adapt import adapt, batch_for, course_length
 from raysl.plan.reference import for_workers
@@ -173,19 +173,19 @@ class TrainPlan:
         """Refuse ranks with different numbers of rows.
 
         Raises:
-            UnevenWorkers: with batches or lanes that would divide.
+            ConfigError: with batches or lanes that would divide.
         """
         if len(set(self.rows)) == 1:
             return
         if self.batch_size % self.world:
             low = self.batch_size // self.world * self.world
             ways = f"train.batch_size={low} or {low + self.world}" if low else f"train.batch_size={self.world}"
-            raise UnevenWorkers(
+            raise ConfigError(
                 f"batch {self.batch_size} is not divisible by {self.world} workers; try {ways}, "
                 "or train.uneven=true for ranks with uneven rows"
             )
         lanes = max(1, min(self.lanes, self.batch_size) // self.world) * self.world
-        raise UnevenWorkers(
+        raise ConfigError(
             f"the {self.lanes} lanes of a batch of {self.batch_size} are not shared evenly by {self.world} workers; "
             f"try data.lanes={lanes}, or train.uneven=true for ranks with uneven rows"
         )
@@ -240,7 +240,7 @@ def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) 
     if lanes > train.batch_size:
         raise ConfigError(f"data.lanes={lanes} is more than the batch of {train.batch_size}; give fewer lanes")
     if world > lanes:
-        raise UnevenWorkers(
+        raise ConfigError(
             f"{world} workers are more than the {lanes} lanes of a batch of {train.batch_size}; "
             f"set train.workers={lanes} or less, or data.lanes={world} if the batch is that large"
         )

@@ -1,4 +1,7 @@
-"""What a run's controller, its workers and its driver tell each other about groups of workers and what was lost."""
+"""What a run's controller, its workers and its driver tell each other about groups of workers and how they end.
+
+Ray Train's controller reads this module too, so it imports nothing that trains.
+"""
 
 import base64
 import os
@@ -14,6 +17,22 @@ End = Literal["code", "input", "count"]
 """Why a run is not tried again: an exception of code, wrong settings or images, or too many failures."""
 Phase = Literal["waiting", "working", "done"]
 """Whether workers are there: none yet or being replaced, there, or at the end of their work."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended; rank 0 returns it to the driver.
+
+    Args:
+        failure: why the run failed, if a new attempt would fail in the same way.
+        is_input_wrong: whether the user's settings are the reason.
+        ended: why a callback ended the run for good before its last step, or None.
+    """
+
+    step: int
+    failure: str | None = None
+    is_input_wrong: bool = False
+    ended: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +63,6 @@ class FailureCount:
 
     Args:
         most: number of failures after which the run is tried again; -1 for no limit.
-        num: failures so far.
 
     >>> failures = FailureCount(most=1, step=10)
     >>> [failures.add(saved) for saved in (10, 15, 15)]
@@ -195,10 +213,6 @@ def step_before(failures: list[Failure], group: int) -> int | None:
 
     >>> step_before([Failure(1.0, "lost worker 0", "", step=7, group=1)], group=2)
     7
-
-    Args:
-        failures: all so far.
-        group: number of the new group of workers.
 
     Returns:
         None if nothing was lost between the two groups.

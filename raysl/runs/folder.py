@@ -5,28 +5,30 @@
 it and holds its lock.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.checkpoint_folder import SETTINGS_FILE, NewestCheckpoint, newest_whole
-from raysl.config.dump import differences, dump, to_dict, write_inline
+from raysl.config.dump import differences, dump, plain, to_dict, write_inline
 from raysl.config.fields import find
 from raysl.config.load import apply_overrides, stored_settings, stored_tree
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError, log
 from raysl.plan.extension import extension_message
-from raysl.runs.code_note import claim_code, moved_files, read_code
 from raysl.storage.folder import Folder, cut, join
 from raysl.storage.owner import Owner, is_owned, own_folder
+from raysl.storage.records import read_record
 from raysl.train.callbacks.logs import split_metrics
 from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, event_line
 from raysl.user_files import digests
 
 PROBE_FILE = ".probe"  # the driver writes it so that workers can check that they see the same folder
 STOP_FILE = "stop"  # asks the workers to save a checkpoint and stop
+CODE_FILE = "code.json"  # digests of the files of users that the run works with
 
 
 class RunFolder(Folder):
@@ -99,26 +101,15 @@ class RunFolder(Folder):
         """Add a line to the event log, see `raysl.train.file_names.note_event`. No worker may be writing to it."""
         self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event, kind))
 
-    def locked(self) -> AbstractContextManager[Owner | None]:
-        """Hold the run's lock while inside.
-
-        Yields the owner of a remote folder, so that workers can check before they write that it has not been replaced;
-        None for a local folder.
-
-        Raises:
-            RunInUse: if another driver holds the lock.
-        """
-        return own_folder(self)
-
     @contextmanager
     def occupied(self) -> Iterator[Owner | None]:
-        """Make the folder and hold its lock while inside, as `locked`.
+        """Make the folder and hold its lock while inside, see `own_folder`.
 
         A local folder that is made here goes again if an error comes before anything is written into it.
         """
         is_new = self.is_local and not self.exists()
         self.make()
-        with self.locked() as owner:
+        with own_folder(self) as owner:
             try:
                 yield owner
             except BaseException:
@@ -147,13 +138,38 @@ class RunFolder(Folder):
 
 def _changed_workers(old_config: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:
     """Return a line if the number of workers differs and the batch size depends on it."""
-    new, old = config.train.workers, _train_setting(old_config, "workers", config)
+    new, old = config.train.workers, find(plain(old_config), ("train", "workers"), config.train.workers)
     if config.train.reference_workers is None or new == old:
         return []
     return [f"train.workers: {old} -> {new}, which changes the batch size, as train.reference_workers is set"]
 
 
-def _train_setting(old_config: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
-    if isinstance(old_config, RunConfig):
-        return getattr(old_config.train, name)
-    return old_config.get("train", {}).get(name, getattr(config.train, name))
+def read_code(folder: Folder) -> dict[str, str]:
+    """Return the digests of users' files at the last start of a run, by their names in its settings."""
+    noted: dict[str, str] = read_record(folder.read_if_there(CODE_FILE) or b"{}", folder.uri_of(CODE_FILE))
+    return noted
+
+
+def moved_files(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return the present name of each file that has another name than before and the same content.
+
+    >>> moved_files({"vicreg.py": "3fa9", "data.py": "51c0"}, {"mine/vicreg.py": "3fa9", "data.py": "51c0"})
+    {'vicreg.py': 'mine/vicreg.py'}
+    """
+    names = {digest: name for name, digest in now.items()}
+    return {name: names[digest] for name, digest in before.items() if name not in now and digest in names}
+
+
+def claim_code(folder: Folder, now: Mapping[str, str], checkpoint: NewestCheckpoint | None) -> str | None:
+    """Note the digests of a run's files; return a line about those that have changed since its last start, or None.
+
+    A run goes on with a changed file, for its user may have mended it.
+    """
+    before = read_code(folder)
+    changed = [name for name in now if before.get(name, now[name]) != now[name]]
+    if now != before:
+        folder.write(CODE_FILE, json.dumps(now, indent=1).encode())
+    if not changed or checkpoint is None or checkpoint.name is None:
+        return None
+    hashes = ", ".join(f"{name} (SHA-256 {before[name][:8]} -> {now[name][:8]})" for name in changed)
+    return f"goes on with changed code at step {checkpoint.step}: {hashes}"

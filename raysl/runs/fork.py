@@ -41,12 +41,12 @@ from raysl.errors import ConfigError, log
 from raysl.optim.build import build_optimizer
 from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri
-from raysl.runs.claim_dataset import claim_dataset
+from raysl.runs.begin import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.file_names import METRICS_FILE
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState, check_resumable
@@ -113,8 +113,7 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         step = int(meta["step"])
         parent = Parent(source.path.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
         write_parents(folder, [parent, *outlast(partial(read_parents, source))])
-        lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)), source.uri_of(METRICS_FILE))
-        lines = [line for line in lines if line["step"] <= step]
+        lines = [line for line in read_metrics(source) if line["step"] <= step]
         folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
         event = f"forked from {parent.run} at step {step}"
         if event not in read_events(folder):

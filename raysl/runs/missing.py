@@ -1,11 +1,14 @@
 """What a run waits for when the cluster has too few nodes for its workers, in a line each minute."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from raysl.cluster.connection import node_resources
 from raysl.cluster.resources import WorkerShape, places
+from raysl.cluster.waiting_for_nodes import growth_now
 from raysl.config.schema import TrainConfig
 from raysl.errors import log
 from raysl.process.screen import duration
+from raysl.runs.watch import saved_step
 
 EVERY_S = 60.0
 ROOM_S = 300.0
@@ -19,27 +22,13 @@ class MissingLines:
     """Says each minute which workers have no place, while a run waits for them.
 
     Args:
-        nodes: returns the nodes that live.
-        saved_step: returns the last saved step.
-        activity: returns what the autoscaler does, in words; empty if it does nothing.
-        say: takes the lines.
+        uri: folder of the run, whose last saved step the lines name.
     """
 
-    def __init__(
-        self,
-        train: TrainConfig,
-        shape: WorkerShape,
-        nodes: Callable[[], Nodes],
-        saved_step: Callable[[], int],
-        activity: Callable[[], str] = str,
-        say: Callable[[str], None] = log.warning,
-    ) -> None:
+    def __init__(self, train: TrainConfig, shape: WorkerShape, uri: str) -> None:
         self.train = train
         self.shape = shape
-        self.nodes = nodes
-        self.saved_step = saved_step
-        self.activity = activity
-        self.say = say
+        self.uri = uri
         self.since: float | None = None
         self.num_said = 0
 
@@ -47,7 +36,6 @@ class MissingLines:
         """Say a line if it is time for one.
 
         Args:
-            is_waiting: whether no group of workers is there.
             now: seconds of a clock that goes on evenly.
         """
         if not is_waiting:
@@ -58,10 +46,10 @@ class MissingLines:
         if waited_s < EVERY_S * (self.num_said + 1):
             return
         self.num_said += 1
-        nodes = self.nodes()
+        nodes = node_resources()
         if waited_s >= ROOM_S or num_fitting(self.train, self.shape, nodes) < self.train.least_workers:
-            step, activity = self.saved_step(), self.activity()
-            self.say(describe_missing(self.train, self.shape, nodes, step, waited_s, activity))
+            step, growth = saved_step(self.uri), growth_now()
+            log.warning(describe_missing(self.train, self.shape, nodes, step, waited_s, growth))
 
 
 def describe_missing(
@@ -75,7 +63,6 @@ def describe_missing(
 train.workers=[1,2] goes on from step 40 with as many as there are
 
     Args:
-        nodes: resources of each node that lives, by name.
         activity: state of the autoscaler, in words; empty if it does nothing.
     """
     fit = num_fitting(train, shape, nodes)
@@ -99,6 +86,6 @@ train.workers=[1,2] goes on from step 40 with as many as there are
     )
 
 
-def num_fitting(train: TrainConfig, shape: WorkerShape, nodes: Iterable[Mapping[str, float]]) -> int:
+def num_fitting(train: TrainConfig, shape: WorkerShape, nodes: Nodes) -> int:
     """Return how many of the least workers of a run have a place."""
     return min(train.least_workers, sum(places(node, shape.resources) for node in nodes))

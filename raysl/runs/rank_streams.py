@@ -4,6 +4,7 @@ Ray Data's scheduler takes 8 ms of CPU a block, and a rank needs 2 to 5 blocks a
 process of its own and ends with the worker.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -11,7 +12,6 @@ from ray.train import DataConfig, UserCallback
 from typing_extensions import override
 
 from raysl.cluster.board import Board
-from raysl.cluster.names import ray_name
 from raysl.runs.failures import FailureNotes
 
 TRAIN = "train"
@@ -21,34 +21,27 @@ SUBCLUSTER = "ray-subcluster"
 """Label of a group of nodes whose CPUs Ray Data shares among the streams of these nodes alone."""
 
 
+@dataclass(eq=False)
 class RankStreams(DataConfig):
     """Gives each rank a dataset of its own blocks.
 
     Args:
         loader: reference to the loader of the run, in a list, so that Ray does not resolve it.
-        name: name of the run.
+        name: name of the run, as Ray takes it.
         steps: work of a data task, see `raysl.data.stream.dataset.stream_dataset`.
-        task_cpus: CPUs of each data task.
         buffer_bytes: bytes of a node's object store that blocks may fill. Default: `STORE_SHARE` of it.
         variables: environment of the workers, which data tasks get too.
     """
 
-    def __init__(
-        self,
-        loader: list[Any],
-        name: str,
-        steps: str,
-        task_cpus: float,
-        buffer_bytes: int | None,
-        variables: dict[str, str],
-    ) -> None:
+    loader: list[Any]
+    name: str
+    steps: str
+    task_cpus: float
+    buffer_bytes: int | None
+    variables: dict[str, str]
+
+    def __post_init__(self) -> None:
         super().__init__(datasets_to_split=[])
-        self.loader = loader
-        self.name = ray_name(name)
-        self.steps = steps
-        self.task_cpus = task_cpus
-        self.buffer_bytes = buffer_bytes
-        self.variables = variables
 
     def prepare(self) -> None:
         """Start a process for data tasks, which Ray Data's tasks then find idle."""
@@ -105,11 +98,7 @@ class PrepareAgain(UserCallback):
 
 
 class NewGroup:
-    """Stands for the dataset of a run; Ray Train calls it in its controller when a group of workers begins to start.
-
-    Args:
-        board: key of the run's board, on which the new group is noted.
-    """
+    """Stands for the dataset of a run; Ray Train calls it in its controller when a group of workers begins to start."""
 
     def __init__(self, board: str) -> None:
         self.board = board

@@ -1,5 +1,6 @@
 """What was lost, told by the driver of a run in a line each; what Ray says about it goes to a file of the run."""
 
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -79,38 +80,35 @@ class RayLog:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.new: list[str] = []
-        self.change = threading.Condition()
-        self.is_over = False
+        self.new: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._write, name="raysl-ray-log", daemon=True)
         self.thread.start()
 
     def add(self, text: str) -> None:
         """Add a text, with the time."""
-        with self.change:
-            self.new.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(text.rstrip())}\n\n")
-            self.change.notify_all()
+        self.new.put(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(text.rstrip())}\n\n")
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Wait until everything is written, but not for long."""
-        with self.change:
-            self.is_over = True
-            self.change.notify_all()
+        self.new.put(None)
         self.thread.join(timeout_s)
 
     def _write(self) -> None:
-        while True:
-            with self.change:
-                self.change.wait_for(lambda: self.new or self.is_over)
-                text, self.new = "".join(self.new), []
-            if not text:
-                return
-            try:
-                # buckets cannot append to a file, so all of it is written again, less what is too old to be kept
-                content = self.folder.read_if_there(RAY_LOG) + text.encode()
-                self.folder.write(RAY_LOG, content[-MAX_CHARACTERS:])
-            except StorageError as error:
-                log.warning("what Ray says is not in %s: %s", self.folder.uri_of(RAY_LOG), error)
+        texts: list[str | None] = []
+        while None not in texts:
+            texts = [self.new.get()]
+            while not self.new.empty():
+                texts.append(self.new.get())
+            if text := "".join(filter(None, texts)):
+                self._append(text)
+
+    def _append(self, text: str) -> None:
+        try:
+            # buckets cannot append to a file, so all of it is written again, less what is too old to be kept
+            content = self.folder.read_if_there(RAY_LOG) + text.encode()
+            self.folder.write(RAY_LOG, content[-MAX_CHARACTERS:])
+        except StorageError as error:
+            log.warning("what Ray says is not in %s: %s", self.folder.uri_of(RAY_LOG), error)
 
 
 def note_failures(events: bytes, failures: list[Failure]) -> bytes:

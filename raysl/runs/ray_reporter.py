@@ -16,7 +16,7 @@ from raysl.checkpoint.checkpoint_folder import KEPT_FILE, META_FILE, STATE_FILE,
 from raysl.errors import StorageError
 from raysl.process.temporary import make_temporary_folder, temporary_folder
 from raysl.runs.folder import RunFolder
-from raysl.storage.folder import Folder, outlast
+from raysl.storage.folder import outlast
 from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
 from raysl.train.file_names import (
@@ -28,28 +28,25 @@ from raysl.train.file_names import (
     TRACKING_DATABASE,
 )
 from raysl.train.reporter import Reporter, Save
-from raysl.train.store import LocalStore, RemoteStore, Store
+from raysl.train.store import LocalStore, RemoteStore
 
 
 class RayReporter(Reporter):
     """Reports to Ray Train's controller; checkpoints of remote runs are uploaded while training goes on.
 
     Args:
+        disk: the run's logs on this node, and whether they may be written.
         owner: owner of the run's folder, if remote; nothing is stored once another driver owns it.
-        disk: remembers whether it is full.
     """
 
-    def __init__(
-        self, folder: RunFolder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None
-    ) -> None:
-        self.disk = disk or Disk()
+    def __init__(self, folder: RunFolder, disk: Disk, keep: int, owner: Owner | None = None) -> None:
         self.folder = folder
-        self.logs = logs
-        self.store: Store | None = None
+        self.disk = disk
+        self.store: RemoteStore | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.is_saving = False
         if dist.is_main():
-            self.store = make_store(folder, logs, keep, owner, self.disk)
+            self.store = (LocalStore if folder.is_local else RemoteStore)(folder, disk, keep, owner)
 
     @override
     def restore(self) -> Path | None:
@@ -77,17 +74,15 @@ class RayReporter(Reporter):
     @override
     @contextmanager
     def writing(self) -> Iterator[Path | None]:
-        # inside a save the error has to reach the store, which then saves again
-        if self.is_saving:
-            with self.disk.writing(self.logs):
-                yield self.logs
-            return
-        self.disk.settle()
+        if not self.is_saving:
+            self.disk.settle()
         try:
-            with self.disk.writing(self.logs):
-                yield self.logs
+            with self.disk.writing():
+                yield self.disk.logs
         except StorageError as error:
-            self.disk.note(self.logs, f"a callback's files are left out: {error}")
+            if self.is_saving:  # the store then saves again
+                raise
+            self.disk.note(f"a callback's files are left out: {error}")
 
     def put_logs(self) -> None:
         """Store the logs as they are now, soon."""
@@ -105,7 +100,7 @@ class RayReporter(Reporter):
             self.store.finish()
             self.disk.settle()  # the note of the last checkpoint
             if not self.folder.is_local:
-                shutil.rmtree(self.logs, ignore_errors=True)
+                shutil.rmtree(self.disk.logs, ignore_errors=True)
         if self._copy is not None:
             self._copy.cleanup()
 
@@ -114,23 +109,8 @@ class RayReporter(Reporter):
         sweep(self.folder)
         newest = newest_whole(self.folder)
         for reason in newest.passed_over:
-            self.disk.note(self.logs, f"passed over {reason}")
+            self.disk.note(f"passed over {reason}")
         return newest.name
-
-
-def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None) -> Store:
-    """Return the store for a run's checkpoints, which notes each stored one in the run's events."""
-    disk = disk or Disk()
-
-    def tell(event: str, kind: str | None = None) -> None:
-        disk.note(logs, event, kind)
-
-    def on_saved(name: str) -> None:
-        tell(f"saved {name}", "save")
-
-    if folder.is_local:
-        return LocalStore(folder, keep, tell, on_saved, disk)
-    return RemoteStore(folder, logs, keep, tell, owner, on_saved, disk)
 
 
 def local_logs(folder: RunFolder) -> Path:

@@ -1,6 +1,5 @@
 """A run from its settings to its last checkpoint, as the driver sees it."""
 
-import os
 import signal
 import threading
 import time
@@ -8,42 +7,38 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from raysl.checkpoint.checkpoint_folder import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private, node_resources
+from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
-from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, UnevenWorkers, log
+from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, log
 from raysl.plan.plan import TrainPlan
 from raysl.process.cpus import Cpus, CpuTime
 from raysl.process.environment import setting
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
-from raysl.runs.begin import begin
-from raysl.runs.cpus_note import claim_cpus
-from raysl.runs.failures import FailureNotes
+from raysl.runs.begin import begin, claim_cpus
+from raysl.runs.callbacks import tags_of
+from raysl.runs.failures import FailureNotes, Outcome
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
-from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
-from raysl.runs.outcome import Outcome
 from raysl.runs.ray_log import telling_failures
-from raysl.runs.retries import saved_step
-from raysl.runs.stopping import describe_stop, noting_end, stopping
+from raysl.runs.stopping import Stopping, describe_stop, noting_end
 from raysl.runs.trainer import UserCallback, run_workers, train_variables
 from raysl.runs.worker import Job
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.costs import CostCounter, counting_costs
-from raysl.train.file_names import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE, parse_corrupt
+from raysl.train.file_names import CORRUPT_FILE, STARTUP_FILE, parse_corrupt
 from raysl.train.history import frame
 from raysl.train.prepare import Measure, Prepared, continued, prepare
 
@@ -56,7 +51,6 @@ class TrainedRun:
     """A run after its training.
 
     Args:
-        checkpoint: URI of the newest checkpoint.
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None.
         metrics: the newest value of every logged number, and step and epoch of the checkpoint.
         history: a row for each logged line (`raysl.load_history`).
@@ -83,7 +77,7 @@ class TrainedRun:
             RunFailed: if no whole checkpoint is left.
         """
         folder = folder or RunFolder.of(config)
-        lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)), folder.uri_of(METRICS_FILE))
+        lines = read_metrics(folder)
         metrics: dict[str, float] = {}
         for line in lines:
             metrics |= line
@@ -129,7 +123,6 @@ def training(
         measure: checks what will be measured of the run, and brings the online kNN; see `prepare`.
         callbacks: see `raysl.pretrain`, as for the other arguments.
         until: epochs after which training pauses.
-        stop: asks the run to save a checkpoint and stop.
         since: beginning of this start, in seconds since 1970; default: that of the command.
     """
     config = run_config(config)
@@ -143,11 +136,8 @@ def training(
         folder = RunFolder.of(config)
         signals.left = f"it had not started yet; the same command starts it ({folder.uri})"
         config = folder.as_begun(config)
-        try:
-            # before the folder is made, so that wrong settings leave none behind
-            run = prepare(config, measure)
-        except UnevenWorkers as error:
-            raise _with_limit_of_cluster(error, config) from error
+        # before the folder is made, so that wrong settings leave none behind
+        run = prepare(config, measure)
         with folder.occupied() as owner:
             newest = begin(run, folder)
             with counting_costs(folder, since) as counter:
@@ -163,21 +153,6 @@ def training(
                 yield TrainedRun.read(run.setup.as_written, is_done, folder, counter)
 
 
-def _with_limit_of_cluster(error: UnevenWorkers, config: RunConfig) -> ConfigError:
-    """Return an error that also says that the cluster can never have that many workers, where one is running."""
-    if "RAY_ADDRESS" not in os.environ:
-        return error
-    use_settings(config.cluster)
-    try:
-        connect()
-        worker_shape(config.train, cluster_resources())
-    except ConfigError as limit:
-        return ConfigError(f"{limit}; besides, {error}")
-    except RunFailed:  # Ray has not started: the first error stands alone
-        return error
-    return error
-
-
 @dataclass(frozen=True)
 class _Start:
     """A start of a run, from its newest checkpoint to its end or the epoch to pause at.
@@ -185,10 +160,6 @@ class _Start:
     Args:
         marks: moments of the start so far, seconds since 1970, by name.
         cpu_time: use of CPUs up to the beginning of this start.
-        callbacks: observers of Ray Train's.
-        until: epoch to pause at.
-        stop: asks the run to stop.
-        counter: counts the costs of the run.
     """
 
     run: Prepared
@@ -227,7 +198,8 @@ class _Start:
                 log.info("resumed at step %d of %d", step, total)
             if self.stop is not None and self.stop.is_set():
                 raise Stopped(describe_stop(step, total, newest.name, folder.uri))
-            outcome = self._run_workers()
+            with setting(train_variables(self.run.config.train)):
+                outcome = self._run_workers()
             step, ended = outcome.step, outcome.ended
             if step == total or ended is not None:
                 self.folder.note(f"finished at step {step}" if ended is None else f"finished: {ended}", "finished")
@@ -243,10 +215,6 @@ class _Start:
 
     def _run_workers(self) -> Outcome:
         """Train on Ray's workers, and say how that ended unless it is an error."""
-        with setting(train_variables(self.run.config.train)):
-            return self._train_on_ray()
-
-    def _train_on_ray(self) -> Outcome:
         self.waits.enter("starting Ray")
         connect()
         use_settings(self.run.config.cluster)
@@ -256,18 +224,19 @@ class _Start:
         wait_for_nodes(bundles, "workers", describe_bundles(bundles, train.least_workers))
         self.waits.enter("starting workers")
         job = self._job(shape)
-        board, newest = Board(job.board), partial(saved_step, self.folder.uri)
+        board = Board(job.board)
         # notes of an earlier start would stop the new workers, or show their first step too early
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
-        self.folder.write(PROBE_FILE, job.probe.encode())
+        self.folder.write(PROBE_FILE, job.board.encode())
         with (
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
             telling_failures(self.folder, board) as teller,
-            stopping(self.folder, board, self.signals, self.stop, self._describe_left) as request,
+            self.signals.saving(lambda: True),
             self.counter.holding(count_gpus(train)),
         ):
-            notes, missing = FailureNotes(board), MissingLines(train, shape, node_resources, newest, growth_now)
+            notes, missing = FailureNotes(board), MissingLines(train, shape, self.folder.uri)
+            request = Stopping(self.folder, board, self.signals, self.stop, self._describe_left)
 
             def look() -> None:
                 teller.look()
@@ -289,7 +258,7 @@ class _Start:
         return Job(
             run=replace(self.run, loader=replace(loader, augment_in_task=in_task)),
             task_cpus=shape.task_cpus,
-            probe=uuid.uuid4().hex,
+            board=uuid.uuid4().hex,
             owner=self.owner,
             marks=self.marks | {"ray": time.time()},
             resources=shape.resources,

@@ -26,7 +26,6 @@ class Stopping:
     """Asks the workers of a run to save a checkpoint and stop, or ends the run where none trains.
 
     Args:
-        stop: event by which another thread asks for the same, or None.
         left: returns a description of what is kept if the run ends now.
     """
 
@@ -77,16 +76,6 @@ class Stopping:
 
 
 @contextmanager
-def stopping(
-    folder: RunFolder, board: Board, signals: Signals, stop: threading.Event | None, left: Callable[[], str]
-) -> Iterator[Stopping]:
-    """Handle signals by the `look` of the yielded object while inside; for the arguments see `Stopping`."""
-    request = Stopping(folder, board, signals, stop, left)
-    with signals.saving(lambda: True):
-        yield request
-
-
-@contextmanager
 def noting_end(folder: RunFolder) -> Iterator[None]:
     """Note in the run's events why training inside ends before its end, for `raysl runs`."""
     try:
@@ -112,7 +101,6 @@ def describe_stop(step: int, total: int, saved: str | None, uri: str, reason: st
     """Return the message of a run that was asked to stop.
 
     Args:
-        saved: name of its newest whole checkpoint, or None.
         reason: reason of the stop and next step, where they are not the user's: what a sweep has noted.
     """
     checkpoint = f"saved {saved}" if saved else "no checkpoint was saved"

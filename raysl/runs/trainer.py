@@ -25,12 +25,10 @@ from raysl.config.schema import TrainConfig
 from raysl.errors import CodeError, RunFailed, Stopped
 from raysl.process.cpus import spin_variables
 from raysl.process.temporary import temporary_folder
-from raysl.runs.failures import Failure, FailureCount, FailureNotes
-from raysl.runs.new_nodes import LOOK_EVERY_S as RESIZE_EVERY_S
-from raysl.runs.outcome import Outcome
+from raysl.runs.callbacks import LOOK_EVERY_S as RESIZE_EVERY_S
+from raysl.runs.failures import Failure, FailureCount, FailureNotes, Outcome
 from raysl.runs.rank_streams import TRAIN, NewGroup, PrepareAgain, RankStreams
-from raysl.runs.retries import saved_step
-from raysl.runs.watch import FailureWatch
+from raysl.runs.watch import FailureWatch, saved_step
 from raysl.runs.worker import Job, pack, train_worker
 
 ABORT_S = 1.5
@@ -56,7 +54,6 @@ def run_workers(
     controller is lost; then it is started again here.
 
     Args:
-        callbacks: observers of Ray Train's, called in its controller.
         step: step of the checkpoint from which they go on.
         look: called several times a second; what it raises ends the workers, and is raised here.
 
@@ -67,7 +64,12 @@ def run_workers(
     notes, settings = FailureNotes(Board(job.board)), pack(job)
     # Empty but on a cluster that the program of the user has started or attached to.
     spin = spin_variables(os.environ)
-    streams = RankStreams([settings["loader"]], job.config.name, job.data_steps, job.task_cpus, job.buffer_bytes, spin)
+    # a data task's work, as the dashboard shows it
+    steps = "DecodeCropAugment" if job.run.loader.augment_in_task else "DecodeCrop"
+    buffer_gb = job.config.data.buffer_gb
+    buffer_bytes = None if buffer_gb is None else int(buffer_gb * 1e9)
+    name = ray_name(job.config.name)
+    streams = RankStreams([settings["loader"]], name, steps, job.task_cpus, buffer_bytes, spin)
     with temporary_folder("ray") as folder:  # Ray's own; nothing is resumed from it
         trainer = _trainer(job, shape, step, settings, streams, callbacks, folder)
         while True:
@@ -85,7 +87,7 @@ def run_workers(
                 if (last := next((each for each in reversed(notes.all()) if each.end), None)) is not None:
                     raise _as_error(last) from error
             # the same trainer again: a new one would ask for workers beside those that a lost controller has asked for
-            shutil.rmtree(f"{folder}/{ray_name(job.config.name)}", ignore_errors=True)
+            shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
 
 
 def _note_failure(notes: FailureNotes, job: Job, step: int, error: Exception) -> None:
@@ -123,7 +125,9 @@ def _trainer(
     if is_private():
         train_fast(is_private, not_inherited)
         inherited = inherited_settings()
-    watch = FailureWatch(Board(job.board), job.folder().uri, train.max_failures, step, hang_s, job.tags, inherited)
+    watch = FailureWatch(
+        FailureNotes(Board(job.board)), job.folder().uri, train.max_failures, step, hang_s, job.tags, inherited
+    )
     return TorchTrainer(
         train_worker,
         train_loop_config=settings,

@@ -6,22 +6,23 @@ The controller loads this module, so it imports neither torch nor what trains.
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train import UserCallback
 from ray.util.metrics import Counter
 from typing_extensions import override
 
-from raysl.cluster.board import Board
+from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.cluster.failures import HungWorker, SilentWorker, Worker, describe_failures, has_waited, is_consequence
 from raysl.cluster.private import control_fast
-from raysl.errors import CodeError, RunFailed
+from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
 from raysl.process.screen import duration
 from raysl.runs.failures import End, Failure, FailureCount, FailureNotes, unpack_actor
-from raysl.runs.retries import final_cause, is_preempted, own_errors, saved_step
+from raysl.storage.folder import Folder
 
 ANSWER_S = 3.0
 """Seconds in which a worker, or its node, answers."""
@@ -29,6 +30,7 @@ MAX_DUMP = 50_000
 """Characters that are kept about a failure: tracebacks and Ray's own words."""
 
 
+@dataclass(eq=False)
 class FailureWatch(UserCallback):
     """Notes on the board of a run what was lost, and ends the run where a retry is of no use.
 
@@ -37,29 +39,19 @@ class FailureWatch(UserCallback):
         most: failures without a saved step between them after which the run is tried again; -1 for no limit.
         step: step of the checkpoint from which this start goes on.
         hang_s: seconds after which a collective operation fails for which a worker has not come.
-        tags: tags of the metric of restarts, from `raysl.runs.metrics.tags_of`.
+        tags: tags of the metric of restarts, from `raysl.runs.callbacks.tags_of`.
         inherited: variables that each process of the cluster has, where it is a private one.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        uri: str,
-        most: int,
-        step: int,
-        hang_s: float,
-        tags: dict[str, str],
-        inherited: dict[str, str] | None = None,
-    ) -> None:
-        self.notes = FailureNotes(board)
-        self.uri = uri
-        self.most = most
-        self.step = step
-        self.hang_s = hang_s
-        self.tags = tags
-        self.inherited = inherited
-        self.driver = os.getpid()
-        self.restarts: Counter | None = None
+    notes: FailureNotes
+    uri: str
+    most: int
+    step: int
+    hang_s: float
+    tags: dict[str, str]
+    inherited: dict[str, str] | None = None
+    driver: int = field(default_factory=os.getpid)
+    restarts: Counter | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Arrive in the controller, whose handle Ray Train gives to nobody: the driver ends it by that."""
@@ -127,6 +119,30 @@ class FailureWatch(UserCallback):
             text = "Times that the workers of the run started again after a failure."
             self.restarts = Counter("raysl_restarts", text, tag_keys=tuple(self.tags)).set_default_tags(self.tags)
         self.restarts.inc()
+
+
+def saved_step(uri: str) -> int:
+    """Return the step of the newest whole checkpoint of a run; 0 without one, or while the storage fails."""
+    try:
+        return newest_whole(Folder(uri), ()).step
+    except ConfigError:
+        return 0
+
+
+def own_errors(errors: Iterable[BaseException]) -> list[BaseException]:
+    """Return the errors of workers, in place of those of a data task what was raised in it."""
+    return [each.cause if isinstance(each, RayTaskError) else each for each in errors]
+
+
+def final_cause(errors: Iterable[BaseException]) -> BaseException | None:
+    """Return what a retry would meet again: an exception of code, a wrong setting, or damaged images; None without."""
+    finals = (each for each in own_errors(errors) if isinstance(each, CodeError | ConfigError | DamagedData))
+    return next((each for each in finals if not isinstance(each, StorageError)), None)
+
+
+def is_preempted(error: BaseException) -> bool:
+    """Whether a worker ended because its node was taken away at the announced time."""
+    return bool(getattr(getattr(error, "health_check_failure", error), "preempted", False))
 
 
 def dump(errors: Mapping[int, BaseException]) -> str:

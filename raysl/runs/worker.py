@@ -27,18 +27,13 @@ from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.shared.device import prepare_device
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import describe_scaling
-from raysl.plan.setup import Setup
 from raysl.process.code_errors import explaining_code
 from raysl.process.cpus import Cpus
 from raysl.process.memory import keep_freed_memory
-from raysl.runs.announce import announce, note_failed
-from raysl.runs.failures import FailureNotes
-from raysl.runs.find_folder import find_folder
+from raysl.runs.callbacks import Presence, RayMetrics, SaveForNewNodes, note_place
+from raysl.runs.failures import FailureNotes, Outcome
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
-from raysl.runs.metrics import RayMetrics, Tags
-from raysl.runs.new_nodes import SaveForNewNodes
-from raysl.runs.outcome import Outcome
-from raysl.runs.presence import Presence, note_place
+from raysl.runs.group_start import announce, find_folder, note_failed
 from raysl.runs.rank_streams import TRAIN
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import Folder
@@ -69,10 +64,8 @@ class Job:
     """A run as the driver sends it to the workers. All names are resolved: user files need not exist there.
 
     Args:
-        task_cpus: CPUs of a data task.
-        probe: text that the driver wrote into the run's folder, for workers to find there.
+        board: key of this start's notes between its processes; workers find it in the run's folder too.
         marks: moments of the start so far, in seconds since 1970, by name.
-        resources: amounts that a worker needs, by name.
         is_alone: whether the run has a private cluster, which gets and loses no nodes.
         last: updates to be done when this start ends; None: all of the run.
         cpus: CPUs on which the run counts, on machines like the one of its first start; None: all.
@@ -80,35 +73,19 @@ class Job:
 
     run: Prepared
     task_cpus: float
-    probe: str
+    board: str
     owner: Owner | None
     marks: dict[str, float]
     resources: dict[str, float]
     is_alone: bool
     last: int | None = None
     cpus: Cpus | None = None
-    tags: Tags = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:
         """The run's settings."""
         return self.run.config
-
-    @property
-    def board(self) -> str:
-        """The key of this start's notes between its processes."""
-        return self.probe
-
-    @property
-    def data_steps(self) -> str:
-        """What a data task does, as the dashboard shows it."""
-        return "DecodeCropAugment" if self.run.loader.augment_in_task else "DecodeCrop"
-
-    @property
-    def buffer_bytes(self) -> int | None:
-        """Bytes of a node's object store that its ranks may fill with blocks; None: a share of it."""
-        size = self.config.data.buffer_gb
-        return None if size is None else int(size * 1e9)
 
     def folder(self) -> RunFolder:
         """Return the run's folder, which counts as gone without the driver's note in it."""
@@ -142,13 +119,15 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     again after an exception.
     """
     job = unpack(settings)
+    board = Board(job.board)
+    notes = FailureNotes(board)
     compiler = import_compiler_meanwhile(job.config.train, dist.world())
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
     device = ray.train.torch.get_device()
-    note_place(FailureNotes(Board(job.board)))
+    note_place(notes)
     try:
-        find_folder(folder, job.probe, Board(job.board))
+        find_folder(folder, board)
         _prepare_process(job, device)
     except StorageError as error:
         return Outcome(0, str(error))
@@ -157,51 +136,47 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     setup = replace(job.run.setup, plan=_plan(job, device))
     plan = setup.plan
     logs = local_logs(folder) if dist.is_main() else Path(folder.path)
-    disk = Disk(folder if folder.is_local and dist.is_main() else None)
-    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
+    disk = Disk(logs, folder if folder.is_local and dist.is_main() else None)
+    reporter = RayReporter(folder, disk, job.config.train.keep_checkpoints, job.owner)
     corrupt, checkpoint = CorruptLog(), reporter.restore()
     # only the step is read here: tensors can wait until the data tasks have begun
     first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
-    on_starved = cache(partial(disk.note, logs, NO_CPUS)) if dist.is_main() else None
+    on_starved = cache(partial(disk.note, NO_CPUS)) if dist.is_main() else None
     batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
     if compiler is not None:
         compiler.join()  # the network may look for parts of torch that it has half imported
-    state = _restore(job, setup, device, checkpoint)
+    state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
+    if checkpoint is not None:
+        state.load(checkpoint)
     # only rank 0 uses the addresses, but every rank has to join a collective call
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         failed_step = None
-        with disk.writing(logs):
-            failed_step = note_failed(FailureNotes(Board(job.board)), logs)
-        announce(plan, state, logs, nodes, disk, failed_step)
+        with disk.writing():
+            failed_step = note_failed(notes, logs)
+        announce(plan, state, nodes, disk, failed_step)
         if scaling := describe_scaling(setup.as_written):
-            disk.note(logs, scaling)
+            disk.note(scaling)
         reporter.put_logs()
-    broken = CorruptImages(corrupt, logs, setup.max_corrupt, disk)
-    writers = [
-        MetricsLog(logs),
-        TensorBoard(logs),
-        RayMetrics(job.tags),
-    ]
+    broken = CorruptImages(corrupt, disk, setup.max_corrupt)
+    writers = OnDisk([MetricsLog(logs), TensorBoard(logs), RayMetrics(job.tags)], disk)
     watching = [
-        Startup(logs, marks, reporter.put_logs, disk),
-        DataWait(logs, job.run.loader.augment_in_task, disk),
-        CollapseWatch(logs, disk),
+        Startup(disk, marks, reporter.put_logs),
+        DataWait(disk, job.run.loader.augment_in_task),
+        CollapseWatch(disk),
     ]
     measuring = [*_callbacks(job, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
-    presence = Presence(Board(job.board))
-    callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk), presence]
+    callbacks = [broken, *measuring, *job.run.callbacks, *watching, writers, Presence(notes)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     train = job.config.train
     model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
-        _end_stream(batches, logs, disk)
+        _end_stream(batches, disk)
         reporter.finish()
         if dist.is_main():
-            notes = FailureNotes(Board(job.board))
             notes.write_group(notes.group()[0], "done")
     except RunFailed as error:
         if isinstance(error, RayError):  # of this rank's data tasks: the other ranks wait for it
@@ -220,13 +195,13 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
 
 
-def _end_stream(batches: RayBatches, logs: Path, disk: Disk) -> None:
+def _end_stream(batches: RayBatches, disk: Disk) -> None:
     """End this rank's stream, and note on rank 0 what its images took."""
     costs, stats = batches.end()
     if dist.is_main() and stats:
-        with disk.writing(logs):
-            (logs / DATA_STATS_FILE).write_text(stats)
-        disk.note(logs, f"images of worker 0: {costs}")
+        with disk.writing():
+            (disk.logs / DATA_STATS_FILE).write_text(stats)
+        disk.note(f"images of worker 0: {costs}")
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:
@@ -249,13 +224,6 @@ def _prepare_process(job: Job, device: torch.device) -> None:
         keep_freed_memory()
     prepare_device(job.config.train, device)
     repeat_kernels(job.config.train.deterministic)
-
-
-def _restore(job: Job, setup: Setup, device: torch.device, checkpoint: Path | None) -> TrainState:
-    state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
-    if checkpoint is not None:
-        state.load(checkpoint)
-    return state
 
 
 def _batches(
@@ -296,25 +264,22 @@ def _has_notice(notes: FailureNotes) -> bool:
 
 
 def _callbacks(job: Job, folder: RunFolder, disk: Disk, batches: RayBatches) -> list[Callback]:
-    run, notes = job.run, FailureNotes(Board(job.board))
+    run, train = job.run, job.run.config.train
     stop = StopRequest(
         lambda: STOP_FILE in folder.versions(),
-        every=1,
         look_every_s=folder.look_every_s,
         has_failed=lambda: disk.failure is not None,
-        has_notice=None if job.is_alone else partial(_has_notice, notes),
+        has_notice=None if job.is_alone else partial(_has_notice, FailureNotes(Board(job.board))),
     )
     callbacks: list[Callback] = [stop]
-    if run.config.train.is_elastic and not job.is_alone:
-        callbacks.append(SaveForNewNodes(job.resources, run.config.train.most_workers))
-    knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
-    if knn_every is not None and run.online_knn is not None and run.test is not None:
-        num_classes, has_ranks = run.setup.data.num_classes, run.config.train.online_rank
-        callbacks.append(run.online_knn(run.loader, run.test, num_classes, knn_every, batches.chosen, has_ranks))
-    if (probe_every := run.config.train.online_probe) is not None:
-        held_out = None if run.test is None else (run.test, batches.chosen)
-        lr = run.config.train.online_probe_lr
-        callbacks.append(OnlineProbe(run.setup.data.num_classes, probe_every, lr, held_out))
-    if eval_every is not None and run.has_held_out and run.test is not None:
-        callbacks.append(HeldOut(run.loader, run.test, eval_every))
+    if train.is_elastic and not job.is_alone:
+        callbacks.append(SaveForNewNodes(job.resources, train.most_workers))
+    num_classes, read = run.setup.data.num_classes, batches.chosen
+    if (every := train.online_knn_every) is not None and run.online_knn is not None and run.test is not None:
+        callbacks.append(run.online_knn(run.loader, run.test, num_classes, every, read, train.online_rank))
+    if (every := train.online_probe) is not None:
+        held_out = None if run.test is None else (run.test, read)
+        callbacks.append(OnlineProbe(num_classes, every, train.online_probe_lr, held_out))
+    if (every := train.eval_every) is not None and run.has_held_out and run.test is not None:
+        callbacks.append(HeldOut(run.loader, run.test, every))
     return callbacks

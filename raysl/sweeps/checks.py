@@ -1,7 +1,7 @@
 """What can be refused before a sweep starts anything."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,10 @@ from raysl.benchmarks.suite.fitting import MeasuredImages, check_benchmarks
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems, did_you_mean, log, with_names
-from raysl.leaderboard.entry import Objective
+from raysl.errors import ConfigError, Problems, log, with_names
 from raysl.process.screen import only_errors, warnings_named
-from raysl.report.contents import is_beside
 from raysl.sweeps.distributions import LISTS
-from raysl.sweeps.schedulers import scheduler_of, searcher_of
+from raysl.sweeps.ray_tune import scheduler_of, searcher_of
 from raysl.sweeps.schema import COSTS, SweepConfig, is_population
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.train.prepare import prepare
@@ -36,7 +34,7 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
     """Refuse what could not be tried, and numbers that nothing would report."""
     space = Space.of(sweep.space)
     _check_conditions(bases, space)
-    lacking: dict[str, MetricMissing] = {}
+    lacking: list[str] = []
     problems = Problems()
     for name, base in bases.items():
         with problems.catching(name), warnings_named(name):
@@ -46,12 +44,11 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
                     _check_shapes(base, space)
                 _check_metrics(base, sweep, space)
             except MetricMissing as error:
-                lacking[name] = error
+                lacking.append(with_names([name] if name else [], str(error)))
     problems.check()
-    lines = [with_names([name] if name else [], str(error)) for name, error in lacking.items()]
-    if lines and len(lines) == len(bases):
-        raise MetricMissing(lines[0])
-    for line in lines:
+    if lacking and len(lacking) == len(bases):
+        raise MetricMissing(lacking[0])
+    for line in lacking:
         log.warning("%s; what departs from it comes last", line)
 
 
@@ -150,8 +147,11 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
     wanted = list(sweep.objectives) + ([sweep.early] if sweep.scheduler != "none" else [])
     has_own_data = any(key.split(".")[0] == "data" for key in space.distributions)
     online = [objective.metric for objective in wanted if objective.metric.startswith("knn_")]
-    if online and not has_own_data:
-        _check_labels(base, online[0])
+    # the images are the same in all trials
+    if online and not has_own_data and (missing := MeasuredImages.of(base.data).lacks(Needs())):
+        raise MetricMissing(
+            f"metric: {online[0]} cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
+        )
     if has_own_data or any(key in ("method", "method.name") for key in space.distributions):
         return
     names = [objective.metric for objective in wanted if objective.metric not in COSTS]
@@ -162,22 +162,3 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
         if str(error).startswith("train.expect: nothing will report"):
             raise MetricMissing(str(error).replace("train.expect", "metric")) from error
         raise
-
-
-def _check_labels(base: RunConfig, metric: str) -> None:
-    """Refuse to rank by the online kNN if the images, the same in all trials, do not allow it."""
-    if missing := MeasuredImages.of(base.data).lacks(Needs()):
-        raise MetricMissing(
-            f"metric: {metric} cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
-        )
-
-
-def check_reported(objectives: Sequence[Objective], metrics: Mapping[str, float]) -> None:
-    """Refuse to continue a sweep whose first trial reported no number to rank by."""
-    known = {name for name in metrics if not is_beside(name)}
-    if missing := [objective.metric for objective in objectives if objective.metric not in known]:
-        hint = did_you_mean(missing[0], known)
-        raise ConfigError(
-            f"metric: the first trial reported no {missing[0]!r}; {hint}it reported {', '.join(sorted(known))}; give "
-            "one of them, and the trials that have ended are kept"
-        )

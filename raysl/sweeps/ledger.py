@@ -4,9 +4,9 @@ A thread reads and writes the storage, so that Tune's loop waits for none: one t
 """
 
 import math
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,9 +19,8 @@ from raysl.runs.follow import read_nodes
 from raysl.storage.folder import without_waiting
 from raysl.storage.outbox import Outbox
 from raysl.sweeps.record import Record
-from raysl.tune.note import Note
 from raysl.tune.run_trial import failed_note, make_note
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial
 
 LOOK_EVERY_S = 2.0
 ENDING_S = 20.0  # for which the end of a sweep waits for a storage that fails
@@ -30,9 +29,6 @@ ERROR_FILE = "error.txt"
 
 class Ledger:
     """The trials of a sweep, in the order in which they were chosen.
-
-    Args:
-        make: makes the record of a trial.
 
     Attributes:
         told: called by the thread after each look, and with a record when its trial has ended.
@@ -47,8 +43,7 @@ class Ledger:
         self.outbox = Outbox()
         self._logged: set[str] = set()
         self._failing: set[str] = set()
-        self._events: deque[Callable[[], None]] = deque()
-        self._change = threading.Condition()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closing = False
         self._looked = 0.0
         self._error: BaseException | None = None
@@ -73,9 +68,7 @@ class Ledger:
             end = time.monotonic() + ENDING_S
             raise
         finally:
-            with self._change:
-                self._is_closing = True
-                self._change.notify_all()
+            self._is_closing = True
             while thread.is_alive() and time.monotonic() < end:
                 thread.join(0.2)  # in pieces, so that signals are handled
         if self._error is not None:
@@ -83,9 +76,7 @@ class Ledger:
 
     def do(self, event: Callable[[], None]) -> None:
         """Have the thread call something soon; returns at once."""
-        with self._change:
-            self._events.append(event)
-            self._change.notify_all()
+        self._events.put(event)
 
     def begin(self, trial: Trial) -> None:
         """Record that a trial has started, and log that, but not when it is tried again."""
@@ -97,11 +88,10 @@ class Ledger:
             log.info("%s starts%s: %s", trial.name, epoch, trial.words())
 
     def fail_once(self, trial: Trial, reason: str, trace: str, number: int, retries: int) -> None:
-        """Record a failure of a trial that is tried again.
+        """Record the failure `number` of a trial that is tried again; 0 if a node was taken back, which does not count.
 
         Args:
             trace: text for a file in its folder, without credentials.
-            number: failures so far, this one included; those do not count in which a node was taken back.
         """
         count = f" (retry {number} of {retries})" if number else ""
         log.warning("%s failed and is tried again%s: %s", trial.name, count, reason)
@@ -144,13 +134,13 @@ class Ledger:
         """Record that a trial has come to its end, or has been asked to stop with its sweep."""
         record = self._known(trial)
         record.is_running = False
-        self._try(record, self._look)
+        self._look(record)
         self.told(record)
 
     def _known(self, trial: Trial) -> Record:
         if (record := self.records.get(trial.name)) is None:
             record = self.records[trial.name] = self.make(trial)
-            self._try(record, self._look)
+            self._look(record)
         return record
 
     def _keep_trace(self, trial: Trial, trace: str) -> None:
@@ -164,17 +154,14 @@ class Ledger:
             self.outbox.put(f"{ERROR_FILE} of {trial.name}", write)
 
     def _look(self, record: Record) -> None:
-        folder = self.folder.child(record.trial.name)
-        record.look(folder)
-        if record.is_running and not record.nodes and record.logged.reached > record.before:
-            record.nodes = read_nodes(folder)
-
-    def _try(self, record: Record, action: Callable[[Record], None]) -> None:
-        """Do something with a record; log once that its storage fails, and leave it as it is."""
+        """Read a record's folder; log once that its storage fails, and leave it as it is."""
         name = record.trial.name
+        folder = self.folder.child(name)
         try:
             with without_waiting():
-                action(record)
+                record.look(folder)
+                if record.is_running and not record.nodes and record.logged.reached > record.before:
+                    record.nodes = read_nodes(folder)
             self._failing.discard(name)
         except ConfigError as error:
             if name not in self._failing:
@@ -183,19 +170,23 @@ class Ledger:
 
     def _work(self) -> None:
         try:
-            while not self._is_closing or self._events:
+            while not (self._is_closing and self._events.empty()):
                 self._step()
-            self._wait_for_storage()
+            # what could not be read when its trial ended
+            end = time.monotonic() + ENDING_S
+            while (self._failing or self.outbox.num_waiting) and time.monotonic() < end:
+                time.sleep(1.0)
+                self._look_at_all()
             self.outbox.close()
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block
             self._error = error
 
     def _step(self) -> None:
-        with self._change:
-            self._change.wait_for(lambda: bool(self._events) or self._is_closing, 0.2)
-            events = list(self._events)
-            self._events.clear()
-        for event in events:
+        try:
+            event = self._events.get(timeout=0.2)
+        except queue.Empty:
+            pass
+        else:
             event()
         if time.monotonic() - self._looked >= max(LOOK_EVERY_S, self.folder.look_every_s):
             self._look_at_all()
@@ -203,14 +194,7 @@ class Ledger:
     def _look_at_all(self) -> None:
         for record in list(self.records.values()):
             if record.is_running or record.trial.name in self._failing:
-                self._try(record, self._look)
+                self._look(record)
         self.outbox.flush()
         self._looked = time.monotonic()
         self.told(None)
-
-    def _wait_for_storage(self) -> None:
-        """Read what could not be read when its trial ended."""
-        end = time.monotonic() + ENDING_S
-        while (self._failing or self.outbox.num_waiting) and time.monotonic() < end:
-            time.sleep(1.0)
-            self._look_at_all()

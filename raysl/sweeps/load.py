@@ -65,7 +65,6 @@ def load_starts(
     """The settings of each of a sweep's `configs`, by its name.
 
     Args:
-        overrides: settings for all of them, after those of the sweep.
         load: function from a name and overrides, in one list, to settings; default: `load_config`.
     """
     load = load or (lambda arguments: load_config(arguments[0], arguments[1:]))
@@ -78,11 +77,7 @@ def load_starts(
 
 
 def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint.
-
-    Args:
-        overrides: settings that they are measured with instead: data.limit=500.
-    """
+    """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint."""
     checkpoints = {name: load_checkpoint(name) for name in sweep.checkpoints}
     uris = [loaded.uri for loaded in checkpoints.values()]
     if twice := [name for name, loaded in checkpoints.items() if uris.count(loaded.uri) > 1]:
@@ -151,20 +146,13 @@ def check(sweep: SweepConfig) -> None:
         with problems.catching():
             check_one()
     problems.check()
-    if lines := list(_problems(sweep)):
+    lines = [*_problems(sweep), *(_problems_of_population(sweep) if is_population(sweep) else ())]
+    if lines:
         raise ConfigError("\n".join(lines))
 
 
 def _problems(sweep: SweepConfig) -> Iterator[str]:
     """Yield a line for each two settings that do not go together."""
-    yield from _problems_of_what(sweep)
-    yield from _problems_of_how(sweep)
-    if is_population(sweep):
-        yield from _problems_of_population(sweep)
-
-
-def _problems_of_what(sweep: SweepConfig) -> Iterator[str]:
-    """Yield what is wrong with what is tried."""
     if not sweep.space and not sweep.configs and not sweep.checkpoints and sweep.seeds == 1:
         yield (
             "space is empty; name a setting and its distribution, optim.lr: {uniform: [0.1, 1]}, or several configs or "
@@ -179,10 +167,6 @@ def _problems_of_what(sweep: SweepConfig) -> Iterator[str]:
     rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
     if sweep.checkpoints and rigid:
         yield f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary"
-
-
-def _problems_of_how(sweep: SweepConfig) -> Iterator[str]:
-    """Yield what is wrong with search, scheduler and what they look at."""
     first, early = sweep.objectives[0], sweep.early
     if sweep.scheduler != "none" and is_measured(early.metric):
         yield (

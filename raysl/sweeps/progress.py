@@ -6,15 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from typing_extensions import override
 
 from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
+from raysl.data.stream.loader import LocalBatches
 from raysl.errors import log
 from raysl.leaderboard.entry import Objective
-from raysl.process.screen import counted, duration
+from raysl.methods.method import Method, StepOutput
+from raysl.process.screen import counted, duration, only_errors
+from raysl.schedule import Step
 from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.record import Record
-from raysl.train.timing import seconds_of
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.loop import fit
+from raysl.train.prepare import prepare
+from raysl.train.reporter import LocalReporter
+from raysl.train.state import TrainState
 from raysl.tune.trial import Trial
 
 MOST_LISTED = 1000
@@ -27,7 +35,6 @@ class Progress:
     Args:
         planned: number of trials; the largest possible where that depends on results.
         seeds: seeds of each choice that comes to its end.
-        is_exact: whether `num_trials` depends on no result.
     """
 
     def __init__(self, ledger: Ledger, planned: int, seeds: int, objective: Objective, is_exact: bool) -> None:
@@ -174,3 +181,38 @@ def _seconds_by_steps(bases: Mapping[str, RunConfig]) -> tuple[float | None, str
     which = f" of {name}" if name else ""
     how = f", estimated from a few steps{which}, without benchmarks and early stops"
     return (None, "") if seconds is None else (seconds + START_S, how)
+
+
+TIMED_STEPS = 3
+MOST_S = 30.0
+
+
+class _Timed(Callback):
+    """Ends a run after a few steps, or when they take too long."""
+
+    def __init__(self) -> None:
+        self.times = [time.monotonic()]
+
+    @override
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        self.times.append(time.monotonic())
+        if len(self.times) > TIMED_STEPS + 1 or self.times[-1] - self.times[0] > MOST_S:
+            run.stop("timed")
+
+
+def seconds_of(config: RunConfig) -> float | None:
+    """Return the seconds that a run will train, by a few steps in this process after a first one that is not timed.
+
+    None for a method that goes through all images before its first step.
+    """
+    with only_errors(), torch.random.fork_rng(devices=[]):
+        run = prepare(config)
+        state = TrainState.create(run.setup, "cpu", run.classes)
+        if type(state.method).before_epoch is not Method.before_epoch:
+            return None
+        timed = _Timed()
+        stream = LocalBatches(run.loader, 0, 1, torch.device("cpu"))
+        fit(state, state.method, run.setup.plan, stream, callbacks=[timed], reporter=LocalReporter(show_progress=False))
+    spent = timed.times[1:] if len(timed.times) > 2 else timed.times
+    step_s = (spent[-1] - spent[0]) / max(1, len(spent) - 1)
+    return step_s * run.setup.plan.total_steps / config.train.most_workers

@@ -4,17 +4,14 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from raysl.checkpoint.lineage import read_parents
 from raysl.leaderboard.entry import Entry, Objective, Status
 from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.leaderboard.logged import Logged
-from raysl.storage.folder import Folder, outlast
-from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.file_names import METRICS_FILE
-from raysl.tune.note import Note
-from raysl.tune.trial import Trial
+from raysl.storage.folder import Folder
+from raysl.train.callbacks.logs import read_metrics
+from raysl.tune.trial import Note, Trial
 
 STARTING = "starting"
 
@@ -26,8 +23,6 @@ class Record:
     Args:
         epochs: epochs of the whole trial; 0 of one that is only measured.
         measures: digests of what is measured, see `measures_of`: a note of something else is no end.
-        logged: lines of its run.
-        note: note of the newest start that ended.
         draws: number of equal choices.
         failure: why it failed in this process, for good.
         is_further: whether it is a further seed of settings whose first run finished.
@@ -134,8 +129,7 @@ class Record:
         Raises:
             StorageError: if the storage fails.
         """
-        content = outlast(partial(folder.read_if_there, METRICS_FILE))
-        lines = parse_metrics(content, folder.uri_of(METRICS_FILE))
+        lines = read_metrics(folder)
         note = self.note if self.is_running else Note.read(folder)
         most = self.epochs or math.inf
         if self.trial.parent is not None and not self.parents:
@@ -144,13 +138,7 @@ class Record:
         self.note = note
 
     def entry(self, index: int, folder: Folder, protocols: Mapping[str, str]) -> Entry:
-        """Return its row of the leaderboard; that of a stopped one ends at the epoch at which it was stopped.
-
-        Args:
-            index: number of the trial in the order in which trials were chosen.
-            folder: folder of the sweep.
-            protocols: see `Entry.protocols`.
-        """
+        """Return its row of the leaderboard; that of a stopped one ends at the epoch at which it was stopped."""
         trial, nothing = self.trial, Note("paused", 0)
         note, last = self.note if self.note is not None and self.has_ended else nothing, self.note or nothing
         return Entry(

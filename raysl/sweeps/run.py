@@ -30,19 +30,18 @@ from raysl.redact import bare_uri, redact_tree
 from raysl.runs.folder import RunFolder
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
+from raysl.storage.owner import own_folder
 from raysl.sweeps.checks import check_trials, check_tune
-from raysl.sweeps.claim import claim
-from raysl.sweeps.images import check_images
+from raysl.sweeps.claim import check_images, claim
 from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.load import from_tree, load_starts, measured_starts
-from raysl.sweeps.param_space import Choices
 from raysl.sweeps.progress import Progress, outdated
+from raysl.sweeps.ray_tune import Choices
 from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig, is_population
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
-from raysl.tune.note import measures_of
-from raysl.tune.trial import ALONE, Trial
+from raysl.tune.trial import ALONE, Trial, measures_of
 
 EPOCHS = "train.epochs"
 Facts = TypeVar("Facts")
@@ -203,7 +202,7 @@ class SweepRun:
     def run(self, signals: Any) -> Leaderboard:
         """Run the trials that are left."""
         self.folder.make()
-        with self.folder.locked():
+        with own_folder(self.folder):
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
                 log.info("the sweep has changed since its last start: %s", line)
             self.known()

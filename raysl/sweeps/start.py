@@ -2,23 +2,29 @@
 
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.resources import TRIAL_CPUS, most_trials, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Problems, Stopped, log
-from raysl.process.screen import counted, warnings_named
+from raysl.errors import ConfigError, Problems, Stopped, did_you_mean, log
+from raysl.process.screen import console, counted, duration, warnings_named
 from raysl.process.waiting import waiting
+from raysl.report.contents import is_beside
 from raysl.storage.folder import without_waiting
-from raysl.sweeps.checks import check_reported
 from raysl.sweeps.record import STARTING, Record
 from raysl.sweeps.tuning import Ending, run_stage
-from raysl.sweeps.view import SweepView
-from raysl.tune.note import Note
+from raysl.tune.trial import Note
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
@@ -134,10 +140,61 @@ class SweepStart:
             self._check_reported(record.note)
 
     def _check_reported(self, note: Note) -> None:
-        """End the sweep if the first trial that has ended lacks the numbers that rank."""
+        """End the sweep if the first trial that has ended lacks a number that ranks."""
         self.has_reported = True
-        try:
-            check_reported(self.plan.sweep.objectives, {**note.metrics, **note.costs})
-        except ConfigError as error:
-            self.problem = error
+        known = {name for name in (*note.metrics, *note.costs) if not is_beside(name)}
+        missing = [each.metric for each in self.plan.sweep.objectives if each.metric not in known]
+        if missing:
+            hint = did_you_mean(missing[0], known)
+            self.problem = ConfigError(
+                f"metric: the first trial reported no {missing[0]!r}; {hint}it reported {', '.join(sorted(known))}; "
+                "give one of them, and the trials that have ended are kept"
+            )
             self.ending.is_set = True
+
+
+EVERY_S = 60.0
+MOST_NAMED = 8  # running trials in a plain line
+
+
+class SweepView:
+    """Shows the running trials and the state of the sweep, `with view.screen:`."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.shown_at = time.monotonic()
+        is_terminal = (screen := console()).is_terminal
+        self._live = Live(console=screen, refresh_per_second=2, transient=True, redirect_stdout=False)
+        self.screen: AbstractContextManager[Any] = self._live if is_terminal else nullcontext()
+
+    def show(self, rows: Sequence[Record], state: str) -> None:
+        """Show the running trials, and the state of the sweep in words."""
+        if self.screen is self._live:
+            self._live.update(self.table(rows, state))
+        elif time.monotonic() - self.shown_at >= EVERY_S:
+            self.shown_at = time.monotonic()
+            log.info(plain_line(rows, state))
+
+    def table(self, rows: Sequence[Record], state: str) -> RenderableType:
+        """Return the running trials in a table."""
+        if not rows:
+            return Text(state)
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        has_nodes = len({node for row in rows for node in row.nodes}) > 1
+        for name in ("trial", "settings", *(["nodes"] if has_nodes else []), "", "", "time"):
+            table.add_column(name, no_wrap=name != "settings", overflow="ellipsis")
+        for row in rows:
+            nodes = [" ".join(row.nodes)] if has_nodes else []
+            seconds = duration(time.time() - row.began)
+            table.add_row(row.trial.name, row.trial.words(), *nodes, row.progress, row.told(self.metric), seconds)
+        return Group(table, Text(state))
+
+
+def plain_line(rows: Sequence[Record], state: str) -> str:
+    """Return the state of a sweep and its running trials in one line."""
+    named = [
+        f"{row.trial.name} ({row.progress}{' on ' + ', '.join(row.nodes) if row.nodes else ''})"
+        for row in rows[:MOST_NAMED]
+    ]
+    more = [f"{len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else []
+    return f"{state}; running: {', '.join([*named, *more])}" if rows else state

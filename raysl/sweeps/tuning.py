@@ -23,15 +23,12 @@ from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
-from raysl.sweeps.param_space import Choices, points
-from raysl.sweeps.schedulers import scheduler_of, searcher_of
+from raysl.sweeps.ray_tune import Choices, points, scheduler_of, searcher_of
 from raysl.sweeps.schema import is_population
-from raysl.tune.credentials import keep_credentials_out
 from raysl.tune.failures import reason_of, short_reason, trace_of
-from raysl.tune.note import Note, measures_of
-from raysl.tune.run_trainable import RunTrainable, keeping
+from raysl.tune.run_trainable import RunTrainable, keep_credentials_out, keeping
 from raysl.tune.run_trial import measure_checkpoint
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial, measures_of
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun

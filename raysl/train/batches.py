@@ -50,7 +50,6 @@ def plain_blocks(
     Args:
         most: number of images over all ranks.
         rows: images of a block, unless their storage has larger units.
-        is_held_out: whether the split is the held-out one.
         interpolation: how images are resized; default: as `data.eval_interpolation` has it.
     """
     chosen = sample_rows(split, most)
@@ -87,7 +86,6 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
 
     Args:
         stream: stream of the run; one without a loader is read from its beginning.
-        most: number of images over all ranks.
     """
     if isinstance(stream, _Loading):
         whole = stream.loader.split

@@ -26,7 +26,6 @@ class Costs:
     """The costs of a run up to a moment.
 
     Args:
-        seconds: wall-clock time of all starts.
         gpu_hours: hours of all GPUs that its training workers held.
         began: time of the first start, in seconds since 1970; 0 before it.
     """
@@ -55,7 +54,6 @@ class CostCounter(threading.Thread):
     """Adds the costs of a start to those of earlier starts.
 
     Args:
-        folder: folder of the run.
         since: beginning of the start, in seconds since 1970; default: now.
     """
 

@@ -25,16 +25,18 @@ class Disk:
     written waits here.
 
     Args:
+        logs: local folder of these files.
         folder: folder of the run, asked whether it is there; None: any folder is.
 
     Attributes:
         failure: message with the folder that may not be written to, or None.
     """
 
-    def __init__(self, folder: Folder | None = None) -> None:
+    def __init__(self, logs: Path, folder: Folder | None = None) -> None:
+        self.logs = logs
         self.failure: str | None = None
         self._folder = folder
-        self._late: deque[tuple[Path, Action]] = deque()
+        self._late: deque[Action] = deque()
         self._lock = threading.RLock()  # the thread that stores checkpoints notes them here
         self._gone_since: float | None = None
         self._pause_s, self._next_try = FIRST_PAUSE_S, 0.0
@@ -46,22 +48,22 @@ class Disk:
         self.failure = self.failure or _describe(folder, refused)
         return True
 
-    def write(self, folder: Path, action: Action) -> None:
-        """Call what writes into a folder: now, or later if the folder is gone for the moment.
+    def write(self, action: Action) -> None:
+        """Call what writes into the folder: now, or later if the folder is gone for the moment.
 
         Args:
             action: called again if it fails, so it must not depend on when it is called.
         """
         with self._lock:
             if self.failure is None:
-                self._late.append((folder, action))
+                self._late.append(action)
                 if time.monotonic() >= self._next_try:
                     self._write_late()
 
-    def note(self, logs: Path, event: str, kind: str | None = None, nodes: Sequence[str] = ()) -> None:
+    def note(self, event: str, kind: str | None = None, nodes: Sequence[str] = ()) -> None:
         """Add a line to the events of a run, as `note_event`."""
         line = event_line(event, kind, nodes)
-        self.write(logs, lambda: append(logs / EVENTS_FILE, line))
+        self.write(lambda: append(self.logs / EVENTS_FILE, line))
 
     def settle(self) -> None:
         """Wait until the folder is there, and everything is written.
@@ -80,7 +82,7 @@ class Disk:
             outlast(write)
 
     @contextmanager
-    def writing(self, folder: Path) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """While inside, remember a write that is refused in place of raising it.
 
         Raises:
@@ -91,7 +93,7 @@ class Disk:
             yield
             self._check_there()
         except OSError as error:
-            if not self.refuses(folder, error):
+            if not self.refuses(self.logs, error):
                 self._check_there()
                 raise
 
@@ -102,26 +104,25 @@ class Disk:
     def _write_late(self) -> StorageError | None:
         """Write what waits; return the error if it has to wait longer."""
         while self._late:
-            folder, action = self._late[0]
             try:
-                with self.writing(folder):
-                    action()
+                with self.writing():
+                    self._late[0]()
             except LASTING:  # though the folder is there
                 self._late.popleft()
                 raise
             except (OSError, StorageError) as error:
-                return self._wait(folder, error)
+                return self._wait(error)
             if self.failure is not None:
                 self._late.clear()
                 return None
             # removed after it was written, so that a failed action is tried again before those behind it
             self._late.popleft()
             if self._gone_since is not None and not self._late:
-                self._end_wait(folder)
+                self._end_wait()
         return None
 
-    def _wait(self, folder: Path, error: Exception) -> StorageError:
-        failure = error if isinstance(error, StorageError) else StorageError(f"cannot write to {folder}: {error}")
+    def _wait(self, error: Exception) -> StorageError:
+        failure = error if isinstance(error, StorageError) else StorageError(f"cannot write to {self.logs}: {error}")
         if self._gone_since is None:
             self._gone_since, self._pause_s = time.monotonic(), FIRST_PAUSE_S
             log.warning("%s; training goes on, and its logs are written when the folder is back", failure)
@@ -129,27 +130,20 @@ class Disk:
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return failure
 
-    def _end_wait(self, folder: Path) -> None:
+    def _end_wait(self) -> None:
         assert self._gone_since is not None
         waited, self._gone_since, self._next_try = time.monotonic() - self._gone_since, None, 0.0
-        line = event_line(f"{folder} is back after {duration(waited)}; the logs of that time are written")
-        self._late.append((folder, lambda: append(folder / EVENTS_FILE, line)))
+        line = event_line(f"{self.logs} is back after {duration(waited)}; the logs of that time are written")
+        self._late.append(lambda: append(self.logs / EVENTS_FILE, line))
 
 
 def _describe(folder: Path, error: OSError) -> str:
+    from rich.filesize import decimal
+
     assert error.errno is not None
     what, remedy = REFUSALS[error.errno]
     where = str(folder)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-        where += f" has {_size(shutil.disk_usage(existing).free)} free"
+        where += f" has {decimal(shutil.disk_usage(existing).free)} free"
     return f"{what}: {where}; {remedy}, then the same command goes on"
-
-
-def _size(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.0f} TB"

@@ -8,8 +8,7 @@ from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import Folder
-from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.file_names import METRICS_FILE
+from raysl.train.callbacks.logs import read_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +31,7 @@ def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
         ConfigError: if no run has logged anything there, or the storage cannot be read.
     """
     folder = Folder(absolute(text_or_path(run, "run", "runs/quickstart")))
-    lines = parse_metrics(folder.read_if_there(METRICS_FILE), folder.uri_of(METRICS_FILE))
+    lines = read_metrics(folder)
     if not lines:
         raise ConfigError(f"nothing has been logged in {folder.uri!r}; give the folder of a run that has made a step")
     return frame(lines)

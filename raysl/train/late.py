@@ -15,11 +15,7 @@ class NonFiniteLoss(RunFailed):
 
 
 class Late:
-    """A few numbers on their way from the device to the host.
-
-    Args:
-        values: [N], on any device.
-    """
+    """A few numbers on their way from the device to the host."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values.detach()
@@ -108,10 +104,7 @@ class FiniteCheck:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        tell: Callable[[Step], None] = lambda step: None,
-        agreement: Agreement | None = None,
+        self, device: torch.device, tell: Callable[[Step], None] = lambda step: None, agreement: Agreement | None = None
     ) -> None:
         self.is_late = is_late(device)
         self.tell = tell

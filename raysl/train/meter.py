@@ -13,11 +13,7 @@ WARM_UP = 3  # first steps of a start compile, allocate and fill queues: they ar
 
 
 class Meter:
-    """Times the steps since the last reading by this process's clock; a GPU has to be synchronised before a reading.
-
-    Args:
-        warm_up: number of first steps that are not timed.
-    """
+    """Times the steps since the last reading by this process's clock; a GPU has to be synchronised before a reading."""
 
     def __init__(self, device: torch.device, warm_up: int = WARM_UP) -> None:
         self.device = device
@@ -50,7 +46,7 @@ class Meter:
             return {"memory_gb": self._most(most_used_gb(self.device))[0]}
         seconds = max(time.perf_counter() - self.start, 1e-9)
         wait, memory = self._most(self.wait / seconds, most_used_gb(self.device))
-        mean = self._mean(seconds)
+        mean = float(dist.all_mean(torch.tensor(seconds, dtype=torch.float64, device=self.device)))
         numbers = {
             "images_per_s": self.images / mean,
             "step_s": mean / self.steps,
@@ -61,15 +57,8 @@ class Meter:
         return numbers
 
     def _most(self, *values: float) -> list[float]:
-        if dist.world() == 1:
-            return list(values)
         most: list[float] = (-dist.all_least(-torch.tensor(values, dtype=torch.float64, device=self.device))).tolist()
         return most
-
-    def _mean(self, value: float) -> float:
-        if dist.world() == 1:
-            return value
-        return float(dist.all_mean(torch.tensor(value, dtype=torch.float64, device=self.device)))
 
     def _restart(self) -> None:
         self.start = time.perf_counter()

@@ -1,7 +1,7 @@
 """Settings and images of a run, checked as far as possible before a cluster is asked for anything."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -50,9 +50,7 @@ class Measurements:
     """What is measured of a run while it trains and afterwards.
 
     Args:
-        names: names of the numbers that its benchmarks will report.
         left_out: a line for each measurement that its images do not allow.
-        online: names of the online kNN's numbers; none where it is not measured.
         online_knn: makes the callback for them; None where they are not measured.
     """
 
@@ -74,7 +72,6 @@ class Prepared:
         test: held-out images for measurements during training, or None.
         online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is measured on them.
-        callbacks: the callbacks that the settings name.
     """
 
     setup: Setup
@@ -120,44 +117,54 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
-    has_patches = setup.backbone.patch_size is not None
-    with problems.catching():
-        check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
-    with problems.catching():
-        check_device_settings(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
-    with problems.catching():
-        check_warm_heads(config)
-    with problems.catching():
-        _check_adapters(config, classes)
+    layers, has_patches = setup.backbone.num_layers, setup.backbone.patch_size is not None
+    without_weights = classes.backbone.without_weights
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: check_layers(config.optim, layers, classes.backbone, has_patches),
+        lambda: check_device_settings(config.train, classes.method, without_weights(config.backbone).units()),
+        lambda: check_warm_heads(config),
+        lambda: _check_adapters(config, classes),
+    )
+    for check in checks:
+        with problems.catching():
+            check()
     with problems.catching():
         recipe = check_views(setup, classes)
         if config.train.online_probe is not None:
             check_probe(train, recipe)
+    evaluated, online_knn = _evaluated(config, classes, test), None
     with problems.catching():
-        if test is not None and measure is not None:
-            check_readable(test, "held-out")
-        online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
+        if measure is not None:
+            if test is not None:
+                check_readable(test, "held-out")
+            measured = measure(config, train, test)
+            check_expected_names(config, classes.method, measured.names, measured.online, evaluated)
+            for line in measured.left_out:
+                log.warning(line)
+            online_knn = measured.online_knn
     problems.check()
     _check_statistics(setup, classes, recipe)
     if derived := describe_scaling(config):
         log.info(derived)
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
-    warm_heads = warm_heads_warning(plan, setup.config.train.warm_heads)
-    for warning in (_mean_warning(config), course_warning(plan), warm_heads):
+    loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
+    for warning in (
+        _mean_warning(config),
+        course_warning(plan),
+        warm_heads_warning(plan, config.train.warm_heads),
+        *_size_warnings(config, classes, recipe),
+        Reads.of(loader.order).warning(loader.row_bytes, config.data),
+    ):
         if warning:
             log.warning(warning)
-    _warn_of_sizes(config, classes, recipe)
-    loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
-    if warning := Reads.of(loader.order).warning(loader.row_bytes, config.data):
-        log.warning(warning)
     return Prepared(
         setup=setup,
         classes=classes,
         loader=loader,
-        test=test if online_knn is not None or has_held_out or config.train.online_probe is not None else None,
+        test=test if online_knn is not None or evaluated or config.train.online_probe is not None else None,
         online_knn=online_knn,
-        has_held_out=has_held_out,
+        has_held_out=bool(evaluated),
         callbacks=callbacks,
     )
 
@@ -254,7 +261,7 @@ def _check_statistics(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Non
         with only_errors():
             rehearse(setup, classes, recipe)
     except ValueError as error:
-        if not str(error).startswith(_TOO_FEW):
+        if not str(error).startswith("Expected more than 1 value per channel"):  # torch's message
             raise
         where = "" if plan.world == 1 else f" for one of {plan.world} workers"
         sync = "" if train.sync_bn else ", or train.sync_bn=true for statistics of all workers"
@@ -262,10 +269,6 @@ def _check_statistics(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Non
             f"train.batch_size={plan.batch_size} is 1 image{where}, and {setup.config.method.name} normalises over "
             f"several: set train.batch_size={2 * plan.world} or more{sync}"
         ) from error
-
-
-_TOO_FEW = "Expected more than 1 value per channel"
-"""Beginning of torch's message."""
 
 
 def _check_adapters(config: RunConfig, classes: Classes) -> None:
@@ -335,12 +338,7 @@ def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
 def make_loader(
     setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool, targets: TargetRecipe | None = None
 ) -> Loader:
-    """Make the loader of a run on a split.
-
-    Args:
-        augment_in_task: whether views are augmented where they are cut.
-        targets: makes the batches in place of the views, see `Method.targets`.
-    """
+    """Make the loader of a run on a split."""
     data = setup.config.data
     make = Loader if targets is None else partial(TargetLoader, targets=targets)
     return make(
@@ -356,34 +354,19 @@ def make_loader(
     )
 
 
-def _warn_of_sizes(config: RunConfig, classes: Classes, recipe: ViewRecipe) -> None:
+def _size_warnings(config: RunConfig, classes: Classes, recipe: ViewRecipe) -> Iterator[str | None]:
     """Warn if images are measured at another size than they are trained at, or if that does not suit the backbone."""
     # Tiles are parts of an image: their size says nothing about the size to measure at.
     if next(iter(recipe.groups.values()))[0].tiles is not None:
         return
     if recipe.size != config.data.image_size:
-        log.warning(
-            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
-            recipe.size,
-            config.data.image_size,
+        yield (
+            f"images are trained at {recipe.size} px and measured at data.image_size={config.data.image_size}; give "
+            "one size alone for both"
         )
     # a network that weights are made for cannot be changed
-    if config.method.weights is None and (advice := classes.backbone.advice(config.backbone, recipe.size)):
-        log.warning(advice)
-
-
-def _check_measures(
-    setup: Setup, classes: Classes, train: Split, test: Split | None, measure: Measure | None
-) -> tuple[OnlineKNN | None, bool]:
-    """Check the measurements; return the maker of the online kNN, and whether the method's own task is measured."""
-    config, evaluated = setup.config, _evaluated(setup.config, classes, test)
-    if measure is None:
-        return None, bool(evaluated)
-    measured = measure(config, train, test)
-    check_expected_names(config, classes.method, measured.names, measured.online, evaluated)
-    for line in measured.left_out:
-        log.warning(line)
-    return measured.online_knn, bool(evaluated)
+    if config.method.weights is None:
+        yield classes.backbone.advice(config.backbone, recipe.size)
 
 
 def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple[str, ...]:
@@ -393,8 +376,7 @@ def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple
     names: tuple[str, ...] = classes.method.evaluated_by(config.method)
     if not names:
         log.warning("train.eval_every is left out: %s has no task for held-out images", config.method.name)
-        return ()
-    if test is None:
+    elif test is None:
         log.warning("train.eval_every is left out: the data has no held-out images; give data.test=")
         return ()
     return names

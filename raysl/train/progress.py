@@ -18,7 +18,6 @@ class ProgressView:
     """Shows logged lines of a run of `total` steps: loss, images a second, time left.
 
     Args:
-        first: steps done before this start.
         every_s: seconds between plain lines; the last step, and in a notebook each epoch, has one at once.
     """
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from raysl import distributed as dist
 from raysl.components import Classes
 from raysl.data.batch import Batch
-from raysl.distributed.pretended import pretended_world
+from raysl.distributed.ranks import pretended_world
 from raysl.errors import ConfigError
 from raysl.methods.shared.device import recomputed_units
 from raysl.nn.adapters import add_adapters

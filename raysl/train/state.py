@@ -57,11 +57,7 @@ class TrainState:
 
     @classmethod
     def create(
-        cls,
-        setup: Setup,
-        device: torch.device | str = "cpu",
-        classes: Classes | None = None,
-        is_new: bool = True,
+        cls, setup: Setup, device: torch.device | str = "cpu", classes: Classes | None = None, is_new: bool = True
     ) -> "TrainState":
         """Return a fresh state, with initial weights that depend on the run's seed alone, or those of `method.weights`
         or `backbone.pretrained`.

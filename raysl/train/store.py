@@ -6,11 +6,10 @@ for half an hour. A local disk that is full or read-only is remembered instead, 
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from typing_extensions import override
 
@@ -23,61 +22,26 @@ from raysl.storage.reads import short_reason
 from raysl.train.disk import Disk
 from raysl.train.reporter import Save
 
-Tell = Callable[[str], None]
 
-
-def _ignore(name: str) -> None:
-    """Do nothing with the name of a stored checkpoint."""
-
-
-class Store(Protocol):
-    """Stores the checkpoints of a run. One thread of the main rank calls its methods."""
-
-    def put(self, name: str, save: Save) -> None:
-        """Store under a name what `save` writes into a local folder; a failing storage is reported, not raised."""
-
-    def put_logs(self) -> None:
-        """Store the logs as they are now, soon."""
-
-    def finish(self) -> None:
-        """Wait until the newest checkpoint and the logs are stored.
-
-        Raises:
-            StorageError: if that fails for half an hour.
-        """
-
-
-class RemoteStore(Store):
-    """Uploads checkpoints and logs in the background, one after the other.
+class RemoteStore:
+    """Uploads checkpoints and logs in the background, one after the other. One thread of the main rank calls it.
 
     `put` waits for the upload of the checkpoint before; if that fails, the older one is given up for the newer one.
+    Stored checkpoints, and those that cannot be stored, are noted in the run's events.
 
     Args:
-        tell: takes a sentence when one cannot be stored.
+        disk: the run's logs, and whether the local disk is full.
+        keep: number of newest checkpoints to keep.
         owner: owner of the run's folder; nothing more is stored once another driver owns it.
-        on_saved: takes the name of each stored checkpoint.
-        disk: remembers whether the local disk is full.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        logs: Path,
-        keep: int,
-        tell: Tell,
-        owner: Owner | None = None,
-        on_saved: Tell = _ignore,
-        disk: Disk | None = None,
-    ) -> None:
+    def __init__(self, folder: Folder, disk: Disk, keep: int, owner: Owner | None = None) -> None:
         self.folder = folder
-        self.on_saved = on_saved
-        self.disk = disk or Disk()
+        self.disk = disk
+        self.keep = keep
         self.owner = owner
         self.owners = OwnerFiles(folder)
         self.is_overtaken = False
-        self.logs = logs
-        self.keep = keep
-        self.tell = tell
         self._change = threading.Condition()
         self._waiting: tuple[str, Path] | None = None
         self._are_logs_due = False
@@ -87,17 +51,16 @@ class RemoteStore(Store):
         self._unstored: StorageError | None = None  # why the newest checkpoint is not stored
         threading.Thread(target=self._work, name="raysl-store", daemon=True).start()
 
-    @override
     def put(self, name: str, save: Save) -> None:
+        """Store under a name what `save` writes into a local folder; a failing storage is noted, not raised."""
         draft = make_temporary_folder("checkpoint")
         try:
             save(draft)
         except (OSError, StorageError) as error:
             shutil.rmtree(draft, ignore_errors=True)
             self._unstored = StorageError(f"cannot write {name} to {draft}: {short_reason(error)}")
-            if self.disk.refuses(draft.parent, error):
-                return
-            self.tell(f"{self._unstored}; training goes on without it")
+            if not self.disk.refuses(draft.parent, error):
+                self.disk.note(f"{self._unstored}; training goes on without it")
             return
         with self._change:
             # at most one draft waits: the one before is taken up first, or replaced where uploads fail
@@ -107,14 +70,18 @@ class RemoteStore(Store):
             self._waiting, self._unstored = (name, draft), None
             self._change.notify_all()
 
-    @override
     def put_logs(self) -> None:
+        """Store the logs as they are now, soon."""
         with self._change:
             self._are_logs_due = True
             self._change.notify_all()
 
-    @override
     def finish(self) -> None:
+        """Wait until the newest checkpoint and the logs are stored.
+
+        Raises:
+            StorageError: if that fails for half an hour.
+        """
         self.put_logs()
         with self._change:
             self._change.wait_for(lambda: self._waiting is None and not self._are_logs_due and not self._is_busy)
@@ -138,7 +105,7 @@ class RemoteStore(Store):
                 if task is not None:
                     # a newer checkpoint that already waits makes up for this one
                     self._unstored = error if self._waiting is None else None
-                    self.tell(f"gave up {task[0]}: {error}")
+                    self.disk.note(f"gave up {task[0]}: {error}")
             if task is not None:
                 shutil.rmtree(task[1], ignore_errors=True)
 
@@ -150,20 +117,21 @@ class RemoteStore(Store):
             if task is not None:
                 name, draft = task
                 self._upload(draft, name)
-                self.on_saved(name)
+                self._note_saved(name)
                 self._are_logs_due = True  # they now name this checkpoint
                 remove_old(self.folder, name, self.keep)
         except (ConfigError, OSError) as error:  # also errors that look permanent, such as expired credentials
             if self._failure is None:
-                self.tell(f"{error}; training goes on, and it is tried again")
+                self.disk.note(f"{error}; training goes on, and it is tried again")
             self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
             raise self._failure from error
         self._failure = None
 
     def _store_logs(self) -> None:
         """Upload the log files that have changed since their last upload."""
-        for path in sorted(path for path in self.logs.rglob("*") if path.is_file() and path.suffix != ".part"):
-            status, name = path.stat(), path.relative_to(self.logs).as_posix()
+        logs = self.disk.logs
+        for path in sorted(path for path in logs.rglob("*") if path.is_file() and path.suffix != ".part"):
+            status, name = path.stat(), path.relative_to(logs).as_posix()
             version = status.st_mtime_ns, status.st_size
             if self._stored_logs.get(name) != version:
                 self.folder.copy_in(path, name) if "/" in name else self.folder.upload(path, name)
@@ -171,6 +139,9 @@ class RemoteStore(Store):
 
     def _upload(self, draft: Path, name: str) -> None:
         upload(draft, self.folder, name)
+
+    def _note_saved(self, name: str) -> None:
+        self.disk.note(f"saved {name}", "save")
 
     def _check_owner(self) -> None:
         successor = None if self.owner is None else self.owners.successor(self.owner)
@@ -192,18 +163,9 @@ class LocalStore(RemoteStore):
 
     Each is written there at once. If that fails for the moment, it is written to a temporary folder, and moved from
     there in the background.
-
-    Args:
-        tell: takes a sentence when one cannot be stored.
-        on_saved: takes the name of each stored checkpoint.
-        disk: remembers whether it is full.
     """
 
-    def __init__(
-        self, folder: Folder, keep: int, tell: Tell, on_saved: Tell = _ignore, disk: Disk | None = None
-    ) -> None:
-        super().__init__(folder, Path(folder.path), keep, tell, None, on_saved, disk)
-        self._newest: tuple[str, Save] | None = None
+    _newest: tuple[str, Save] | None = None
 
     @override
     def put(self, name: str, save: Save) -> None:
@@ -240,7 +202,7 @@ class LocalStore(RemoteStore):
 
     def _write(self, name: str, save: Save) -> None:
         self._place(name, save)
-        self.on_saved(name)
+        self._note_saved(name)
         with self._failing(name):
             remove_old(self.folder, name, self.keep)
 

@@ -23,9 +23,6 @@ class WarmHeads:
     averages begin with the first update. A teacher that was made of the same weights equals the student meanwhile.
 
     Nothing has to be stored: a step is one of the first by its number.
-
-    Args:
-        length: how long the backbone waits, or None for not at all.
     """
 
     def __init__(self, method: Method, length: Duration | None) -> None:

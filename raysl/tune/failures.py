@@ -22,11 +22,7 @@ def trace_of(trial: Any) -> str:
 
 
 def reason_of(trial: Any, trace: str) -> str:
-    """Return the reason of a trial's last failure in one line.
-
-    Args:
-        trace: traceback of the failure.
-    """
+    """Return the reason of a trial's last failure in one line."""
     try:
         path = trial.pickled_error_file  # in the folder where Tune keeps it before it is in the storage
         error: Any = ray.cloudpickle.loads(Path(path).read_bytes()) if path else None

@@ -25,20 +25,17 @@ from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, log
 from raysl.leaderboard.logged import Logged
-from raysl.redact import bare_tree, redact_uri
+from raysl.redact import HIDDEN, bare_tree, redact_uri, redact_variables
 from raysl.report.report_json import plain
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
 from raysl.storage.addresses import split_query
 from raysl.storage.folder import absolute, outlast
 from raysl.storage.records import read_as
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
-from raysl.train.file_names import METRICS_FILE
-from raysl.tune.credentials import keep_credentials_out
-from raysl.tune.note import Note, measures_of
 from raysl.tune.run_trial import run_trial
-from raysl.tune.trial import ALONE, Trial, trial_of
+from raysl.tune.trial import ALONE, Note, Trial, measures_of, trial_of
 
 POINTER_FILE = "raysl.json"
 KEPT_CHECKPOINTS = 4
@@ -86,6 +83,19 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
 def keeping(base: RunConfig) -> RunConfig:
     """Return settings of trials that others may go on from: they keep several checkpoints."""
     return replace(base, train=replace(base.train, keep_checkpoints=max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)))
+
+
+def keep_credentials_out() -> None:
+    """Have Ray Tune hand no credentials to the processes of trials, since Ray writes what it hands over into its logs.
+
+    Those processes have the credentials of their node, as training workers have.
+    """
+    try:
+        from ray.tune.execution.class_cache import ENV_VARS_TO_PROPAGATE as names
+    except ImportError:  # another version of Ray, which hands nothing over
+        return
+    shown = redact_variables(dict.fromkeys(names, "value"))
+    names.difference_update(name for name, value in shown.items() if value == HIDDEN)
 
 
 @dataclass(frozen=True)
@@ -182,16 +192,15 @@ class RunTrainable(Trainable):
             if is_over:
                 note = self.run.note()
                 step = self.last_step if note.checkpoint is None else _parse_step(note.checkpoint)
-                return {**self._report(step, note.metrics, note.epoch), "done": True, "status": note.status}
+                return {**self._report(step, note.epoch, note.metrics), "done": True, "status": note.status}
             self.run.go_on()
 
-    def _report(self, step: int, numbers: Mapping[str, float], epoch: float | None = None) -> dict[str, Any]:
+    def _report(self, step: int, epoch: float, numbers: Mapping[str, float]) -> dict[str, Any]:
         """Return what Tune gets to know of an epoch, and write the same for TensorBoard."""
         assert self.run is not None
         self.last_step, folder = step, self.run.folder
         metrics = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
         write_hparams(folder, {**self.trial.settings, "seed": self.trial.seed}, metrics, step)
-        epoch = self.run.epoch(step) if epoch is None else epoch
         position = {"step": step, "epoch": epoch, "path": redact_uri(folder.uri)}
         if self.trial.parent is not None:
             position["parent"] = list(self.trial.parent)
@@ -231,10 +240,6 @@ class _Run:
     A run trains on while Tune handles a report, and one with equal settings may have been trained before. Each of its
     epochs is reported all the same, in order: so a scheduler sees the same curve whenever the trial was trained, one
     that compares trials at each epoch does not wait for one that skips some, and a trial that it stops is not trained.
-
-    Args:
-        parent: the checkpoint that it is forked from, or None.
-        since: time as in `RunTrainable`.
     """
 
     def __init__(self, config: RunConfig, trial: Trial, parent: Pointer | None, since: float) -> None:
@@ -262,8 +267,8 @@ class _Run:
         """Whether the run has ended, however it did."""
         return self.outcome is not None
 
-    def after(self, step: int) -> tuple[int, dict[str, float]] | None:
-        """Return the next whole epoch after a step, by its last step, with the newest numbers then.
+    def after(self, step: int) -> tuple[int, float, dict[str, float]] | None:
+        """Return the next whole epoch after a step: its last step, its number, and the newest numbers then.
 
         Returns:
             None where it has not been logged yet, and of the last epoch, which `note` covers.
@@ -276,19 +281,11 @@ class _Run:
         if isinstance(self.outcome, Note) and self.outcome.status == "stopped":
             last = min(last, int(self.outcome.epoch * length))
         if self.logged.reached < step // length + 1:
-            content = outlast(partial(self.folder.read_if_there, METRICS_FILE))
-            lines = parse_metrics(content, self.folder.uri_of(METRICS_FILE))
-            self.logged = Logged([line for line in lines if "epoch" in line])
+            self.logged = Logged([line for line in read_metrics(self.folder) if "epoch" in line])
         for epoch in range(step // length + 1, int(self.logged.reached) + 1):
             if epoch * length < last and (numbers := self.logged.newest(epoch)):
-                return epoch * length, numbers
+                return epoch * length, float(epoch), numbers
         return None
-
-    def epoch(self, step: int) -> float:
-        """Return the epochs that are done after a step."""
-        note = outlast(partial(DatasetNote.read, self.folder))
-        assert note is not None, "claimed before the first step"
-        return step / note.epoch_len
 
     def go_on(self) -> None:
         """Start training, or wait a moment for what it logs."""

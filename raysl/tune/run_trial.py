@@ -15,22 +15,19 @@ from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError
 from raysl.leaderboard.logged import Logged
 from raysl.pretraining import Result, pretrain
 from raysl.process.code_errors import explaining_code
-from raysl.report.contents import Score
 from raysl.runs.folder import RunFolder
-from raysl.storage.folder import Folder, outlast
+from raysl.storage.folder import outlast
 from raysl.storage.records import Damaged, read_record
-from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.logs import read_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.costs import Costs, counting_costs
-from raysl.train.file_names import METRICS_FILE
-from raysl.tune.note import Note, measures_of
+from raysl.tune.trial import Note, measures_of
 
 
 def run_trial(config: RunConfig, settings: Mapping[str, Any], stop: threading.Event | None = None) -> Note:
     """Train a run, measure it at its end, and write its note.
 
     Args:
-        settings: settings that vary, which TensorBoard shows.
         stop: once set, the run saves and stops.
 
     Raises:
@@ -63,26 +60,20 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
 
     Args:
         config: benchmarks, images and seed; name and storage are those of the trial.
-        settings: settings that vary.
     """
     folder = RunFolder.of(config)
     folder.make()
-    with counting_costs(folder) as counter:
+    with counting_costs(folder):
         report = benchmark(uri, config=config, out=folder.uri)
         report.check()
-    costs = counter.costs
     intervals, units = _measured(report)
-    note = Note(
-        status="finished",
+    note = replace(
+        make_note(config, "finished"),
         until=0,
         metrics=report.metrics,
         intervals=intervals,
         units=units,
-        costs=costs.numbers(),
-        measures=measures_of(config),
         checkpoint=report.checkpoint or uri,
-        started=costs.began,
-        ended=time.time(),
     )
     note.write(folder)
     write_hparams(folder, {**settings, "seed": config.seed}, note.metrics)
@@ -109,20 +100,18 @@ def make_note(
     """Return the note of a run by what is in its folder.
 
     Args:
-        result: result of a finished run, or None.
         until: epoch whose numbers are the newest that count.
     """
     folder = RunFolder.of(config)
-    content = outlast(partial(folder.read_if_there, METRICS_FILE))
-    lines = [line for line in parse_metrics(content, folder.uri_of(METRICS_FILE)) if "epoch" in line]
+    lines = [line for line in read_metrics(folder) if "epoch" in line]
     logged = Logged([line for line in lines if line["epoch"] <= until])
     metrics = logged.newest()
     intervals: dict[str, tuple[float, float]] = {}
     units: dict[str, str] = {}
     if result is not None:
         metrics |= {name: value for name, value in result.metrics.items() if name not in ("step", "epoch")}
-    if result is not None and result.report is not None:
-        intervals, units = _measured(result.report)
+        if result.report is not None:
+            intervals, units = _measured(result.report)
     newest, costs = outlast(partial(newest_whole, folder, ())), outlast(partial(Costs.read, folder))
     return Note(
         status=status,
@@ -142,28 +131,20 @@ def make_note(
 
 def _measured(report: Report) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
     """Return intervals and units of a report's metrics, by name."""
-    intervals = {_name(score): score.interval for score in report.scores if score.interval is not None}
-    return intervals, {_name(score): score.unit for score in report.scores}
-
-
-def _name(score: Score) -> str:
-    return f"{score.benchmark}/{score.metric}"
+    scores = {f"{score.benchmark}/{score.metric}": score for score in report.scores}
+    intervals = {name: score.interval for name, score in scores.items() if score.interval is not None}
+    return intervals, {name: score.unit for name, score in scores.items()}
 
 
 def failed_note(config: RunConfig, reason: str) -> Note:
     """Return the note of why a trial failed for good, with its costs and the numbers that it logged and measured."""
-    note = make_note(config, "failed", reason=reason)
-    measured = _reported(RunFolder.of(config))
-    return replace(note, metrics={**note.metrics, **measured})
-
-
-def _reported(folder: Folder) -> dict[str, float]:
-    """Return the metrics of a report that an earlier try has left; a damaged one is passed over."""
+    note, folder = make_note(config, "failed", reason=reason), RunFolder.of(config)
     try:
-        kinds = {"metrics": dict[str, float | None]}
+        # the report that an earlier try has left
         text = outlast(partial(folder.read_if_there, "report.json")) or b"{}"
-        metrics = read_record(text, folder.uri_of("report.json"), optional=kinds).get("metrics", {})
+        kinds = {"metrics": dict[str, float | None]}
+        measured = read_record(text, folder.uri_of("report.json"), optional=kinds).get("metrics", {})
     except Damaged as error:
         log.warning("passed over %s", error)
-        return {}
-    return {name: value for name, value in metrics.items() if value is not None}
+        measured = {}
+    return replace(note, metrics=note.metrics | {name: value for name, value in measured.items() if value is not None})

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl import distributed as dist
-from raysl.distributed import ddp
+from raysl.distributed import parallel
 from tests.collective_calls import Collectives
 from tests.rank_processes import RunRanks
 
@@ -322,9 +322,9 @@ def test_ddp_is_not_told_to_move_inputs_on_a_gpu(monkeypatch: pytest.MonkeyPatch
         def forward(self) -> Tensor:
             return torch.zeros((), requires_grad=True)
 
-    monkeypatch.setattr(ddp, "DistributedDataParallel", Recorder)
-    monkeypatch.setattr(ddp, "_no_buffer_broadcast", dict)
-    monkeypatch.setattr(ddp, "world", lambda: 2)
+    monkeypatch.setattr(parallel, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(parallel, "_no_buffer_broadcast", dict)
+    monkeypatch.setattr(parallel, "world", lambda: 2)
     with FakeTensorMode():
         dist.data_parallel(nn.Linear(2, 2, device="cuda"))
     assert told == {"static_graph": False, "gradient_as_bucket_view": True}

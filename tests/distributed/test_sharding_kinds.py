@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from torch import nn
 
-from raysl.distributed.sharding import is_sharded
+from raysl.distributed.parallel import is_sharded
 
 
 def test_nothing_is_sharded_while_another_thread_imports_the_class(monkeypatch: pytest.MonkeyPatch) -> None:

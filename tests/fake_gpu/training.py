@@ -26,6 +26,7 @@ from raysl.train.callbacks.logs import MetricsLog
 from raysl.train.callbacks.online_probe import OnlineProbe
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.watch import CollapseWatch
+from raysl.train.disk import Disk
 from raysl.train.prepare import Prepared
 from raysl.train.state import TrainState
 from tests.fake_gpu.pretended import pretended_gpu
@@ -104,7 +105,11 @@ def trained_run(run: Prepared, callbacks: Sequence[Callback] = (), is_saved: boo
         watch.clear()
         watch.clock = lambda: state.step
         logs = Path(folder)
-        own = [CorruptImages(CorruptLog(), logs, 10), StopRequest(lambda: False, every=1), CollapseWatch(logs)]
+        own = [
+            CorruptImages(CorruptLog(), Disk(logs), 10),
+            StopRequest(lambda: False),
+            CollapseWatch(Disk(logs)),
+        ]
         plan = run.setup.plan
         with batches_on_this_thread(), _saved_from_the_gpu():
             stream = LocalBatches(run.loader, device=CUDA)

@@ -12,7 +12,7 @@ from torch.futures import Future
 from torch.nn.parallel import distributed as torch_ddp
 
 from raysl import distributed as dist
-from raysl.distributed import ddp
+from raysl.distributed import parallel
 from tests.fake_gpu.pretended import Moment
 
 
@@ -50,7 +50,7 @@ def wrapping() -> Iterator[None]:
             (torch_dist.Reducer, "_rebuild_buckets", lambda reducer: False),
             (torch_dist.Reducer, "prepare_for_forward", lambda reducer: None),
             (torch.accelerator, "current_stream", Moment),
-            (ddp, "DistributedDataParallel", Summed),
+            (parallel, "DistributedDataParallel", Summed),
             (dist, "shard", moved_and_sharded),
         ):
             stack.enter_context(mock.patch.object(target, name, stand_in))

@@ -68,7 +68,7 @@ def _back_to_default() -> Any:
 def test_no_step_waits_for_the_gpu(optim: str, precision: str) -> None:
     words = [f"optim={optim}", f"train.precision={precision}", "train.clip_grad=1.0"]
     state, plan = problem(*words, device=CUDA)
-    watch, stop = _NoWaiting(), StopRequest(lambda: False, every=2)
+    watch, stop = _NoWaiting(), StopRequest(lambda: False)
     fit(state, state.method, plan, batches(plan, CUDA), callbacks=[stop, watch], reporter=LocalReporter())
     assert watch.checked == plan.total_steps - 3
 
@@ -179,10 +179,10 @@ def test_a_lost_loss_is_found_one_step_late_and_nothing_bad_is_saved(tmp_path: P
 
 def test_a_wish_to_stop_is_heeded_one_step_later_with_a_checkpoint(tmp_path: Path) -> None:
     state, plan = problem(device=CUDA)
-    asked = StopRequest(lambda: True, every=2)
+    asked = StopRequest(lambda: True)
     asked.was_requested.set()
     fit(state, state.method, plan, batches(plan, CUDA), callbacks=[asked], reporter=LocalReporter(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000003"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000002"]
 
 
 def test_a_checkpoint_of_a_gpu_loads_on_a_cpu_and_back(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from perf.trials import Swept, bare_s, swept
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
-from raysl.tune.note import Note
+from raysl.tune.trial import Note
 
 STEPS = Work(
     "quickstart", ("train.epochs=1", "data.limit=64", "train.batch_size=32", "optim.warmup=0ep", "benchmarks=[]")

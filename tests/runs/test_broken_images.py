@@ -26,6 +26,7 @@ from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.disk import Disk
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 from tests.rank_processes import RunRanks
@@ -74,7 +75,7 @@ def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list
     run = prepare(config)
     state, plan = TrainState.create(run.setup), run.setup.plan
     found = CorruptLog()
-    broken = CorruptImages(found, tmp_path, limit=1)
+    broken = CorruptImages(found, Disk(tmp_path), limit=1)
     batches = LocalBatches(run.loader, corrupt=found)
     metrics = fit(state, state.method, plan, batches, callbacks=[broken], reporter=LocalReporter(tmp_path))
     assert 0 < state.step < plan.total_steps
@@ -97,7 +98,7 @@ def test_a_restarted_run_knows_the_broken_images_of_its_checkpoint_of_the_same_i
 
     def known(stored: dict[str, Any], met: list[str]) -> tuple[dict[int, int], dict[str, Any]]:
         found = CorruptLog()
-        callback = CorruptImages(found, tmp_path, limit=10)
+        callback = CorruptImages(found, Disk(tmp_path), limit=10)
         callback.load_state_dict(stored)
         found.add(met)
         fit(state, state.method, plan, batches(plan), callbacks=[callback], reporter=LocalReporter(tmp_path))
@@ -122,7 +123,7 @@ def _one_rank(logs: Path) -> tuple[int, str | None, list[str]]:
     """Train where rank 1 alone meets a broken image, at the third step; the step of the end and what was listed."""
     state, plan = problem("train.epochs=4")
     found = CorruptLog()
-    broken = CorruptImages(found, logs, limit=0)
+    broken = CorruptImages(found, Disk(logs), limit=0)
 
     class Meet(Callback):
         def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
@@ -163,8 +164,8 @@ def test_what_is_odd_about_the_files_is_told_before_training(
 
 
 def test_a_restart_remembers_which_images_were_broken(tmp_path: Path) -> None:
-    first = CorruptImages(CorruptLog(), tmp_path, limit=1)
+    first = CorruptImages(CorruptLog(), Disk(tmp_path), limit=1)
     first.images = {"a: broken": None}
-    second = CorruptImages(CorruptLog(), tmp_path, limit=1)
+    second = CorruptImages(CorruptLog(), Disk(tmp_path), limit=1)
     second.load_state_dict(first.state_dict())
     assert second.images == first.images

@@ -12,7 +12,7 @@ from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
-from raysl.runs.claim_dataset import claim_dataset
+from raysl.runs.begin import claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState
 

@@ -10,8 +10,8 @@ import pytest
 
 from raysl.cluster.board import Board
 from raysl.errors import ConfigError
-from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, RunFolder
+from raysl.runs.group_start import find_folder
 from tests.runs.runs import assert_same, finish, kill_worker, start, tensors, wait_for_step
 
 
@@ -24,14 +24,14 @@ def test_a_folder_that_workers_do_not_see_is_a_wrong_input_at_first_and_waited_f
     folder.sign = f"{folder.path}/{PROBE_FILE}"
     board = Board("one")
     with pytest.raises(ConfigError, match=re.escape(f"storage {folder.uri} is a local folder that the node ")):
-        find_folder(folder, "one", board)
+        find_folder(folder, board)
     (tmp_path / "run" / PROBE_FILE).write_text("one")
-    find_folder(folder, "one", board)
+    find_folder(folder, board)
     (tmp_path / "run").rename(tmp_path / "away")
     since = time.monotonic()
     back = threading.Timer(0.5, (tmp_path / "away").rename, [tmp_path / "run"])
     back.start()
-    find_folder(folder, "one", board)
+    find_folder(folder, board)
     assert time.monotonic() - since >= 0.5
     back.join()
     board.clear()

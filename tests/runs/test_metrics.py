@@ -13,7 +13,7 @@ import pytest
 
 from raysl.config.config_files import packaged_folder
 from raysl.config.load import load_config
-from raysl.runs.metrics import _GAUGES, tags_of
+from raysl.runs.callbacks import _GAUGES, tags_of
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
 from tests.runs.runs import finish, start, wait_for_step
 
@@ -81,7 +81,7 @@ def test_the_dashboard_shows_every_number_by_run() -> None:
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
     shown = {re.search(r"ray_raysl_\w+", expression)[0] for expression in expressions}  # type: ignore[index]
     gauges = {f"ray_{name}" for name, _ in _GAUGES.values()}
-    assert shown == gauges | {"ray_raysl_step", "ray_raysl_restarts_total"}
+    assert shown == gauges | {"ray_raysl_restarts_total"}
     assert all('{run=~"$run"}' in expression for expression in expressions)
 
 

@@ -60,27 +60,39 @@ def test_a_wait_says_what_the_autoscaler_does() -> None:
     assert "the cluster has 2 of 8 GPUs, the autoscaler is adding nodes; the same command with" in line
 
 
-def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_wait() -> None:
-    said: list[str] = []
-    nodes = [{"CPU": 1.0}]
-    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: nodes, lambda: 70, say=said.append)
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """The nodes that live, without an autoscaler; the last saved step is 70."""
+    nodes: list[dict[str, float]] = []
+    for name, value in {"node_resources": nodes, "growth_now": "", "saved_step": 70}.items():
+        monkeypatch.setattr(f"raysl.runs.missing.{name}", lambda *_, value=value: value)
+    return nodes
+
+
+def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_wait(
+    nodes: list[dict[str, float]], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.append({"CPU": 1.0})
+    lines = MissingLines(TrainConfig(workers=2), CPU, "runs/one")
     for second in range(0, 200, 5):
         lines.look(is_waiting=True, now=1000.0 + second)
-    assert [line.partition(": ")[0] for line in said] == [
+    assert [line.partition(": ")[0] for line in caplog.messages] == [
         f"waiting for 1 of 2 workers since {since}" for since in ("60 s", "2 min", "3 min")
     ]
-    said.clear()
+    caplog.clear()
     lines.look(is_waiting=False, now=1200.0)
     for second in range(0, 65, 5):
         lines.look(is_waiting=True, now=1300.0 + second)
-    assert len(said) == 1
+    assert len(caplog.messages) == 1
 
 
-def test_a_group_that_has_room_and_only_starts_slowly_is_not_called_missing() -> None:
-    said: list[str] = []
-    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: [{"CPU": 4.0}], lambda: 70, say=said.append)
+def test_a_group_that_has_room_and_only_starts_slowly_is_not_called_missing(
+    nodes: list[dict[str, float]], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.append({"CPU": 4.0})
+    lines = MissingLines(TrainConfig(workers=2), CPU, "runs/one")
     for second in range(0, 299, 5):
         lines.look(is_waiting=True, now=float(second))
-    assert said == []
+    assert caplog.messages == []
     lines.look(is_waiting=True, now=300.0)
-    assert said == ["waiting for 2 workers since 5 min: other programs use what they need"]
+    assert caplog.messages == ["waiting for 2 workers since 5 min: other programs use what they need"]

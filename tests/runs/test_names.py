@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raysl.config.load import load_config
-from raysl.runs.metrics import tags_of
+from raysl.runs.callbacks import tags_of
 from tests.runs.runs import SMALL, finish, logged_step, start
 
 NAME = "ü 50% \"1\" #2 +'3'"

@@ -22,6 +22,7 @@ from raysl.process.waiting import Waiting
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import _Follower
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
+from raysl.train.disk import Disk
 from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, note_event
 from raysl.train.store import RemoteStore
 from tests.bucket import MARKER, PART, Bucket, kinds
@@ -138,7 +139,7 @@ def test_a_checkpoint_is_a_put_a_file_and_few_requests_beside(
 
     note_event(tmp_path / "logs", "started")
     with own_remote(folder) as owner:
-        store = RemoteStore(folder, tmp_path / "logs", keep=2, tell=lambda _: None, owner=owner)
+        store = RemoteStore(folder, Disk(tmp_path / "logs"), keep=2, owner=owner)
 
         def put(step: int) -> None:
             note_event(tmp_path / "logs", f"step {step}")
@@ -149,7 +150,7 @@ def test_a_checkpoint_is_a_put_a_file_and_few_requests_beside(
             put(step)
         made = made_by(bucket, lambda: put(4))
     assert made[MARKER] == made[PART] == 0
-    assert made["put"] == 5  # four files of the checkpoint, and the events
+    assert made["put"] == 6  # four files of the checkpoint, and the events before and after it
     assert made["delete"] == 2  # meta.json of the oldest, and then its other files
     assert made.total() <= 16
     assert newest_whole(folder).name == "checkpoint_000000004"

@@ -10,8 +10,7 @@ from raysl.cluster.failures import Worker
 from raysl.errors import CodeError, ConfigError, DamagedData, RunFailed, StorageError
 from raysl.runs import watch as watches
 from raysl.runs.failures import FailureNotes
-from raysl.runs.retries import saved_step
-from raysl.runs.watch import FailureWatch
+from raysl.runs.watch import FailureWatch, saved_step
 from tests.runs.boards import Notes
 
 
@@ -23,7 +22,7 @@ class Run:
         monkeypatch.setattr(watches, "saved_step", lambda uri: self.step)
         monkeypatch.setattr(FailureWatch, "_count_restart", lambda self: None)
         self.notes = FailureNotes(Notes())
-        self.watch = FailureWatch(self.notes.board, "runs/one", most, step, 60.0, {})
+        self.watch = FailureWatch(self.notes, "runs/one", most, step, 60.0, {})
 
     def goes_on_after(self, *errors: Exception, has_notice: bool = False) -> bool:
         """Whether the run goes on after these errors of ranks 0, 1 and so on."""
@@ -142,7 +141,7 @@ def test_a_group_is_told_once_however_often_its_errors_are_seen(run: Any) -> Non
 def test_a_new_controller_goes_on_with_the_count_of_the_one_before(run: Any) -> None:
     before = run(most=1)
     assert before.goes_on_after(KILLED)
-    before.watch = FailureWatch(before.notes.board, "runs/one", 1, 0, 60.0, {})
+    before.watch = FailureWatch(before.notes, "runs/one", 1, 0, 60.0, {})
     assert not before.goes_on_after(KILLED)
 
 

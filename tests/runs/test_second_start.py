@@ -79,7 +79,7 @@ def rate_of_expected(run: Second) -> str:
 
 def callbacks_of(run: Second) -> list[Callback]:
     job: Any = SimpleNamespace(run=run.prepared, board="board", is_alone=True)
-    return _callbacks(job, run.folder, Disk(), LocalBatches(run.prepared.loader))
+    return _callbacks(job, run.folder, Disk(Path(run.folder.path)), LocalBatches(run.prepared.loader))
 
 
 def knn_every(run: Second) -> list[str]:

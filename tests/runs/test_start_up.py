@@ -23,7 +23,7 @@ print(sorted({"torch", "numba"} & set(sys.modules)))
 
 CONTROLLER = """
 import sys
-import raysl.runs.outcome
+import raysl.runs.failures
 import raysl.runs.rank_streams
 import raysl.runs.watch
 print(sorted({"torch", "numba", "raysl.methods.method", "raysl.runs.worker"} & set(sys.modules)))

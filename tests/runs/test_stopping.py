@@ -21,7 +21,7 @@ from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.run import _last_good
-from raysl.runs.stopping import describe_stop, noting_end, stopping
+from raysl.runs.stopping import Stopping, describe_stop, noting_end
 from raysl.train.callbacks.logs import parse_metrics
 from tests.runs.boards import Notes
 from tests.runs.runs import SMALL, assert_same, finish, kill_worker, logged_step, start, tensors, wait_for_step
@@ -57,7 +57,8 @@ def _wait_for_request() -> None:
 def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(tmp_path: Path) -> None:
     stop = threading.Event()
     board = Notes(group={"number": 2, "phase": "working"}, begun=2)
-    with stopping(RunFolder(str(tmp_path)), board, Signals(), stop, lambda: "") as request:
+    request = Stopping(RunFolder(str(tmp_path)), board, Signals(), stop, lambda: "")
+    with request.signals.saving(lambda: True):
         request.look()
         assert not request.is_requested
         stop.set()
@@ -80,7 +81,8 @@ def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(tmp_
 )
 def test_a_run_of_which_no_worker_trains_ends_at_once(tmp_path: Path, notes: dict[str, Any]) -> None:
     signals = Signals()
-    with stopping(RunFolder(str(tmp_path)), Notes(**notes), signals, None, lambda: "checkpoint_5 is kept") as request:
+    request = Stopping(RunFolder(str(tmp_path)), Notes(**notes), signals, None, lambda: "checkpoint_5 is kept")
+    with signals.saving(lambda: True):
         signals.handle(signal.SIGTERM, None)
         with pytest.raises(Stopped, match=r"^ended by SIGTERM; checkpoint_5 is kept$") as stopped:
             request.look()
@@ -90,7 +92,8 @@ def test_a_run_of_which_no_worker_trains_ends_at_once(tmp_path: Path, notes: dic
 
 def test_a_run_that_loses_its_workers_when_it_is_asked_to_stop_ends(tmp_path: Path) -> None:
     signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
-    with stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "checkpoint_5 is kept") as request:
+    request = Stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "checkpoint_5 is kept")
+    with signals.saving(lambda: True):
         signals.handle(signal.SIGINT, None)
         request.look()
         _wait_for_request()
@@ -105,7 +108,8 @@ def test_workers_that_do_not_stop_in_time_are_told_of(
 ) -> None:
     monkeypatch.setattr("raysl.runs.stopping.PATIENCE_S", 0.0)
     signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
-    with stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "") as request:
+    request = Stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "")
+    with signals.saving(lambda: True):
         signals.handle(signal.SIGINT, None)
         for _ in range(3):
             request.look()
@@ -150,7 +154,8 @@ def test_a_run_that_is_interrupted_before_its_first_step_names_its_folder_and_th
 def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / STOP_FILE).mkdir()  # no file can take its place
     signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
-    with stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "") as request:
+    request = Stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "")
+    with signals.saving(lambda: True):
         signals.handle(signal.SIGINT, None)
         request.look()
         _wait_for_request()

@@ -20,7 +20,7 @@ from raysl.storage.folder import Folder
 from raysl.storage.records import fits, read_record
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.state import TrainState
-from raysl.tune.note import NOTE_FILE, Note
+from raysl.tune.trial import NOTE_FILE, Note
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 NOT_JSON = [b"", b"{", b"\x00" * 64, b'{"format": 1, "\xff": 1}', b"[1, 2]", b"3", b'"text"', b"null", b"[" * 100_000]

@@ -28,6 +28,7 @@ from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.storage.notes import Unconditional, create_new
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, is_at_work, is_owned, own_folder, own_remote
+from raysl.train.disk import Disk
 from raysl.train.store import RemoteStore
 from tests.checkpoint.facts import facts
 from tests.processes import has_ended, wait_until
@@ -87,15 +88,15 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path / "one"))
     folder.make()
     folder.write(".lock", b"left by another process")
-    with folder.locked():
+    with own_folder(folder):
         taken = pytest.raises(RunInUse, match=rf"is in use by {ME}.* \(since {SINCE}\); wait for it, stop it, or give")
-        with taken, RunFolder(folder.uri).locked():
+        with taken, own_folder(RunFolder(folder.uri)):
             pass
         other = RunFolder(str(tmp_path / "two"))
         other.make()
-        with other.locked():
+        with own_folder(other):
             pass
-    with folder.locked():
+    with own_folder(folder):
         pass
 
 
@@ -119,9 +120,9 @@ def test_the_refusal_of_a_second_driver_names_the_ray_job_of_the_first(
     local = RunFolder(str(tmp_path / "local"))
     local.make()
     monkeypatch.setenv(JOB_VARIABLE, job)
-    with local.locked(), own_remote(folder, times=FAST):
+    with own_folder(local), own_remote(folder, times=FAST):
         monkeypatch.delenv(JOB_VARIABLE)
-        with pytest.raises(RunInUse, match=wanted), RunFolder(local.uri).locked():
+        with pytest.raises(RunInUse, match=wanted), own_folder(RunFolder(local.uri)):
             pass
         with pytest.raises(RunInUse, match=wanted), own_remote(folder, times=FAST):
             pass
@@ -159,7 +160,7 @@ def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_of
     folder.make()
     called_off.set()
     with ThreadPoolExecutor(1) as pool:
-        with folder.locked():
+        with own_folder(folder):
             assert RunFolder(folder.uri).is_in_use()
             assert not RunFolder(folder.uri).wait_until_free(called_off)
             waiting = pool.submit(RunFolder(folder.uri).wait_until_free)
@@ -172,7 +173,7 @@ def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_of
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_lock_that_cannot_be_written_is_a_message(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to("/dev/full")
-    with pytest.raises(ConfigError, match=r"cannot write .*/\.lock"), RunFolder(str(tmp_path)).locked():
+    with pytest.raises(ConfigError, match=r"cannot write .*/\.lock"), own_folder(RunFolder(str(tmp_path))):
         pass
 
 
@@ -180,7 +181,7 @@ def test_a_folder_behind_a_uri_is_locked_while_inside() -> None:
     folder = RunFolder("memory://raysl_lock/one")
     folder.make()
     for _ in range(2):
-        with folder.locked():
+        with own_folder(folder):
             assert files_of(folder)
         assert files_of(folder) == []
 
@@ -425,9 +426,8 @@ def test_a_driver_that_was_overtaken_while_its_network_was_cut_stops_when_it_is_
 
 def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder, tmp_path: Path) -> None:
     owner = leave(folder, 0)
-    messages: list[str] = []
     (tmp_path / "logs").mkdir()
-    store = RemoteStore(folder, tmp_path / "logs", keep=2, tell=messages.append, owner=owner)
+    store = RemoteStore(folder, Disk(tmp_path / "logs"), keep=2, owner=owner)
     store.put("checkpoint_000000005", lambda draft: seal(draft, facts(5)))
     store.finish()
     taken = replace(leave(folder, 0, generation=2), who="process 2 on there")

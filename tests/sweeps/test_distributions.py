@@ -8,7 +8,7 @@ from ray import tune
 
 from raysl.errors import ConfigError
 from raysl.sweeps.distributions import parse
-from raysl.sweeps.param_space import domain
+from raysl.sweeps.ray_tune import domain
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from raysl.leaderboard.logged import Logged
 from raysl.storage.folder import Folder
 from raysl.sweeps.record import Record
 from raysl.tune import run_trial
-from raysl.tune.note import Note
 from raysl.tune.run_trial import failed_note
-from raysl.tune.trial import ALONE, Trial
+from raysl.tune.trial import ALONE, Note, Trial
 
 LINES = [
     {"step": 4, "epoch": 0.5, "loss": 3.0},

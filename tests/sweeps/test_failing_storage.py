@@ -24,9 +24,8 @@ from raysl.sweeps import ledger
 from raysl.sweeps.ledger import ERROR_FILE, Ledger
 from raysl.sweeps.record import Record
 from raysl.tune.failures import reason_of, short_reason, trace_of
-from raysl.tune.note import Note
 from raysl.tune.run_trial import failed_note
-from raysl.tune.trial import ALONE, Trial
+from raysl.tune.trial import ALONE, Note, Trial
 from tests.leaderboard.boards import asha
 
 BASE = load_config("quickstart", ["train.epochs=4"])

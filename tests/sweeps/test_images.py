@@ -17,7 +17,7 @@ from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.schema import SweepConfig
-from raysl.tune.note import Note
+from raysl.tune.trial import Note
 from tests.data.sources.test_versions import later, table
 
 TREE = {"metric": "loss", "mode": "min", "scheduler": "none", "benchmarks": []}

@@ -19,8 +19,7 @@ from raysl.sweeps.claim import claim
 from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep, measured_starts
 from raysl.sweeps.run import SweepRun, sweep
 from raysl.sweeps.schema import SweepConfig
-from raysl.tune.note import Note
-from raysl.tune.trial import ALONE, Trial
+from raysl.tune.trial import ALONE, Note, Trial
 from tests.data.samples import png
 
 SPACE = """

@@ -20,9 +20,8 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.param_space import domain
+from raysl.sweeps.ray_tune import domain, scheduler_of, searcher_of
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.schedulers import scheduler_of, searcher_of
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.tuning import SweepTrial
 

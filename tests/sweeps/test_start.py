@@ -15,8 +15,7 @@ from raysl.process.signals import Signals
 from raysl.sweeps import start
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.run import SweepRun
-from raysl.tune.note import Note
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial
 
 
 def _run_until(last: int) -> object:

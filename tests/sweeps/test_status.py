@@ -13,13 +13,13 @@ from raysl.leaderboard.logged import Logged
 from raysl.leaderboard.status import status_of, watch
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
+from raysl.storage.owner import own_folder
 from raysl.sweeps import progress
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.progress import mean_seconds, outdated, trial_lines
 from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
-from raysl.tune.note import Note, measures_of
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial, measures_of
 from tests.leaderboard.boards import asha
 from tests.processes import wait_until
 
@@ -34,7 +34,7 @@ def _sweep_at(folder: Path, state: State) -> str:
 def test_the_status_tells_who_has_a_sweep_in_hand(tmp_path: Path) -> None:
     uri = _sweep_at(tmp_path / "s", state="running")
     assert "no process runs it; the command that started it runs the trials that are left" in status_of(uri).line()
-    with RunFolder(uri).locked():
+    with own_folder(RunFolder(uri)):
         assert status_of(uri).line().endswith("; trial_fe292238 at epoch 14 of 60; it is running")
     assert status_of(_sweep_at(tmp_path / "s", state="done")).line().endswith("it is done")
 
@@ -43,7 +43,7 @@ def test_a_live_sweep_in_a_bucket_is_running_without_a_doubt(caplog: pytest.LogC
     folder = RunFolder("memory://raysl_status/s")
     folder.write("sweep.yaml", b"space: {}\n")
     write(asha(state="running"), folder)
-    with folder.locked():
+    with own_folder(folder):
         wait_until(lambda: any(name.startswith(".beat-") for name in folder.names()))
         files = folder.names()
         assert status_of(folder.uri).line().endswith("it is running")
@@ -55,7 +55,7 @@ def test_a_live_sweep_in_a_bucket_is_running_without_a_doubt(caplog: pytest.LogC
 def test_a_watch_tells_what_is_new_and_ends_with_the_sweep(tmp_path: Path) -> None:
     uri = _sweep_at(tmp_path / "s", state="running")
     told = []
-    lock = RunFolder(uri).locked()
+    lock = own_folder(RunFolder(uri))
     lock.__enter__()
     looks = iter([lambda: None, lambda: _sweep_at(tmp_path / "s", "done"), lambda: lock.__exit__(None, None, None)])
     last = watch(uri, told.append, lambda seconds: next(looks)())

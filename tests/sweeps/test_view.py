@@ -12,14 +12,13 @@ from raysl.config.load import load_config
 from raysl.leaderboard.logged import Logged
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_nodes
-from raysl.sweeps import view
+from raysl.sweeps import start
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Record
 from raysl.sweeps.run import SweepRun
-from raysl.sweeps.view import SweepView, plain_line
+from raysl.sweeps.start import SweepView, plain_line
 from raysl.train.file_names import note_event
-from raysl.tune.note import Note
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial
 
 
 def _row(seed: int, epoch: float = 0.0, **settings: object) -> Record:
@@ -61,7 +60,7 @@ def test_without_a_terminal_there_is_at_most_a_line_a_minute(
 ) -> None:
     caplog.set_level("INFO")
     clock = [100.0]
-    monkeypatch.setattr(view.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(start.time, "monotonic", lambda: clock[0])
     shown = SweepView("loss")
     with shown.screen:
         for _ in range(130):
@@ -72,7 +71,7 @@ def test_without_a_terminal_there_is_at_most_a_line_a_minute(
 
 def test_a_terminal_has_a_table_that_names_nodes_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
-    monkeypatch.setattr(view, "console", lambda: screen)
+    monkeypatch.setattr(start, "console", lambda: screen)
     shown = SweepView("loss")
     one = Console(file=io.StringIO(), width=120)
     one.print(shown.table(ROWS, STATE))

@@ -15,6 +15,7 @@ from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.watch import CollapseWatch
+from raysl.train.disk import Disk
 from tests.train.problem import batches, problem
 
 EVERY = 10  # steps between lines
@@ -29,7 +30,7 @@ def watch(
     run: Run, folder: Path, spreads: list[float], callback: CollapseWatch | None = None, first: int = 0
 ) -> list[str]:
     """The events of a run that logs these spreads."""
-    callback = callback or CollapseWatch(folder)
+    callback = callback or CollapseWatch(Disk(folder))
     for number, spread in enumerate(spreads, first):
         callback.on_log(run, run.plan.step(EVERY * number), {"loss": 1.0, "embedding_std": spread})
     return events(folder)
@@ -56,7 +57,7 @@ def test_a_spread_that_comes_back_or_is_small_but_not_tiny_is_no_collapse(run: R
 
 
 def test_lines_far_apart_count_by_their_steps(run: Run, tmp_path: Path) -> None:
-    callback = CollapseWatch(tmp_path)
+    callback = CollapseWatch(Disk(tmp_path))
     for index, spread in ((1, 0.8), (200, 1e-6), (299, 1e-6)):
         callback.on_log(run, run.plan.step(index), {"embedding_std": spread})
     assert events(tmp_path) == []
@@ -65,12 +66,12 @@ def test_lines_far_apart_count_by_their_steps(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_remembers_its_start_and_what_was_told(run: Run, tmp_path: Path) -> None:
-    first = CollapseWatch(tmp_path)
+    first = CollapseWatch(Disk(tmp_path))
     watch(run, tmp_path, [0.8, *[1e-5] * 6], first)
-    second = CollapseWatch(tmp_path)
+    second = CollapseWatch(Disk(tmp_path))
     second.load_state_dict(first.state_dict())
     assert len(watch(run, tmp_path, [1e-5] * 6, second, first=7)) == 1
-    third = CollapseWatch(tmp_path)
+    third = CollapseWatch(Disk(tmp_path))
     third.load_state_dict(second.state_dict())
     assert len(watch(run, tmp_path, [1e-5] * 20, third, first=13)) == 1
 
@@ -100,6 +101,6 @@ class _Collapsed(SimCLR):
 def test_the_loop_gives_it_what_it_looks_at(tmp_path: Path) -> None:
     state, plan = problem("train.log_every=1st", "train.epochs=30")
     state.method.__class__ = _Collapsed
-    fit(state, state.method, plan, batches(plan), callbacks=[CollapseWatch(tmp_path)], reporter=LocalReporter())
+    fit(state, state.method, plan, batches(plan), callbacks=[CollapseWatch(Disk(tmp_path))], reporter=LocalReporter())
     (event,) = events(tmp_path)
     assert "since step 2 (now 0)" in event

@@ -28,8 +28,7 @@ from raysl.sweeps.record import Record
 from raysl.train.costs import COSTS_FILE, CostCounter, Costs, counting_costs
 from raysl.train.state import TrainState
 from raysl.tune import run_trial
-from raysl.tune.note import Note
-from raysl.tune.trial import Trial
+from raysl.tune.trial import Note, Trial
 from tests.runs.runs import SMALL
 
 

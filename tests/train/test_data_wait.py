@@ -8,13 +8,14 @@ from raysl.plan.setup import Setup
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.watch import DataWait
+from raysl.train.disk import Disk
 from raysl.train.state import TrainState
 
 
 def _events(folder: Path, shares: list[float]) -> list[str]:
     config = load_config("quickstart", ["backbone.num_stages=1", "backbone.width=4"])
     run = Run(TrainState.create(Setup.of(config, 64, 0)), TrainPlan.from_config(config, 640))
-    callback = DataWait(folder, augment_in_task=True)
+    callback = DataWait(Disk(folder), augment_in_task=True)
     for number, share in enumerate(shares):
         callback.on_log(run, run.plan.step(number), {"data_wait": share})
     file = folder / "events.jsonl"

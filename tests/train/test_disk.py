@@ -14,7 +14,6 @@ from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
-from raysl.runs.ray_reporter import make_store
 from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.reads import refusal
@@ -25,6 +24,7 @@ from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk
 from raysl.train.file_names import EVENTS_FILE, METRICS_FILE, parse_events
+from raysl.train.store import LocalStore
 from tests.train.problem import batches, problem
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -38,9 +38,10 @@ def fill(folder: Path) -> None:
 
 
 def test_a_checkpoint_that_a_refusal_refuses_is_named_and_leaves_the_one_before(tmp_path: Path) -> None:
-    run, disk = tmp_path / "run", Disk()
+    run = tmp_path / "run"
+    disk = Disk(run)
     run.mkdir()
-    store = make_store(Folder(str(run)), run, keep=2, disk=disk)
+    store = LocalStore(Folder(str(run)), disk, keep=2)
     state, _ = problem()
     state.step = 5
     store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
@@ -58,7 +59,7 @@ def test_a_checkpoint_that_a_refusal_refuses_is_named_and_leaves_the_one_before(
 
 def test_a_run_says_which_checkpoints_it_has_saved_and_its_report_does_not(tmp_path: Path) -> None:
     state, _ = problem()
-    store = make_store(Folder(str(tmp_path)), tmp_path, keep=2)
+    store = LocalStore(Folder(str(tmp_path)), Disk(tmp_path), keep=2)
     store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
     assert read_events(RunFolder(str(tmp_path))) == ["saved checkpoint_000000005"]
     assert read_events(RunFolder(str(tmp_path)), with_saves=False) == []
@@ -79,10 +80,11 @@ class _FillDisk(Callback):
 
 
 def test_logs_that_a_refusal_refuses_stop_the_run_with_a_checkpoint(tmp_path: Path) -> None:
-    logs, disk = tmp_path / "logs", Disk()
+    logs = tmp_path / "logs"
+    disk = Disk(logs)
     state, plan = problem("train.epochs=2000", "train.log_every=1st")
-    stop = StopRequest(lambda: False, every=1, has_failed=lambda: disk.failure is not None)
-    writers = OnDisk([MetricsLog(logs), TensorBoard(logs)], logs, disk)
+    stop = StopRequest(lambda: False, has_failed=lambda: disk.failure is not None)
+    writers = OnDisk([MetricsLog(logs), TensorBoard(logs)], disk)
     callbacks = [_FillDisk(logs, at=3), stop, writers]
     fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=LocalReporter(tmp_path / "run"))
     assert state.step in (3, 4)
@@ -110,8 +112,8 @@ def test_metrics_of_before_outlive_a_start_on_a_refusal(tmp_path: Path, monkeypa
     state.step = 1
     (tmp_path / METRICS_FILE).write_bytes(b'{"step": 1, "loss": 1.0}\n')
     (tmp_path / f"{METRICS_FILE}.part").symlink_to("/dev/full")
-    disk = Disk()
-    OnDisk([MetricsLog(tmp_path)], tmp_path, disk).on_train_start(Run(state, plan))
+    disk = Disk(tmp_path)
+    OnDisk([MetricsLog(tmp_path)], disk).on_train_start(Run(state, plan))
     assert disk.failure is not None
     assert parse_metrics((tmp_path / METRICS_FILE).read_bytes()) == [{"step": 1, "loss": 1.0}]
 
@@ -127,8 +129,8 @@ def test_metrics_of_before_outlive_a_start_on_a_refusal(tmp_path: Path, monkeypa
     ],
 )
 def test_a_disk_that_refuses_is_remembered_with_what_to_do(tmp_path: Path, number: int, what: str, remedy: str) -> None:
-    disk = Disk()
-    with disk.writing(tmp_path):
+    disk = Disk(tmp_path)
+    with disk.writing():
         raise OSError(number, os.strerror(number))
     assert disk.failure is not None
     assert disk.failure.startswith(f"{what}{tmp_path}")
@@ -137,8 +139,8 @@ def test_a_disk_that_refuses_is_remembered_with_what_to_do(tmp_path: Path, numbe
 
 
 def test_a_limit_of_the_size_of_files_counts_as_a_full_disk(tmp_path: Path) -> None:
-    disk = Disk()
-    store = make_store(Folder(str(tmp_path)), tmp_path, keep=2, disk=disk)
+    disk = Disk(tmp_path)
+    store = LocalStore(Folder(str(tmp_path)), disk, keep=2)
     state, _ = problem()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -152,8 +154,8 @@ def test_a_limit_of_the_size_of_files_counts_as_a_full_disk(tmp_path: Path) -> N
 
 
 def test_other_errors_of_a_disk_are_not_taken_for_a_full_one(tmp_path: Path) -> None:
-    disk = Disk()
-    with pytest.raises(OSError, match="Input/output"), disk.writing(tmp_path):
+    disk = Disk(tmp_path)
+    with pytest.raises(OSError, match="Input/output"), disk.writing():
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     assert disk.failure is None
 

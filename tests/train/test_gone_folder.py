@@ -12,7 +12,6 @@ from typing_extensions import override
 from raysl.checkpoint.checkpoint_folder import checkpoint_names, newest_whole
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
-from raysl.runs.ray_reporter import make_store
 from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import own_local
@@ -22,6 +21,7 @@ from raysl.train.callbacks.logs import MetricsLog, OnDisk, parse_metrics
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk
 from raysl.train.reporter import Save
+from raysl.train.store import LocalStore
 from tests.train.problem import batches, problem
 
 
@@ -66,7 +66,7 @@ class StoreReporter(LocalReporter):
 
     def __init__(self, folder: Folder, disk: Disk) -> None:
         super().__init__(folder.path)
-        self.store = make_store(folder, Path(folder.path), keep=100, disk=disk)
+        self.store = LocalStore(folder, disk, keep=100)
 
     @override
     def report(self, metrics: dict[str, Any], save: Save | None) -> None:
@@ -76,9 +76,10 @@ class StoreReporter(LocalReporter):
 
 def train(folder: Folder, unmount: Unmount, after: Callable[[], None] = lambda: None) -> Disk:
     state, plan = problem("train.epochs=2", "train.log_every=1st", "train.checkpoint_every=2st")
-    disk, path = Disk(folder), Path(folder.path)
+    path = Path(folder.path)
+    disk = Disk(path, folder)
     reporter = StoreReporter(folder, disk)
-    writers = OnDisk([MetricsLog(path), TensorBoard(path)], path, disk)
+    writers = OnDisk([MetricsLog(path), TensorBoard(path)], disk)
     fit(state, state.method, plan, batches(plan), callbacks=[unmount, writers], reporter=reporter)
     after()
     disk.settle()

@@ -14,6 +14,7 @@ from raysl.train import LocalReporter, NonFiniteLoss, fit, late
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.stop import StopRequest
+from raysl.train.disk import Disk
 from raysl.train.late import Agreement, FiniteCheck, Late
 from tests.collective_calls import Collectives
 from tests.fake_ranks import fake_ranks
@@ -136,7 +137,7 @@ def test_a_step_late_the_flags_of_loss_stop_and_broken_images_are_one_exchange(
 
     with fake_ranks(2):
         state, plan = problem("train.sync_bn=false")
-        callbacks = [StopRequest(lambda: False, every=1), CorruptImages(CorruptLog(), tmp_path, 9), Step()]
+        callbacks = [StopRequest(lambda: False), CorruptImages(CorruptLog(), Disk(tmp_path), 9), Step()]
         with watch:
             fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=LocalReporter())
     within = [sizes for place, sizes in enumerate(by_step) if place > 1 and place % plan.epoch_len]

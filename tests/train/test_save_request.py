@@ -32,7 +32,7 @@ def test_a_request_saves_one_checkpoint_and_training_goes_on(
 ) -> None:
     monkeypatch.setattr("raysl.train.callbacks.stop.is_late", lambda device: is_late)
     state, plan = problem("train.checkpoint_every=100st", "train.epochs=2")
-    asked, stop = _AskAt(3), StopRequest(lambda: False, every=1)
+    asked, stop = _AskAt(3), StopRequest(lambda: False)
     fit(state, state.method, plan, batches(plan), callbacks=[asked, stop], reporter=LocalReporter(tmp_path, keep=9))
     assert state.step == plan.total_steps > saved
     names = sorted(path.name for path in tmp_path.glob("checkpoint_*"))
@@ -42,6 +42,6 @@ def test_a_request_saves_one_checkpoint_and_training_goes_on(
 def test_a_request_that_came_before_the_first_step_is_heeded_then(tmp_path: Path) -> None:
     ask_to_save()
     state, plan = problem("train.checkpoint_every=100st", "train.epochs=1")
-    stop = StopRequest(lambda: False, every=1)
+    stop = StopRequest(lambda: False)
     fit(state, state.method, plan, batches(plan), callbacks=[stop], reporter=LocalReporter(tmp_path, keep=9))
     assert (tmp_path / "checkpoint_000000001").exists()

@@ -9,6 +9,8 @@ import pytest
 from raysl.checkpoint.checkpoint_folder import checkpoint_name, checkpoint_names, newest_whole, seal
 from raysl.errors import StorageError
 from raysl.storage.folder import Folder, outlast
+from raysl.train.disk import Disk
+from raysl.train.file_names import EVENTS_FILE, parse_events
 from raysl.train.store import LocalStore, RemoteStore
 from tests.checkpoint.facts import facts
 from tests.faults import Faults
@@ -43,50 +45,53 @@ def save_of(step: int) -> Callable[[Path], None]:
     return save
 
 
-def put(store: RemoteStore | LocalStore, *steps: int) -> None:
+def noted(logs: Path) -> list[str]:
+    """Return the events that tell of a storage that fails."""
+    content = (logs / EVENTS_FILE).read_bytes()
+    return [event["event"] for event in parse_events(content) if event.get("kind") != "save"]
+
+
+def put(store: RemoteStore, *steps: int) -> None:
     for step in steps:
         store.put(checkpoint_name(step), save_of(step))
 
 
 def test_checkpoints_and_logs_arrive_and_old_ones_go(run: Folder, logs: Path, faults: Faults) -> None:
-    told: list[str] = []
-    store = RemoteStore(run, logs, keep=2, tell=told.append)
+    store = RemoteStore(run, Disk(logs), keep=2)
     put(store, 5, 10, 15)
     store.finish()
     assert checkpoint_names(run) == [checkpoint_name(10), checkpoint_name(15)]
     assert newest_whole(run).step == 15
     assert run.read("metrics.jsonl") == b'{"step": 1}\n'
-    assert told == []
+    assert noted(logs) == []
 
 
 def test_a_storage_that_fails_for_a_while_loses_nothing(run: Folder, logs: Path, faults: Faults) -> None:
-    told: list[str] = []
     faults.add("*", "bucket/run", times=23)
-    store = RemoteStore(run, logs, keep=2, tell=told.append)
+    store = RemoteStore(run, Disk(logs), keep=2)
     put(store, 5)
     store.finish()
     assert faults.num_left() == 0
     assert newest_whole(run).step == 5
-    assert len(told) == 1
-    assert "the storage does not answer" in told[0]
-    assert told[0].endswith("training goes on, and it is tried again")
+    (event,) = noted(logs)
+    assert "the storage does not answer" in event
+    assert event.endswith("training goes on, and it is tried again")
 
 
 def test_what_cannot_be_stored_is_given_up_for_what_is_newer(run: Folder, logs: Path, faults: Faults) -> None:
-    told: list[str] = []
     faults.add("write", "checkpoint_000000005", times=None)
-    store = RemoteStore(run, logs, keep=2, tell=told.append)
+    store = RemoteStore(run, Disk(logs), keep=2)
     put(store, 5, 10)
     store.finish()
     assert newest_whole(run).step == 10
-    assert any(line.startswith("gave up checkpoint_000000005") for line in told)
+    assert any(line.startswith("gave up checkpoint_000000005") for line in noted(logs))
 
 
 def test_training_does_not_wait_for_a_slow_storage_before_the_next_but_one(
     run: Folder, logs: Path, faults: Faults
 ) -> None:
     faults.add("write", "checkpoint_000000005/train_state", "wait", seconds=0.5)
-    store = RemoteStore(run, logs, keep=2, tell=lambda _: None)
+    store = RemoteStore(run, Disk(logs), keep=2)
     put(store, 5, 10)
     assert not run.exists("checkpoint_000000005/meta.json"), "it is still on its way"
     store.finish()
@@ -98,7 +103,7 @@ def test_a_storage_that_never_answers_again_ends_in_an_error(
 ) -> None:
     monkeypatch.setattr("raysl.storage.folder.PATIENCE_S", 0.05)
     faults.add("*", "bucket/run", times=None)
-    store = RemoteStore(run, logs, keep=2, tell=lambda _: None)
+    store = RemoteStore(run, Disk(logs), keep=2)
     put(store, 5)
     with pytest.raises(StorageError, match="the storage does not answer"):
         store.finish()
@@ -110,7 +115,7 @@ def test_a_last_checkpoint_that_could_not_be_written_is_an_error_though_the_logs
     def full(draft: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    store = RemoteStore(run, logs, keep=2, tell=lambda _: None)
+    store = RemoteStore(run, Disk(logs), keep=2)
     put(store, 5)
     store.put(checkpoint_name(10), full)
     with pytest.raises(StorageError, match=r"cannot write checkpoint_000000010 .*No space left on device"):
@@ -123,10 +128,9 @@ def test_a_last_checkpoint_that_could_not_be_written_is_an_error_though_the_logs
 def test_a_local_disk_that_fails_skips_a_checkpoint_and_the_last_one_is_tried_again(
     tmp_path: Path, faults: Faults
 ) -> None:
-    told: list[str] = []
     folder = Folder(str(tmp_path / "run"))
     folder.make()
-    store = LocalStore(folder, keep=2, tell=told.append)
+    store = LocalStore(folder, Disk(Path(folder.path)), keep=2)
     put(store, 5)
     tries = []
 
@@ -137,7 +141,7 @@ def test_a_local_disk_that_fails_skips_a_checkpoint_and_the_last_one_is_tried_ag
         save_of(10)(draft)
 
     store.put(checkpoint_name(10), broken)
-    assert "Input/output error; training goes on" in told[0]
+    assert "Input/output error; training goes on" in noted(tmp_path / "run")[0]
     assert newest_whole(folder).step == 5
     store.finish()
     assert newest_whole(folder).step == 10

@@ -40,11 +40,7 @@ class Run:
     """
 
     def __init__(
-        self,
-        state: TrainState,
-        plan: TrainPlan,
-        reporter: Reporter | None = None,
-        stream: BatchStream | None = None,
+        self, state: TrainState, plan: TrainPlan, reporter: Reporter | None = None, stream: BatchStream | None = None
     ) -> None:
         self.state = state
         self.plan = plan

@@ -1,7 +1,6 @@
 """Broken images: counted and listed; too many of them stop the run."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,14 +26,13 @@ class CorruptImages(Callback):
         limit: number of images; with more broken ones the run stops and fails.
     """
 
-    def __init__(self, corrupt: CorruptLog, logs: Path, limit: int, disk: Disk | None = None) -> None:
+    def __init__(self, corrupt: CorruptLog, disk: Disk, limit: int) -> None:
         self.corrupt = corrupt
-        self.logs = logs
+        self.disk = disk
         self.limit = limit
         self.images: dict[str, None] = {}
         self.fingerprint = ""
         self.failure: str | None = None
-        self.disk = disk or Disk()
         self.unread: Answer | None = None
 
     def on_train_start(self, run: Run) -> None:
@@ -45,7 +43,7 @@ class CorruptImages(Callback):
         # images that became known after the restored step are met again
         if self.images and dist.is_main():
             content = "".join(map(_line, self.images))
-            self.disk.write(self.logs, lambda: (self.logs / CORRUPT_FILE).write_text(content))
+            self.disk.write(lambda: (self.disk.logs / CORRUPT_FILE).write_text(content))
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         # ranks agree whether there are new images; on a GPU one step late, except where a line is logged
@@ -76,9 +74,9 @@ class CorruptImages(Callback):
         new = [image for image in dict.fromkeys(images) if image not in self.images]
         if new and dist.is_main():
             if not self.images:
-                self.disk.note(self.logs, f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
+                self.disk.note(f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
             content = "".join(map(_line, new)).encode()
-            self.disk.write(self.logs, lambda: append(self.logs / CORRUPT_FILE, content))
+            self.disk.write(lambda: append(self.disk.logs / CORRUPT_FILE, content))
         self.images |= dict.fromkeys(new)
         self.corrupt.learn(new)
 

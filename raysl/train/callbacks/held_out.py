@@ -20,9 +20,6 @@ class HeldOut(Callback):
 
     Images are augmented as in training, with the same random numbers each time. Ranks share them, and every image
     counts once.
-
-    Args:
-        every: how often; the last step is always included.
     """
 
     def __init__(self, loader: Loader, test: Split, every: Duration) -> None:

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.errors import log
+from raysl.storage.folder import Folder, outlast
 from raysl.storage.records import Damaged, check_types, read_record
 from raysl.train.callbacks.callback import Callback, Run, Step, StepOutput
 from raysl.train.disk import Disk
@@ -48,6 +49,12 @@ class MetricsLog(Callback):
         if dist.is_main():
             head = {"step": step.index, "epoch": step.index / step.epoch_len}
             append(self.path, (json.dumps(head | line) + "\n").encode())
+
+
+def read_metrics(folder: Folder) -> list[dict[str, float]]:
+    """Return the lines that a run has logged, see `parse_metrics`; a storage that fails is waited for."""
+    content = outlast(partial(folder.read_if_there, METRICS_FILE))
+    return parse_metrics(content, folder.uri_of(METRICS_FILE))
 
 
 def parse_metrics(content: bytes, where: str = METRICS_FILE) -> list[dict[str, float]]:
@@ -115,17 +122,10 @@ class Startup(Callback):
         put_logs: called when the file is written, so that the driver sees it soon.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        marks: dict[str, float],
-        put_logs: Callable[[], None] = lambda: None,
-        disk: Disk | None = None,
-    ) -> None:
-        self.folder = folder
+    def __init__(self, disk: Disk, marks: dict[str, float], put_logs: Callable[[], None] = lambda: None) -> None:
+        self.disk = disk
         self.marks = marks
         self.put_logs = put_logs
-        self.disk = disk or Disk()
         self.is_written = False
 
     @override
@@ -143,11 +143,11 @@ class Startup(Callback):
             name: round(after - before, 2) for name, before, after in zip(names[1:], times, times[1:], strict=False)
         }
         content = json.dumps({"total": round(times[-1] - times[0], 2), **parts})
-        self.disk.write(self.folder, lambda: self._write(content))
+        self.disk.write(lambda: self._write(content))
 
     def _write(self, content: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / STARTUP_FILE, content)
+        self.disk.logs.mkdir(parents=True, exist_ok=True)
+        replace_text(self.disk.logs / STARTUP_FILE, content)
         self.put_logs()
 
 
@@ -158,9 +158,8 @@ class OnDisk(Callback):
         writers: callbacks without a state, called in this order. A call that fails is repeated with the same line.
     """
 
-    def __init__(self, writers: Sequence[Callback], logs: Path, disk: Disk) -> None:
+    def __init__(self, writers: Sequence[Callback], disk: Disk) -> None:
         self.writers = writers
-        self.logs = logs
         self.disk = disk
 
     @override
@@ -178,4 +177,4 @@ class OnDisk(Callback):
 
     def _each(self, call: Callable[[Callback], None]) -> None:
         for writer in self.writers:
-            self.disk.write(self.logs, partial(call, writer))
+            self.disk.write(partial(call, writer))

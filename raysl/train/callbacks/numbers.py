@@ -5,7 +5,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from typing_extensions import override
@@ -169,9 +169,11 @@ class Windows(Callback):
         size: Count = 20
         """Number of lines."""
 
+    stored = ("values",)
+
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
-        self.values: dict[str, list[float]] = {name: [] for name in self.config.names}
+        self.values: dict[str, list[float]] = {}
 
     @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
@@ -179,15 +181,6 @@ class Windows(Callback):
             return
         for name in self.config.names:
             if name in run.line:
-                self.values[name] = [*self.values[name], run.line[name]][-self.config.size :]
-                mean = statistics.fmean(self.values[name])
-                run.log({f"{name}_median": statistics.median(self.values[name]), f"{name}_mean": mean})
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"values": self.values}
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        # numbers that the settings no longer name are dropped
-        self.values |= {name: values for name, values in state.get("values", {}).items() if name in self.values}
+                newest = [*self.values.get(name, []), run.line[name]][-self.config.size :]
+                self.values[name] = newest
+                run.log({f"{name}_median": statistics.median(newest), f"{name}_mean": statistics.fmean(newest)})

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from typing_extensions import override
@@ -22,32 +23,25 @@ def ask_to_save() -> None:
     _is_save_asked.set()
 
 
+@dataclass(eq=False)
 class StopRequest(Callback):
     """Stops the run with a checkpoint on request, or saves one; on a GPU one step after the ranks have agreed on it.
 
     Args:
         is_requested: whether someone wants the run to stop; called by a thread of the main rank, so that training never
             waits for a storage that is slow or does not answer.
-        every: steps between two agreements of the ranks.
         look_every_s: seconds between two calls of `is_requested`.
-        has_failed: whether this process has to stop; called at each agreement, so it must not wait.
+        has_failed: whether this process has to stop; called at each step, so it must not wait.
         has_notice: whether this machine or another one of the run is about to be taken away; all ranks call it at the
             same steps, every `NOTICE_EVERY_S` seconds, and the first notice makes the run save a checkpoint.
     """
 
-    def __init__(
-        self,
-        is_requested: Callable[[], bool],
-        every: int,
-        look_every_s: float = 1.0,
-        has_failed: Callable[[], bool] = lambda: False,
-        has_notice: Callable[[], bool] | None = None,
-    ) -> None:
-        self.is_requested = is_requested
-        self.every = max(1, every)
-        self.look_every_s = look_every_s
-        self.has_failed = has_failed
-        self.has_notice = has_notice
+    is_requested: Callable[[], bool]
+    look_every_s: float = 1.0
+    has_failed: Callable[[], bool] = lambda: False
+    has_notice: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
         self.noticed_at = time.monotonic()
         self.was_requested = threading.Event()
         self.has_ended = threading.Event()
@@ -62,15 +56,14 @@ class StopRequest(Callback):
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         if self.unread is not None:
             self._do_as_agreed(run)
-        if step.index % self.every == 0:
-            requests = [self.was_requested.is_set() or self.has_failed(), _is_save_asked.is_set()]
-            if self.has_notice is not None:
-                requests.append(time.monotonic() - self.noticed_at > NOTICE_EVERY_S)
-            # Filled on the device: a copy of numbers of the host would wait for a GPU.
-            are_unset = [torch.full((1,), float(not is_set), device=run.state.device) for is_set in requests]
-            self.unread = run.agreement.ask(torch.cat(are_unset))
-            if not is_late(run.state.device):
-                self._do_as_agreed(run)
+        requests = [self.was_requested.is_set() or self.has_failed(), _is_save_asked.is_set()]
+        if self.has_notice is not None:
+            requests.append(time.monotonic() - self.noticed_at > NOTICE_EVERY_S)
+        # Filled on the device: a copy of numbers of the host would wait for a GPU.
+        are_unset = [torch.full((1,), float(not is_set), device=run.state.device) for is_set in requests]
+        self.unread = run.agreement.ask(torch.cat(are_unset))
+        if not is_late(run.state.device):
+            self._do_as_agreed(run)
 
     def _do_as_agreed(self, run: Run) -> None:
         assert self.unread is not None
@@ -105,11 +98,7 @@ class StopRequest(Callback):
 
 
 class Pause(Callback):
-    """Stops the run with a checkpoint after a number of updates; the next start goes on from there.
-
-    Args:
-        last: number of updates, counted from the beginning of the run.
-    """
+    """Stops the run with a checkpoint after a number of updates; the next start goes on from there."""
 
     def __init__(self, last: int) -> None:
         self.last = last

@@ -22,9 +22,6 @@ class EventFile:
 
     TensorBoard hides events that an earlier start wrote for steps after `first`. The calling thread writes: the writer
     thread of tensorboardX dies of a full disk, and its callers then hang.
-
-    Args:
-        first: updates done before this start.
     """
 
     def __init__(self, folder: Path, first: int) -> None:

@@ -130,7 +130,7 @@ class Sender:
         self._name = name
         self._actions: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._problem: str | None = None
-        self._has_failed = self._is_told = False
+        self._has_failed = False
         self._thread = threading.Thread(target=self._work, name=f"raysl-{name}", daemon=True)
         self._thread.start()
 
@@ -152,10 +152,8 @@ class Sender:
 
     def take_problem(self) -> str | None:
         """Return what went wrong, the first time that it is asked for."""
-        if self._problem is None or self._is_told:
-            return None
-        self._is_told = True
-        return self._problem
+        problem, self._problem = self._problem, None
+        return problem
 
     def _work(self) -> None:
         while (action := self._actions.get()) is not None and not self._has_failed:
@@ -166,5 +164,5 @@ class Sender:
                 return self._fail(f"{self._name} failed: {redact(f'{type(error).__name__}: {text}')}")
 
     def _fail(self, problem: str) -> None:
-        self._problem = self._problem or problem
-        self._has_failed = True
+        if not self._has_failed:
+            self._problem, self._has_failed = problem, True

@@ -1,7 +1,6 @@
 """Advice to the user, once, when training waits for its data, embeddings collapse or a logged number is not finite."""
 
 import math
-from pathlib import Path
 
 from typing_extensions import override
 
@@ -15,15 +14,10 @@ LINES = 5  # logged lines in a row: more than a slow start has
 
 
 class DataWait(Callback):
-    """Notes once that training spends much of its time waiting for data, and what may help.
+    """Notes once that training spends much of its time waiting for data, and what may help."""
 
-    Args:
-        augment_in_task: whether the data tasks also augment.
-    """
-
-    def __init__(self, logs: Path, augment_in_task: bool, disk: Disk | None = None) -> None:
-        self.logs = logs
-        self.disk = disk or Disk()
+    def __init__(self, disk: Disk, augment_in_task: bool) -> None:
+        self.disk = disk
         self.augment_in_task = augment_in_task
         self.shares: list[float] = []
         self.is_noted = False
@@ -38,9 +32,8 @@ class DataWait(Callback):
             share = sum(self.shares) / LINES
             other = "device" if self.augment_in_task else "task"
             self.disk.note(
-                self.logs,
                 f"data wait {share:.0%}: training waits for images; add CPU nodes, or set data.augment_on={other}, "
-                "or a smaller method.views.size",
+                "or a smaller method.views.size"
             )
 
 
@@ -66,9 +59,8 @@ class CollapseWatch(Callback):
 
     stored = ("start", "low_since", "is_collapse_told", "is_nan_told")
 
-    def __init__(self, logs: Path, disk: Disk | None = None) -> None:
-        self.logs = logs
-        self.disk = disk or Disk()
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
         self.start: float | None = None
         self.low_since: int | None = None
         self.is_collapse_told = False
@@ -103,4 +95,4 @@ class CollapseWatch(Callback):
 
     def _note(self, event: str) -> None:
         if dist.is_main():
-            self.disk.note(self.logs, event)
+            self.disk.note(event)

@@ -258,7 +258,7 @@ def test_a_block_takes_along_only_its_own_known_images() -> None:
 def test_what_the_controller_and_the_workers_are_sent_does_not_grow_with_the_dataset() -> None:
     run = prepare(load_config("quickstart", ["data.limit=500"]))
     loader = replace(run.loader, split=_ManyFiles(run.loader.split))
-    settings = pack(Job(replace(run, loader=loader), 1.0, probe="", owner=None, marks={}, resources={}, is_alone=True))
+    settings = pack(Job(replace(run, loader=loader), 1.0, board="", owner=None, marks={}, resources={}, is_alone=True))
     assert len(ray.cloudpickle.dumps(settings)) < 10_000
     assert len(unpack(settings).run.loader.split.paths) == 1_000_000
 

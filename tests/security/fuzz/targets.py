@@ -38,7 +38,7 @@ from raysl.leaderboard.page.leaderboard_page import page as leaderboard_page
 from raysl.plan.setup import Setup
 from raysl.report.report_json import parse_report_json, report_json
 from raysl.report.run_page import page as report_page
-from raysl.runs.cpus_note import claim_cpus
+from raysl.runs.begin import claim_cpus
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events, read_nodes
 from raysl.storage.folder import Folder
@@ -48,8 +48,8 @@ from raysl.train.costs import Costs
 from raysl.train.file_names import parse_corrupt, parse_startup
 from raysl.train.history import load_history
 from raysl.train.state import TrainState
-from raysl.tune.note import Note
 from raysl.tune.run_trainable import POINTER_FILE, Pointer
+from raysl.tune.trial import Note
 from tests.data.samples import png
 from tests.leaderboard.boards import asha
 from tests.report.run import example

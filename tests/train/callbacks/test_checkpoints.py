@@ -15,6 +15,7 @@ from raysl.storage.folder import Folder
 from raysl.train import Callback, LocalReporter, fit
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
 from raysl.train.callbacks.early_stop import EarlyStop
+from raysl.train.disk import Disk
 from raysl.train.state import TrainState
 from raysl.train.store import RemoteStore
 from tests.rank_processes import RunRanks
@@ -119,7 +120,7 @@ def test_a_remote_storage_keeps_the_best_too(tmp_path: Path) -> None:
     (logs / "views").mkdir()
     (logs / "views" / "grid.txt").write_text("a file in a folder")
     run.make()
-    store = RemoteStore(run, logs, keep=1, tell=lambda text: None)
+    store = RemoteStore(run, Disk(logs), keep=1)
     state, _ = problem()
     for step, value in ((1, 0.2), (2, 0.8), (3, 0.1), (4, 0.3)):
         Kept.read(Folder(str(logs))).ranked(checkpoint_name(step), value, "max").write(logs)

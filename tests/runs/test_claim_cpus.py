@@ -14,8 +14,8 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.process.cpus import WAIT_SETTINGS, Cpus, CpuTime
-from raysl.runs import cpus_note, run, worker
-from raysl.runs.cpus_note import CPUS_FILE, claim_cpus
+from raysl.runs import begin, run, worker
+from raysl.runs.begin import CPUS_FILE, claim_cpus
 from raysl.runs.folder import RunFolder
 from raysl.train.file_names import EVENTS_FILE, parse_events
 from tests.runs.runs import SMALL, finish, start
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, cpus: Cpus) -> None:
-    monkeypatch.setattr(cpus_note, "measure_cpus", lambda since: cpus)
+    monkeypatch.setattr(begin, "measure_cpus", lambda since: cpus)
 
 
 def test_a_resumed_run_counts_on_the_cpus_that_it_began_with(

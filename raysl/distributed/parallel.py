@@ -1,22 +1,80 @@
-"""Weights, gradients and optimizer states that are sharded over ranks.
+"""Gradients averaged over ranks, and weights, gradients and optimizer states that are sharded over them.
 
-By torch's FSDP2 (`fully_shard`; Zhao et al. 2023, arXiv 2304.11277) and ZeroRedundancyOptimizer (stage 1 of ZeRO,
-Rajbhandari et al. 2020, arXiv 1910.02054). `whole` assembles tensors for a checkpoint, which has no shards, and
-`shard_like` shards them again, over any number of ranks.
+By torch's DistributedDataParallel (DDP), FSDP2 (`fully_shard`; Zhao et al. 2023, arXiv 2304.11277) and
+ZeroRedundancyOptimizer (stage 1 of ZeRO, Rajbhandari et al. 2020, arXiv 1910.02054). `whole` assembles tensors for a
+checkpoint, which has no shards, and `shard_like` shards them again, over any number of ranks.
 """
 
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from raysl.distributed.ranks import is_main, world
+
+Compression = Literal["fp16", "bf16"]
+
+
+def data_parallel(
+    module: nn.Module, bucket_mb: float | None = None, is_static: bool = False, compression: Compression | None = None
+) -> nn.Module:
+    """Wrap a module so that backward averages its gradients over ranks; return the module itself on one process.
+
+    DDP rearranges its buckets after the first backward pass. With three or more ranks that changes the order of sums,
+    so a resumed run would differ from an uninterrupted one in the last bits. A backward pass through a sum of all
+    parameters, whose result is discarded, settles the buckets before the first real step.
+
+    DDP gets no `device_ids`, as batches are on the module's device already: with `device_ids` it would move its inputs,
+    and fail where it is called without any.
+
+    Args:
+        bucket_mb: size of the parts in which gradients are exchanged, in MiB; default: torch's, 25.
+        is_static: whether every step uses the same parameters in the same way, which lets DDP plan ahead.
+        compression: type in which gradients are exchanged, with loss of precision; default: their own.
+    """
+    if world() == 1 or is_sharded(module):
+        return module
+    options: dict[str, Any] = {} if bucket_mb is None else {"bucket_cap_mb": bucket_mb}
+    wrapped = DistributedDataParallel(
+        _WarmedUp(module),
+        static_graph=is_static,
+        gradient_as_bucket_view=True,  # gradients are held once, in the buckets that are exchanged
+        **_no_buffer_broadcast(),
+        **options,
+    )
+    if compression is not None:
+        hook = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
+        wrapped.register_comm_hook(None, hook)
+    for _ in range(2):  # the buckets of the first pass are rebuilt at the start of the second
+        wrapped().backward()
+    module.zero_grad(set_to_none=True)
+    return wrapped
+
+
+def _no_buffer_broadcast() -> dict[str, Any]:
+    names = inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers": False} if "forward_sync_buffers" in names else {"broadcast_buffers": False}
+
+
+class _WarmedUp(nn.Module):
+    """Calls the module; without arguments it sums the parameters, so that each gets a gradient."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any) -> Any:
+        if args:
+            return self.module(*args)
+        return torch.stack([p.sum() * 0 for p in self.module.parameters() if p.requires_grad]).sum()
 
 
 def _is_of(value: Any, module: str, name: str) -> TypeGuard[Any]:
@@ -73,11 +131,7 @@ def without_exchange(module: nn.Module) -> Iterator[None]:
 
 
 def shared_optimizer(make: type[Any], groups: list[dict[str, Any]], config: Any) -> Optimizer:
-    """Build an optimizer that updates a share of the parameters on each rank and sends the results to the others.
-
-    Args:
-        make: optimizer class, which takes groups and a config.
-    """
+    """Build an optimizer that updates a share of the parameters on each rank and sends the results to the others."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     return ZeroRedundancyOptimizer(groups, make, config=config)

@@ -9,7 +9,7 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.plan.plan import TrainPlan
-from raysl.runs.announce import announce
+from raysl.runs.group_start import announce
 from raysl.train.disk import Disk
 
 
@@ -21,7 +21,7 @@ def test_gpu_runs_are_told_that_they_do_not_repeat(
 ) -> None:
     config = load_config("quickstart", [f"train.deterministic={deterministic}"])
     state = SimpleNamespace(step=0, device=torch.device(device), config=config)
-    announce(TrainPlan.from_config(config, 1000), state, tmp_path, [], Disk())
+    announce(TrainPlan.from_config(config, 1000), state, [], Disk(tmp_path))
     events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert events[0].startswith(f"started on 1 worker on {device}")
     said = "GPU runs do not repeat bit for bit without train.deterministic=true"
@@ -32,7 +32,7 @@ def test_an_elastic_run_says_when_it_goes_on_with_fewer_workers_and_with_all_aga
     config = load_config("quickstart", ["train.workers=[1,3]"])
     for step, world in [(0, 2), (5, 3), (10, 3), (20, 2), (30, 1), (40, 3), (50, 3)]:
         state = SimpleNamespace(step=step, device=torch.device("cpu"), config=config)
-        announce(TrainPlan.from_config(config, 1000, world), state, tmp_path, [], Disk())
+        announce(TrainPlan.from_config(config, 1000, world), state, [], Disk(tmp_path))
     events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [event for event in events if event.endswith("workers")] == [
         "starting with 2 of 3 workers",

@@ -10,8 +10,7 @@ from ray.tune.search import BasicVariantGenerator
 from raysl.config.load import load_config
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.param_space import POINT, Choices, domain, encode, points
-from raysl.sweeps.schedulers import searcher_of
+from raysl.sweeps.ray_tune import POINT, Choices, domain, encode, points, searcher_of
 from raysl.sweeps.space import Space
 from raysl.tune.trial import ALONE, Trial
 
