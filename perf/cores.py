@@ -37,7 +37,7 @@ def case_names() -> list[str]:
     return [f"{recipe}/{source}" for recipe in RECIPES for source in SOURCES]
 
 
-def measure_cores(names: Sequence[str] = (), *, repeats: int = 5, batches: int = 2, batch_size: int = BATCH) -> Numbers:
+def measure(names: Sequence[str] = (), *, repeats: int = 5, batches: int = 2, batch_size: int = BATCH) -> Numbers:
     """Measure images a second of CPU time.
 
     Returns:
@@ -67,8 +67,8 @@ def measure_cores(names: Sequence[str] = (), *, repeats: int = 5, batches: int =
     }
 
 
-def cores_table(numbers: Numbers) -> str:
-    """Format the result of `measure_cores` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     height, width = STORED[SIZE]
     head = "".join(f"{f'for {rate:,}/s':>12}" for rate in GPU_RATES)
     lines = [

@@ -103,16 +103,10 @@ def verdict(is_met: bool) -> str:
     return "ok" if is_met else "short"
 
 
-def seconds_line(title: str, seconds: Sequence[float], goal: float) -> str:
-    """Return a line of a table: the median of measured seconds, their span, and whether it is below the goal."""
-    middle = median(seconds)
-    return f"{title}{middle:>7.2f} s {span(seconds, '.1f')}  goal under {goal:.0f} s: {verdict(middle < goal)}"
-
-
-def ratio_line(title: str, values: Sequence[float], goal: float) -> str:
-    """Return a line of a table: the median of ratios, their span, and whether it is at most the goal."""
+def goal_line(title: str, values: Sequence[float], goal: float, unit: str = "", form: str = ".2f") -> str:
+    """Return a line of a table: the median of values, their span, and whether it is at most the goal."""
     middle = median(values)
-    return f"{title}{middle:>7.2f} {span(values)}  goal at most {goal}: {verdict(middle <= goal)}"
+    return f"{title}{middle:>7.2f}{unit} {span(values, form)}  goal at most {goal:g}{unit}: {verdict(middle <= goal)}"
 
 
 def machine() -> Numbers:

@@ -79,7 +79,7 @@ class Sample:
     holds more than before the run."""
 
 
-def measure_growth(task: MemoryTask) -> Numbers:
+def measure() -> Numbers:
     """Run `raysl pretrain` and sample the memory of its processes.
 
     Returns:
@@ -89,7 +89,7 @@ def measure_growth(task: MemoryTask) -> Numbers:
     """
     if not PROC.is_dir():
         raise ConfigError("this measurement reads the memory of processes from /proc: run it on Linux")
-    environment = machine()
+    task, environment = MemoryTask(), machine()
     with scratch_folder() as folder:
         (folder / "images").mkdir()
         write_pictures(folder / "images" / "train.parquet", 32, task.epoch_steps * task.batch_size)
@@ -98,19 +98,19 @@ def measure_growth(task: MemoryTask) -> Numbers:
 
 
 def summarize(samples: Sequence[Sample], task: MemoryTask) -> Numbers:
-    """Return the numbers of `measure_growth` that samples show."""
-    table = {kind: [_around(samples, kind, mark * task.steps) for mark in MARKS] for kind in samples[-1].bytes}
+    """Return the numbers of `measure` that samples show."""
+    memory_mb = {kind: [_around(samples, kind, mark * task.steps) for mark in MARKS] for kind in samples[-1].bytes}
     return {
-        "memory_mb": table,
-        "growth": {kind: table[kind][-1] / table[kind][1] for kind in KINDS},
+        "memory_mb": memory_mb,
+        "growth": {kind: memory_mb[kind][-1] / memory_mb[kind][1] for kind in KINDS},
         "shared_mb": max(sample.bytes["shared memory"] for sample in samples) / 1e6,
         "buffer_mb": task.buffer_gb * 1000,
         "steps": task.steps,
     }
 
 
-def growth_table(numbers: Numbers) -> str:
-    """Format the result of `measure_growth` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     steps = [f"{mark * numbers['steps']:,.0f}" for mark in MARKS]
     lines = [f"{'MB after step':<16}" + "".join(f"{step:>9}" for step in steps) + "   growth"]
     for kind, row in numbers["memory_mb"].items():

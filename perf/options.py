@@ -66,7 +66,7 @@ def settings_of(name: str) -> tuple[str, ...]:
     return tuple(setting for part, table in zip(parts, TABLES, strict=True) for setting in table[part])
 
 
-def measure_options(
+def measure(
     model: str,
     names: Sequence[str] | None = None,
     *,
@@ -127,8 +127,8 @@ def measure_options(
     return {"options": options, "plain": plain, "environment": environment}
 
 
-def options_table(numbers: Numbers) -> str:
-    """Format the result of `measure_options` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     plain, environment = numbers["plain"], numbers["environment"]
     lines = [
         f"{environment['model']}, {environment['batch_size']} images a step; plain: {plain['flops'] / 1e9:.0f} GFLOP a "

@@ -13,7 +13,6 @@ from statistics import median
 from perf.harness import Numbers, child_numbers, verdict
 from raysl.data.order import Order
 from raysl.data.split import runs
-from raysl.errors import ConfigError
 from raysl.process.memory import most_resident
 
 GOAL_MB, GOAL_S = 100.0, 1.0
@@ -37,18 +36,16 @@ class OrderTask:
         return Order(0, "simulated", units, self.batch_size, self.lanes, window=2048, is_exact=False)
 
 
-def measure_order_and_reads(rows: int, world: int) -> Numbers:
+def measure() -> Numbers:
     """Measure the order of a run, and count the reads of ImageNet's shape."""
-    from perf.reads import measure_reads
+    from perf.reads import measure_reads  # here, because the processes of the ranks import this file
 
-    task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
-    if rows < task.batch_size:
-        raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
-    return measure_order(task, ranks=sorted({0, world // 2, world - 1})) | measure_reads()
+    task = OrderTask()
+    return measure_order(task, ranks=(0, task.world // 2, task.world - 1)) | measure_reads()
 
 
-def order_and_reads_table(numbers: Numbers) -> str:
-    """Format the result of `measure_order_and_reads` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     from perf.reads import reads_table
 
     return f"{order_table(numbers)}\n\n{reads_table(numbers)}"

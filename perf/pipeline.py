@@ -6,10 +6,11 @@ before its turn. CPU time, which other processes disturb less, is shown beside t
 another checkout, can take part: its contenders have the same letters in capitals.
 """
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -67,8 +68,8 @@ def contender_names(only: str | None = None) -> str:
     return only or known
 
 
-def measure_pipeline(
-    names: str = "abcdefh",
+def measure(
+    only: str | None = None,
     *,
     sizes: Sequence[int] = tuple(STORED),
     repeats: int = 5,
@@ -86,8 +87,9 @@ def measure_pipeline(
     """
     if unknown := [size for size in sizes if size not in STORED]:
         raise ConfigError(f"--size {unknown[0]}: there are pictures for {' and '.join(map(str, STORED))}")
+    names = contender_names(only)
     if beside is not None:
-        beside = checkouts.full_path(beside, has_streams=True)
+        beside = checkouts.full_path(beside)
         names += "".join(name.upper() for name in names if name.upper() in CONTENDERS)
     threads = threads or os.cpu_count() or 1
     environment = machine() | {"threads": threads, "seconds": seconds, "batch": BATCH, "beside": beside and str(beside)}
@@ -121,8 +123,8 @@ def measure_pipeline(
     return numbers
 
 
-def pipeline_table(numbers: Numbers) -> str:
-    """Format the result of `measure_pipeline` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     lines = []
     for size, goals in GOALS.items():
         key = str(size)
@@ -173,7 +175,7 @@ def _turn(task: StreamTask, program: str, checkout: Path, seconds: float) -> dic
     folder.mkdir()
     with Lineup(folder) as lineup:
         task = replace(task, socket=lineup.socket, folder=str(folder))
-        command = checkouts.stream_command(checkout, program, task.to_json())
+        command = checkouts.stream_command(program, json.dumps(asdict(task)))
         lineup.add(task.name, Child(command, folder / f"{task.name}.log", **checkouts.options(checkout)))
         lineup.turn(task.name, warmup_s=0.0, seconds=WARMUP_S, is_last=False)
         cpu_s, start = cpu_seconds(), time.perf_counter()

@@ -6,7 +6,7 @@ tasks that do not decode images. That gives the CPU time of each block, which wi
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from statistics import mean
@@ -50,14 +50,15 @@ class ScaleTask:
         return Order(0, "simulated", units, batch_size, lanes, window=None, is_exact=False)
 
 
-def measure_scale(task: ScaleTask, worlds: Sequence[int] = WORLDS) -> Numbers:
+def measure() -> Numbers:
     """Count runs on some numbers of GPUs, and measure the stream of a rank.
 
     Returns:
         `runs` (for each number of GPUs the numbers of `count_run`), `stream` (of `measure_stream`), `node` (what a
         node needs at `images_s` images/s a GPU) and `task`.
     """
-    counts = {str(world): count_run(task, world) for world in worlds}
+    task = ScaleTask()
+    counts = {str(world): count_run(task, world) for world in WORLDS}
     stream = measure_stream(task)
     return {"runs": counts, "stream": stream, "node": _node(task, counts, stream), "task": asdict(task)}
 
@@ -175,8 +176,8 @@ def _node(task: ScaleTask, counts: dict[str, dict[str, float]], stream: dict[str
     return needs
 
 
-def scale_table(numbers: Numbers) -> str:
-    """Format the result of `measure_scale` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     task, stream = numbers["task"], numbers["stream"]
     images_s = task["gpus"] * task["images_s"]
     lines = [

@@ -21,7 +21,6 @@ GROWTH = 1.1
 TITLES = {
     "bare": "raysl pretrain, from the command to its exit",
     "only": "raysl sweep of one trial, likewise",
-    "start": "  from the command to the begin of its first trial",
     "trial": "each further trial of a sweep of {trials}",
     "turn": "each further turn of a loop of raysl.pretrain",
 }
@@ -32,23 +31,13 @@ BEYOND = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepSizes:
-    """Sizes of the measurements."""
+@dataclass(frozen=True)
+class SweepTask:
+    """What is trained and how often."""
 
-    works: Mapping[str, Work]  # trainings of the trials of `overhead`, by name
+    works: Mapping[str, Work]  # trainings of `overhead`, by name; `concurrency` has the last one
     trials: int = 3  # of a sweep, and turns of a loop, for `overhead`
-    side_by_side: Work = SMALL  # training of the trials of `concurrency`
     at_a_time: Sequence[int] = (1,)  # numbers of trials; each sweep has twice as many trials, at least four
-
-    @classmethod
-    def of_machine(cls, trials: int = 3, is_quick: bool = False) -> "SweepSizes":
-        """Return sizes with trials at a time up to the cores of this machine; quick trials train a few steps."""
-        works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
-        last = TINY if is_quick else SMALL
-        # with more threads than cores each trial would wait for the others
-        alone = Work(last.config, (*last.settings, "train.threads=1"))
-        return cls(works=works, trials=trials, side_by_side=alone, at_a_time=up_to(os.cpu_count() or 1))
 
 
 def up_to(cores: int) -> list[int]:
@@ -56,61 +45,55 @@ def up_to(cores: int) -> list[int]:
     return [2**power for power in range(cores.bit_length()) if 2**power < cores] + [cores]
 
 
-def measure_sweep(names: Sequence[str] = (), *, repeats: int = 3, sizes: SweepSizes | None = None) -> Numbers:
+def measure(
+    names: Sequence[str] = (),
+    *,
+    repeats: int = 3,
+    trials: int = 3,
+    is_quick: bool = False,
+    task: SweepTask | None = None,
+) -> Numbers:
     """Start runs, loops and sweeps of the same trainings, in turns.
 
     Returns:
         `cases`, by name and in each by what is trained, by trials at a time or by trials: medians and `repeats`; and
         `environment`.
     """
-    sizes = sizes or SweepSizes.of_machine()
-    environment = machine() | {"trials": sizes.trials}
+    works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
+    task = task or SweepTask(works, trials, up_to(os.cpu_count() or 1))
     cases = {}
+    environment = machine() | {"trials": task.trials}
     for name in harness.choose_cases(names, CASES):
         with harness.scratch_folder() as folder:
-            cases[name] = CASES[name][0](sizes, repeats, folder)
+            cases[name] = CASES[name][0](task, repeats, folder)
     return {"cases": cases, "environment": environment}
 
 
-def sweep_table(numbers: Numbers) -> str:
-    """Format the result of `measure_sweep` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     environment = numbers["environment"]
     return "\n\n".join("\n".join(CASES[name][1](result, environment)) for name, result in numbers["cases"].items())
 
 
-def _overhead(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
-    def seconds(name: str, repeat: int) -> dict[str, float]:
-        return _side_by_side(sizes.works[name], sizes.trials, repeat, folder / f"{name}-{repeat}")
+def _overhead(task: SweepTask, repeats: int, folder: Path) -> Numbers:
+    """Seconds of each training by itself, in a loop and in sweeps, by the names of `TITLES`."""
+    results = {}
+    for name, work in task.works.items():
 
-    measured = harness.interleaved(sizes.works, repeats, seconds, "overhead, seconds")
-    return {
-        name: {
-            "seconds": medians([repeat[name] for repeat in measured]),
-            "repeats": [repeat[name] for repeat in measured],
-            "settings": work.settings,
-        }
-        for name, work in sizes.works.items()
-    }
+        def seconds(who: str, repeat: int, name: str = name, work: Work = work) -> float:
+            storage = folder / f"{name}-{repeat}"
+            storage.mkdir(exist_ok=True)
+            if who == "bare":
+                return bare_s(work, storage, who)
+            if who == "turn":
+                return looped_s(work, storage, who, task.trials)
+            if who == "only":
+                return swept(work, storage, who, 1, concurrent=1).seconds
+            return swept(work, storage, who, task.trials, concurrent=1).trial_s
 
-
-def _side_by_side(work: Work, trials: int, repeat: int, folder: Path) -> dict[str, float]:
-    """Return seconds of a training by itself, in a loop and in sweeps, by the names of `TITLES`."""
-    folder.mkdir()
-
-    def swept_s() -> dict[str, float]:
-        result = swept(work, folder, "sweep", trials, concurrent=1)
-        return {"trial": result.trial_s, "start": result.start_s}
-
-    contenders: dict[str, Callable[[], dict[str, float]]] = {
-        "bare": lambda: {"bare": bare_s(work, folder, "bare")},
-        "only": lambda: {"only": swept(work, folder, "only", 1, concurrent=1).seconds},
-        "trial": swept_s,
-        "turn": lambda: {"turn": looped_s(work, folder, "turn", trials)},
-    }
-    result: dict[str, float] = {}
-    for name in harness.rotated(list(contenders), repeat):
-        result |= contenders[name]()
-    return {name: result[name] for name in TITLES}
+        measured = harness.interleaved(TITLES, repeats, seconds, f"{name}, seconds")
+        results[name] = {"seconds": medians(measured), "repeats": measured, "settings": work.settings}
+    return results
 
 
 def _overhead_lines(result: Numbers, environment: Numbers) -> list[str]:
@@ -135,39 +118,33 @@ def _beyond(repeats: Sequence[Mapping[str, float]], name: str, other: str) -> st
     return f"{middle:>+7.1f} s {span(seconds, '+.1f')}, {percent:+.0f} %  goals under {goals}"
 
 
-def _concurrency(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
+def _concurrency(task: SweepTask, repeats: int, folder: Path) -> Numbers:
+    last = list(task.works.values())[-1]
+    # with more threads than cores each trial would wait for the others
+    work = Work(last.config, (*last.settings, "train.threads=1"))
+
     def an_hour(name: str, repeat: int) -> float:
         trials = max(4, 2 * int(name))
-        return swept(sizes.side_by_side, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
+        return swept(work, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
 
-    rates = harness.interleaved(map(str, sizes.at_a_time), repeats, an_hour, "trials an hour")
-    first = str(sizes.at_a_time[0])
-    relative = [{name: rate / repeat[first] for name, rate in repeat.items()} for repeat in rates]
-    settings = sizes.side_by_side.settings
-    return {
-        "an_hour": medians(rates),
-        "of_one": medians(relative),
-        "repeats": rates,
-        "settings": settings,
-    }
+    rates = harness.interleaved(map(str, task.at_a_time), repeats, an_hour, "trials an hour")
+    return {"an_hour": medians(rates), "repeats": rates, "settings": work.settings}
 
 
 def _concurrency_lines(result: Numbers, environment: Numbers) -> list[str]:
     lines = [f"trials an hour on {environment['cpus']} cores: {' '.join(result['settings'])}"]
     for name, rate in result["an_hour"].items():
-        each = span([repeat[name] for repeat in result["repeats"]], ".0f")
-        lines.append(f"    {name:>4} at a time{rate:>8.0f} {each}  {result['of_one'][name]:.2f} of one at a time")
+        lines.append(f"    {name:>4} at a time{rate:>8.0f} {span([each[name] for each in result['repeats']], '.0f')}")
     return lines
 
 
-def _scale(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
+def _scale(task: SweepTask, repeats: int, folder: Path) -> Numbers:
     tasks = {}
     for num in MANY:
         for name, ended in (("new", False), ("ended", True)):
-            task = ManyTrials(storage=str(folder), num=num, ended=ended)
+            tasks[f"{num} {name}"] = ManyTrials(storage=str(folder), num=num, ended=ended)
             if ended:
-                fill(task)
-            tasks[f"{num} {name}"] = task
+                fill(tasks[f"{num} {name}"])
     measured = harness.interleaved(tasks, repeats, lambda name, _: measure_driver(tasks[name]), "driver")
     by_name = {name: [repeat[name] for repeat in measured] for name in tasks}
     return {name: {**medians(numbers), "repeats": numbers} for name, numbers in by_name.items()}
@@ -186,13 +163,13 @@ def _scale_lines(result: Numbers, environment: Numbers) -> list[str]:
         names = sorted((name for name in result if name.endswith(kind)), key=lambda name: int(name.split()[0]))
         few, most = result[names[0]], result[names[-1]]
         starts = [repeat["start_s"] for repeat in most["repeats"]]
-        lines.append(harness.seconds_line(f"start, {names[-1]:<10}", starts, START_S))
+        lines.append(harness.goal_line(f"start, {names[-1]:<10}", starts, START_S, " s", ".1f"))
         growth = most["memory_mb"] / few["memory_mb"]
         lines.append(f"memory, of that of {names[0]}  {growth:.3f}  goal under {GROWTH}: {verdict(growth < GROWTH)}")
     return lines
 
 
-CASES: dict[str, tuple[Callable[[SweepSizes, int, Path], Numbers], Callable[[Numbers, Numbers], list[str]]]] = {
+CASES: dict[str, tuple[Callable[[SweepTask, int, Path], Numbers], Callable[[Numbers, Numbers], list[str]]]] = {
     "overhead": (_overhead, _overhead_lines),
     "concurrency": (_concurrency, _concurrency_lines),
     "scale": (_scale, _scale_lines),

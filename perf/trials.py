@@ -27,7 +27,6 @@ class Swept:
     """Times at which the trials of a sweep began and ended."""
 
     seconds: float  # from the command to its exit
-    start_s: float  # from the command to the begin of the first trial
     begins: tuple[float, ...]  # of the trials, seconds since 1970, by their ends
     ends: tuple[float, ...]
 
@@ -64,12 +63,11 @@ def swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) ->
     }
     file = storage / f"{name}.yaml"
     file.write_text(json.dumps(settings))
-    command = time.time()
     seconds = command_s(["sweep", str(file), *work.settings, f"storage={storage}", f"name={name}"])
     notes = [Note.read(Folder(str(file.parent))) for file in (storage / name).glob("trial_*/trial.json")]
     trial_times = sorted((note.ended, note.started) for note in notes if note is not None)
     ends, begins = zip(*trial_times, strict=True)
-    return Swept(seconds, min(begins) - command, begins, ends)
+    return Swept(seconds, begins, ends)
 
 
 def looped_s(work: Work, storage: Path, name: str, trials: int) -> float:

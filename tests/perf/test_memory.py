@@ -5,7 +5,7 @@ import os
 import pytest
 
 from perf import memory
-from perf.memory import KINDS, Sample, growth_table
+from perf.memory import KINDS, Sample, table
 
 
 def test_the_table_tells_a_kind_of_process_that_grows_from_those_that_do_not() -> None:
@@ -16,7 +16,7 @@ def test_the_table_tells_a_kind_of_process_that_grows_from_those_that_do_not() -
     numbers = memory.summarize(samples, memory.MemoryTask(epochs=2, epoch_steps=500))
     assert numbers["memory_mb"]["worker"] == pytest.approx([110, 125, 150, 175, 198])  # the last of five samples
     assert numbers["growth"] == pytest.approx(dict.fromkeys(KINDS, 1.0) | {"worker": 198 / 125})
-    lines = {line.split("  ")[0]: line for line in growth_table(numbers).splitlines()}
+    lines = {line.split("  ")[0]: line for line in table(numbers).splitlines()}
     assert lines["worker"].endswith("short")
     assert lines["data tasks"].endswith("ok")
     assert "goal" not in lines["shared memory"]
