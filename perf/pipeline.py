@@ -20,6 +20,7 @@ from perf.pictures import STORED, write_pictures
 from perf.processes import Child, Lineup, cpu_seconds
 from perf.streams import StreamTask, parts_of_local
 from raysl.errors import ConfigError
+from raysl.report.summary import aligned
 
 BATCH = {32: 256, 224: 32}
 PICTURES = {32: 8192, 224: 256}
@@ -131,13 +132,12 @@ def table(numbers: Numbers) -> str:
         if key not in numbers:
             continue
         stored = "x".join(map(str, reversed(STORED[size])))
-        head = f"{size} px from {stored} JPEG"
-        lines.append(f"{head:<41}{'images/s':>10}{'CPU us':>8}{'longest wait':>14}{'memory':>10}")
+        rows = [["", f"{size} px from {stored} JPEG", "images/s", "CPU us", "longest wait", "memory"]]
         for name, speed in numbers[key].items():
-            memory = f"{numbers['memory_gb'][key][name]:.2f} GB"
             cpu = f"{numbers['cpu_us'][key][name]:.0f}" if name in numbers["cpu_us"][key] else "-"
-            wait = f"{1000 * numbers['longest_s'][key][name]:.0f} ms"
-            lines.append(f"{name}  {CONTENDERS[name][0]:<38}{speed:>10,.0f}{cpu:>8}{wait:>14}{memory:>10}")
+            wait, memory = 1000 * numbers["longest_s"][key][name], numbers["memory_gb"][key][name]
+            rows.append([name, CONTENDERS[name][0], f"{speed:,.0f}", cpu, f"{wait:.0f} ms", f"{memory:.2f} GB"])
+        lines += aligned(rows, 2)
         for ratio, value in numbers["ratios"][key].items():
             goal = (goals | BESIDE_GOALS)[ratio]
             label = ratio.replace("best", f"best of {OTHERS}")

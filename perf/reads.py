@@ -16,6 +16,7 @@ from raysl.data.stream.blocks import rank_blocks
 from raysl.hashing import Int64s
 from raysl.plan.reads import Reads
 from raysl.process.screen import counted
+from raysl.report.summary import aligned
 
 NUM_IMAGES, IMAGE_BYTES, BATCH = 1_281_167, 110_000, 4096
 UNIT_BYTES = 8_000_000
@@ -23,6 +24,7 @@ FILE_ROWS = 10_000
 TARGET_ROWS = 111  # of 32 MiB of two views of 224 pixels; a block of version 1 has so many
 WORLDS = (1, 8, 64)
 LANES, MANY_LANES = 64, 512
+FILES = ("parquet", "tar")
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,15 @@ def measure_reads(num_images: int = NUM_IMAGES) -> Numbers:
 
 def reads_table(numbers: Numbers) -> str:
     """Format the result of `measure_reads` as text."""
-    lines = [f"{'bytes read / used, ImageNet at batch 4,096':<48}{'parquet':>10}{'tar':>10}"]
+    rows = [["bytes read / used, ImageNet at batch 4,096", *FILES]]
     for key, lanes in (("read_amplification", "64 lanes"), ("read_amplification_512_lanes", "512 lanes")):
         for world in WORLDS:
-            values = "".join(f"{numbers[key][name][str(world)]:>10.3f}" for name in ("parquet", "tar"))
-            title = f"{lanes}, {counted(world, 'rank')}"
-            lines.append(f"{title:<48}{values}")
-    resumed = numbers["read_amplification_resumed"]
-    lines.append(f"{'8 ranks, resumed by 64':<48}{resumed['parquet']:>10.3f}{resumed['tar']:>10.3f}")
-    lines.append(f"{'variance of the overlap of epochs / mean':<48}{'measured':>10}{'formula':>10}")
-    lines += [f"{name:<48}{row['measured']:>10.2f}{row['formula']:>10.2f}" for name, row in numbers["shuffle"].items()]
-    return "\n".join(lines)
+            values = [f"{numbers[key][name][str(world)]:.3f}" for name in FILES]
+            rows.append([f"{lanes}, {counted(world, 'rank')}", *values])
+    rows.append(["8 ranks, resumed by 64", *(f"{numbers['read_amplification_resumed'][name]:.3f}" for name in FILES)])
+    rows.append(["variance of the overlap of epochs / mean", "measured", "formula"])
+    rows += [[name, f"{row['measured']:.2f}", f"{row['formula']:.2f}"] for name, row in numbers["shuffle"].items()]
+    return "\n".join(aligned(rows, 1))
 
 
 def _amplification(files: Stored, order: Order, world: int) -> float:

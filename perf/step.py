@@ -14,6 +14,7 @@ from pathlib import Path
 from perf.contenders import Task, Workload, fit_on_ray, run_contender
 from perf.harness import Numbers, each_ratio, interleaved, log, machine, medians, ratios, scratch_folder, span, verdict
 from perf.processes import Child, Lineup, RayRun
+from raysl.report.summary import aligned
 
 GOALS = {"b/a": 0.98, "c/a": 0.95, "e/d": 0.97, "f/d": 0.97}
 FIRST_STEPS, LAST_STEPS = 2, 1  # before the first turn, and behind the last one
@@ -101,11 +102,11 @@ def measure(
 
 def table(numbers: Numbers) -> str:
     """Format the result of `measure` as text."""
-    threads = numbers["environment"]["threads"]
-    lines = [f"   {'contender':<30}{'processes x threads':>20}{'images/s':>10}"]
+    rows = [["", "contender", "processes x threads", "images/s"]]
     for name, speed in numbers["step"].items():
-        shape = f"{len(threads[name])} x {threads[name][0]}"
-        lines.append(f"{name}  {CONTENDERS[name][0]:<30}{shape:>20}{speed:>10.2f}")
+        threads = numbers["environment"]["threads"][name]
+        rows.append([name, CONTENDERS[name][0], f"{len(threads)} x {threads[0]}", f"{speed:.2f}"])
+    lines = aligned(rows, 2)
     for name, ratio in numbers["ratios"].items():
         each = span(each_ratio(numbers["repeats"], name), ".3f")
         lines.append(f"{name} {ratio:.3f} {each}  goal at least {GOALS[name]}: {verdict(ratio >= GOALS[name])}")
