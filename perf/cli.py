@@ -138,7 +138,7 @@ def benchmark(
 
 @measurement
 def order() -> Numbers:
-    """Simulate the sample order of a large run: memory, seconds to its first batch; count reads of ImageNet's shape."""
+    """Count the bytes that runs of ImageNet's shape read beside those they use, and how well they shuffle."""
     return {}
 
 
