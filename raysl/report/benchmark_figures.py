@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raysl.report.bars import COLOURS, column_legend, columns_of, score_bar
+from raysl.report.bars import COLOURS, column_legend, score_bars
 from raysl.report.families import FEATURES, Family
 from raysl.report.html import bar_cell, figure, table
 from raysl.report.line_chart import line_chart, lines_of, score_line
@@ -104,26 +104,5 @@ def family_figure(family: Family[float]) -> str:
 def stages_figure(stages: Family[str]) -> str:
     """Return bars of one number by stage, from the first to the last: trained with whiskers, untrained, raw pixels."""
     scores = list(stages.scores.values())
-    columns = columns_of(scores)
-    bars = [
-        (index, turn, bar)
-        for turn, name in enumerate(columns)
-        for index, score in enumerate(scores)
-        if (bar := score_bar(score, COLOURS[name], name)) is not None
-    ]
-    values = [value for *_, bar in bars for value in (bar.value, *(bar.reach or ()))]
-    chart = Chart(max(420, 80 + 80 * len(scores)), 310, f"{stages.title}: trained, untrained, raw pixels")
-    ticks = [(float(index), name) for index, name in enumerate(stages.scores)]
-    chart.frame([-0.5, len(scores) - 0.5], [0.0, *values], " ", scores[0].unit, padding=0, x_ticks=ticks, top=40)
-    thick = 0.8 / max(1, len(columns)) * (chart.x(1) - chart.x(0))
-    for index, turn, bar in bars:
-        x = chart.x(index) + (turn - len(columns) / 2) * thick
-        middle, (top, bottom) = x + 0.45 * thick, sorted((chart.y(0), chart.y(bar.value)))
-        chart.add("rect", x=x, y=top, width=0.9 * thick, height=bottom - top, fill=bar.colour)
-        if bar.reach is not None:
-            chart.whiskers((middle, middle), (chart.y(bar.reach[0]), chart.y(bar.reach[1])))
-        if bar.is_main:
-            top = chart.y(max(0.0, bar.value, *(bar.reach or ())))
-            chart.text(large(bar.value, scores[0].unit), middle, top - 5, "label", "middle")
     note = f"From shallow to deep; {FEATURES}: what the network gives at its end."
-    return figure(escape(stages.title), column_legend(scores) + chart.svg(), note)
+    return figure(escape(stages.title), column_legend(scores) + score_bars(scores, list(stages.scores)), note)

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from raysl.report.html import figure, table
 from raysl.report.marks import Chart
 from raysl.report.scales import LETTER, cut
@@ -24,9 +26,11 @@ LABEL_LETTERS = 14
 def confusion_figure(content: Mapping[str, Any]) -> str:
     """Draw the heat map and the list of `raysl.benchmarks.suite.figures.confusion`."""
     parts = []
-    classes, counts = content.get("classes"), content.get("counts")
-    if classes and counts:
-        parts.append(_map(_names(classes), _square(counts, len(classes))))
+    if classes := [str(name) for name in content.get("classes") or ()]:
+        counts = np.array(content["counts"], np.int64)
+        if len(classes) > MAX_CLASSES or counts.shape != (len(classes),) * 2 or counts.min() < 0:
+            raise ValueError(f"the counts of {len(classes)} classes are {counts.shape}, for {MAX_CLASSES} at most")
+        parts.append(_map(classes, counts.tolist()))
     pairs = [(str(true), str(taken), int(count)) for true, taken, count in content["pairs"]][:MAX_PAIRS]
     if pairs:
         rows = [
@@ -37,19 +41,6 @@ def confusion_figure(content: Mapping[str, Any]) -> str:
         head = '<th>class</th><th>taken for</th><th class="number">images</th>'
         parts.append(figure("Most frequent mistakes", table(head, rows)))
     return "".join(parts)
-
-
-def _names(classes: Sequence[Any]) -> list[str]:
-    if isinstance(classes, str) or len(classes) > MAX_CLASSES:
-        raise ValueError(f"{MAX_CLASSES} names of classes at most are drawn")
-    return [str(name) for name in classes]
-
-
-def _square(counts: Sequence[Sequence[Any]], num: int) -> list[list[int]]:
-    square = [[int(count) for count in row] for row in counts]
-    if len(square) != num or any(len(row) != num for row in square) or min(map(min, square)) < 0:
-        raise ValueError(f"the table of {num} classes has not {num} rows of as many counts")
-    return square
 
 
 def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:

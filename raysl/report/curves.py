@@ -67,8 +67,6 @@ class Curve:
     """[N], finite, in the quantity's unit"""
     broken: list[int]
     """Steps at which the value was not finite."""
-    last: float
-    """Newest finite value, in the quantity's unit."""
 
 
 def curves_of(history: Sequence[dict[str, Any]]) -> Iterator[Curve]:
@@ -82,7 +80,7 @@ def curves_of(history: Sequence[dict[str, Any]]) -> Iterator[Curve]:
         if finite.any():
             steps, values = pairs[finite, 0], pairs[finite, 1] * quantity.factor
             broken = [int(step) for step in pairs[~finite, 0]]
-            yield Curve(key, quantity, steps, values, broken, float(values[-1]))
+            yield Curve(key, quantity, steps, values, broken)
 
 
 def place(name: str) -> tuple[int, int, str]:

@@ -33,7 +33,7 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     headings = headings_of(shown)
     num_cards = max(MIN_CARDS, sum(score.is_headline for score in shown))
     cards = "".join(map(_card, shown[:num_cards], headings))
-    numbers = score_table(shown, [escape(heading) for heading in headings], is_narrow=True)
+    numbers = score_table(shown, [escape(heading) for heading in headings])
     numbers = f"<div>{numbers}{spread_note(shown)}{_saturation_note(scores)}{left_out}</div>"
     pair = f'<div class="pair">{_bars(shown, headings)}{numbers}</div>'
     return section("results", "Results", f'<div class="cards">{cards}</div>{_verdicts(scores)}{pair}')

@@ -6,10 +6,11 @@ from html import escape
 from itertools import groupby
 
 from raysl.report.contents import Score
-from raysl.report.html import grouped_table, quiet
-from raysl.report.summary import bounds, number
+from raysl.report.html import grouped_table, quiet, table
+from raysl.report.summary import number
+from raysl.report.tables import RIVALS, Cell
 
-COLUMN_TITLES = {"trained": "pre-trained", "untrained": "untrained", "pixels": "raw pixels"}
+COLUMN_TITLES = {"trained": "pre-trained", **RIVALS}
 
 
 def headings_of(scores: Sequence[Score]) -> list[str]:
@@ -23,31 +24,31 @@ def score_table(
     names: Sequence[str],
     with_notes: bool = False,
     anchors: Mapping[str, str] | None = None,
-    is_narrow: bool = False,
 ) -> str:
     """Return scores as rows under names that are HTML; empty columns are left out.
 
     Args:
-        with_notes: whether their notes are a column.
+        with_notes: whether their notes are a column; one that is part of a heading is left out.
         anchors: ids on the page by benchmark; where they are given, each benchmark's rows stand under its name, which
             is a link to its id if it has one.
-        is_narrow: whether intervals and deviations stand below the numbers, not in columns.
     """
-    columns = [name for name in COLUMN_TITLES if any(getattr(score, name) is not None for score in scores)]
-    shown = {
-        "unit": any(score.unit != "%" for score in scores),
-        "±": not is_narrow and any(score.deviation is not None for score in scores),
-        "95 %": not is_narrow and any(score.interval is not None for score in scores),
-        "note": with_notes and any(score.note for score in scores),
-    }
-    spreads = [title for title in ("±", "95 %") if shown[title]]
-    numbers = ["pre-trained", *spreads, *(COLUMN_TITLES[name] for name in columns[1:])]
-    head = "<th></th><th>unit</th>" if shown["unit"] else "<th>in %</th>"
-    head += "".join(f'<th class="number">{title}</th>' for title in numbers) + "<th>note</th>" * shown["note"]
-    rows = [_row(score, name, columns[1:], shown, is_narrow) for score, name in zip(scores, names, strict=True)]
+    rivals = [name for name in RIVALS if any(getattr(score, name) is not None for score in scores)]
+    has_units = any(score.unit != "%" for score in scores)
+    has_notes = with_notes and any(score.note for score in scores)
+    titles = [COLUMN_TITLES[name] for name in ("trained", *rivals)]
+    head = "<th></th><th>unit</th>" if has_units else "<th>in %</th>"
+    head += "".join(f'<th class="number">{title}</th>' for title in titles) + "<th>note</th>" * has_notes
+    rows = []
+    for score, name in zip(scores, names, strict=True):
+        trained = Cell(score.trained, score.unit, score.deviation, score.interval).html()
+        note = "" if score.note in score.heading else escape(score.note)
+        cells = [f'<td class="name">{name}</td>', f"<td>{escape(score.unit)}</td>" * has_units]
+        cells.append(f'<td class="number main">{trained}</td>')
+        cells += [f'<td class="number">{number(getattr(score, rival), score.unit)}</td>' for rival in rivals]
+        rows.append("".join(cells) + f'<td class="remark">{note}</td>' * has_notes)
     if anchors is None:
-        return grouped_table(head, [rows])
-    width = 1 + len(numbers) + shown["unit"] + shown["note"]
+        return table(head, rows)
+    width = 1 + len(titles) + has_units + has_notes
     groups = []
     for benchmark, group in groupby(zip(scores, rows, strict=True), key=lambda pair: pair[0].benchmark):
         title = escape(benchmark)
@@ -56,25 +57,6 @@ def score_table(
         title = f'<th class="group" scope="rowgroup" colspan="{width}">{title}</th>'
         groups.append([title, *(row for _, row in group)])
     return grouped_table(head, groups)
-
-
-def _row(score: Score, name: str, rivals: Sequence[str], shown: dict[str, bool], is_narrow: bool) -> str:
-    """Return the cells of a score; a note that is part of its heading is left out."""
-    spreads = {"±": number(score.deviation, score.unit), "95 %": bounds(score.interval, score.unit)}
-    cells = [f'<td class="name">{name}</td>' + f"<td>{escape(score.unit)}</td>" * shown["unit"]]
-    below = f'<div class="spread">{spread_of(score)}</div>' if is_narrow and spread_of(score) else ""
-    cells.append(f'<td class="number main">{number(score.trained, score.unit)}{below}</td>')
-    cells += [f'<td class="number spread">{text}</td>' for title, text in spreads.items() if shown[title]]
-    cells += [f'<td class="number">{number(getattr(score, rival), score.unit)}</td>' for rival in rivals]
-    note = "" if score.note in score.heading else score.note
-    return "".join(cells) + f'<td class="remark">{escape(note)}</td>' * shown["note"]
-
-
-def spread_of(score: Score) -> str:
-    """Return the interval of a score, or else its deviation; empty without either."""
-    if score.interval is None and score.deviation is not None:
-        return f"± {number(score.deviation, score.unit)}"
-    return bounds(score.interval, score.unit)
 
 
 def spread_note(scores: Sequence[Score]) -> str:
