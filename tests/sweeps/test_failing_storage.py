@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from raysl.cluster.failures import reason
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, StorageError
-from raysl.leaderboard.board import Board
+from raysl.leaderboard.board_files import Board
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast, without_waiting

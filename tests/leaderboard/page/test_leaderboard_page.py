@@ -10,7 +10,7 @@ from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import axes
 from raysl.leaderboard.page.curves import MOST_POINTS, curve_names, finite_points
 from raysl.leaderboard.page.importance import importance
-from raysl.leaderboard.page.leaderboard_page import Extras, page
+from raysl.leaderboard.page.leaderboard_page import page
 from raysl.leaderboard.page.lineage import lineage
 from raysl.leaderboard.page.rows import Shades, row_name
 from raysl.report.scales import spelled
@@ -102,7 +102,7 @@ def test_hostile_text_stays_text() -> None:
         entry(1, 80.0, config="other", settings={HOSTILE: "x"}, course={HOSTILE: [(1.0, 2.0), (2.0, 3.0)]}),
     ]
     found = board(runs, name=HOSTILE, command=HOSTILE, space=HOSTILE, search=HOSTILE)
-    text = page(found, Extras(configs={"best_1.yaml": HOSTILE}))
+    text = page(found, configs={"best_1.yaml": HOSTILE})
     outline = Outline(text)
     assert text.count("<script") == 1
     assert "img" not in outline.tags
@@ -149,7 +149,7 @@ def test_a_thousand_runs_make_a_page_of_few_megabytes() -> None:
         for index in range(1000)
     ]
     found = board(runs)
-    text = page(found, Extras(explain=lambda *_: None))
+    text = page(found)
     assert len(text) < 4_000_000
     paths = re.findall(r'<path d="(M[^"]+)" class="curve \w+" data-row', text)
     assert len(paths) == 1000 * 7
