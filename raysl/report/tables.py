@@ -66,9 +66,9 @@ class Cell:
         )
 
     def columns(self, name: str) -> dict[str, float | None]:
-        """Return the number, both ends of its interval and its deviation as columns of a CSV."""
+        """Return the number, its deviation and both ends of its interval as columns of a CSV."""
         low, high = self.interval or (None, None)
-        return {name: self.value, f"{name}: low": low, f"{name}: high": high, f"{name}: deviation": self.deviation}
+        return {name: self.value, f"{name}: deviation": self.deviation, f"{name}: low": low, f"{name}: high": high}
 
     def html(self) -> str:
         """Return the number with its deviation beside it and its interval beneath, as HTML."""

@@ -4,11 +4,11 @@ from collections import Counter
 from datetime import UTC, datetime
 from html import escape
 
+from raysl.leaderboard.best import gains, verdict
 from raysl.leaderboard.entry import State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.rows import objective_title, short_name
-from raysl.leaderboard.references import gains, verdict
 from raysl.report.html import facts_line, fold, quiet
 from raysl.report.record_sections import duration
 from raysl.report.score_sections import gain_line

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from raysl.leaderboard.best import Reference
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.references import Reference
 from raysl.report.html import quiet, section
 from raysl.report.marks import Chart
 from raysl.report.scales import spelled

@@ -9,13 +9,12 @@ from html import escape
 
 import numpy as np
 
-from raysl.leaderboard.best import best_runs
+from raysl.leaderboard.best import best_runs, references
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.flat import COSTS
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.rows import chart_section, clock, draw_rivals, rank_class, row_name
-from raysl.leaderboard.references import references
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.contents import is_beside
 from raysl.report.html import quiet

@@ -6,7 +6,7 @@ from functools import partial
 from html import escape
 from urllib.parse import quote
 
-from raysl.leaderboard.best import best_runs
+from raysl.leaderboard.best import Reference, best_runs, references
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import ENDS, measured, varied
@@ -14,7 +14,6 @@ from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import short_name
-from raysl.leaderboard.references import Reference, references
 from raysl.report.contents import DEFAULTS
 from raysl.report.html import quiet, section
 from raysl.report.tables import Cell, link
