@@ -13,6 +13,7 @@ import pytest
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.leaderboard_page import page
+from raysl.leaderboard.page.lineage import lineage
 from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra dev")
@@ -214,12 +215,8 @@ def test_the_front_joins_finished_rows_that_nothing_beats(show: Show) -> None:
 def test_a_population_shows_whose_weights_were_copied(show: Show) -> None:
     found = population()
     browser = show(found)
-    copies = {
-        run.trial
-        for run in found.entries
-        for other in found.entries
-        if run.parents and other.trial == run.parents[0][0] and other.member != run.member
-    }
+    lanes = {one.run.trial: one.lane for one in lineage(found.entries)}
+    copies = {run.trial for run in found.entries if run.parents and lanes[run.parents[0][0]] != lanes[run.trial]}
     assert len(browser.find_elements("css selector", "#lineage .copied")) == len(copies) > 0
     assert len(browser.find_elements("css selector", "#lineage .stretch")) == 30
     assert "weights of" in point_at(browser, "#lineage .stretch[data-row='0']")

@@ -251,11 +251,12 @@ def test_a_population_is_stretches_on_the_lines_of_its_members() -> None:
     for one in found:
         assert one.end - one.start == 4.0
         assert (one.parent is None) == (one.start == 0)
-    assert any(one.parent and one.run.member != one.parent.member for one in found)
+    lanes = {one.run.trial: one.lane for one in found}
+    assert any(one.parent and lanes[one.parent.trial] != one.lane for one in found)
     assert lineage(asha().entries) == []
 
 
-def test_runs_without_a_member_take_the_first_line_that_is_free() -> None:
+def test_runs_take_the_line_of_their_parent_or_the_first_that_is_free() -> None:
     runs = [
         entry(0, 10.0, epoch=2.0),
         entry(1, 20.0, epoch=2.0),
