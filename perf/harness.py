@@ -49,14 +49,8 @@ def interleaved(
 ) -> list[dict[str, T]]:
     """Measure each contender once per repeat, in an order that changes: slow spells of the machine affect all alike.
 
-    Args:
-        names: contenders.
-        repeats: measurements of each contender.
-        measure: measures a contender, by its name and the number of the repeat.
-        title: shown in the log with each measurement; '' logs nothing.
-
     Returns:
-        Results of each repeat, in the order of `names`.
+        Results of each repeat, in the order of `names`. A title is logged with each measurement.
     """
     names, results = list(names), []
     for repeat in range(repeats):
@@ -139,15 +133,10 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def run_child(command: Sequence[str], title: str, **options: Any) -> str:
-    """Run a command to its end, and return its standard output.
-
-    Args:
-        command: program and its arguments.
-        title: name of the process in messages.
-        options: further options of `subprocess.run`, such as `env`.
+    """Run a command to its end with options of `subprocess.run`, and return its standard output.
 
     Raises:
-        RunFailed: if it fails, with the end of its output.
+        RunFailed: if it fails, with its title and the end of its output.
     """
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
     if ended.returncode != 0:

@@ -77,10 +77,9 @@ def measure(num_images: int = NUM_IMAGES) -> Numbers:
     """Count reads and shuffle of an epoch of some images at batch 4,096.
 
     Returns:
-        `read_amplification`: bytes read over bytes used by kind of files and number of ranks. The same, by files, with
-        512 lanes, and with a resume on 64 ranks in the middle of an epoch that 8 ranks began:
-        `read_amplification_512_lanes`, `read_amplification_resumed`. `shuffle`: variance of the number of images that
-        batches of two epochs share, over its mean, as `measured` and by the `formula` of the plan.
+        `read_amplification`: bytes read over bytes used by kind of files and number of ranks; with 512 lanes; and with
+        a resume on 64 ranks of an epoch that 8 began. `shuffle`: variance of the number of images that batches of two
+        epochs share, over its mean, `measured` and by the `formula` of the plan.
     """
     stored = {"parquet": Stored.parquet(num_images), "tar": Stored.tar(num_images)}
 

@@ -172,11 +172,7 @@ def ask_storage(nodes: Sequence[Node], uri: str, patience: float = 1.0) -> dict[
 
 
 def ask_sums(nodes: Sequence[Node], patience: float = 1.0) -> Answer:
-    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs.
-
-    Args:
-        patience: factor of the time in which they must meet and answer.
-    """
+    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs."""
     enter(f"summing tensors over {len(nodes)} nodes")
     free = ray.available_resources()
     is_cuda = all(node.gpus >= 1 for node in nodes) and free.get("GPU", 0.0) >= sum(node.gpus for node in nodes)
@@ -196,12 +192,7 @@ def ask_sums(nodes: Sequence[Node], patience: float = 1.0) -> Answer:
 
 
 def ask_images(cpus: float, patience: float = 1.0, used: str = "") -> Answer:
-    """Return `image_speed` with as many data tasks.
-
-    Args:
-        patience: factor of the time in which it must end.
-        used: description of the CPUs that other work uses; empty if none.
-    """
+    """Return `image_speed` with as many data tasks; `used` says what CPUs other work uses."""
     enter(f"decoding images on {amount(cpus, 'CPU')} of the cluster{'; ' if used else ''}{used}")
     keep_actors_on_head()
     task = ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)

@@ -22,11 +22,8 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
     """Sum tensors over nodes, as training does with gradients, for some five seconds; every node calls it.
 
     Args:
-        address: host:port of the first node, where all meet.
-        rank: number of this node.
-        world: number of nodes.
+        address: host:port of the first node, where all meet within `join_s` seconds.
         is_cuda: whether to sum on this task's GPU by NCCL, instead of on the CPU by gloo.
-        join_s: seconds in which all have to meet.
 
     Returns:
         `nodes`, `backend`, `latency_ms` of one number, `seconds` of 64 MiB, and `gb_per_s`, what a node sends in the
@@ -67,11 +64,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
 
 
 def image_speed(cpus: float) -> dict[str, Any]:
-    """Let tasks of Ray Data make cropped images and send them here for some five seconds, as benchmarks read images.
-
-    Returns:
-        `images_per_s` and `cpus`.
-    """
+    """Return `images_per_s` that tasks of Ray Data crop and send here in some five seconds, and their `cpus`."""
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False

@@ -67,7 +67,7 @@ def write(board: Leaderboard, folder: Folder, kept: Kept | None = None) -> None:
     pauses that fit.
 
     Args:
-        kept: what is not read again, to which more is added.
+        kept: texts that are not read again, to which more are added.
     """
     kept = {} if kept is None else kept
     configs, neighbours = {}, {}

@@ -38,10 +38,9 @@ def number_of(
     measured: tuple[float, float] | None = None,
     ends: tuple[float, float] = (-math.inf, math.inf),
 ) -> Number:
-    """Return mean, deviation and interval of the values of some seeds.
+    """Return mean, deviation and interval of one value a seed.
 
     Args:
-        values: one a seed, finite; at least one.
         measured: the interval that a benchmark gave, taken where there is one seed alone.
         ends: least and largest value that the number can have, in which intervals end.
     """
@@ -179,10 +178,8 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
 
 def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
     """Return the runs whose numbers can be compared, by the title of each group: those of the same images, and of the
-    same protocol of a metric. Groups with most runs come first.
-
-    Args:
-        entries: the runs; one without the number is in the largest group of its images.
+    same protocol of a metric. Groups with most runs come first; a run without the number is in the largest one of its
+    images.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     without: list[Entry] = []

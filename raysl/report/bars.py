@@ -41,7 +41,6 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
     Args:
         groups: names, each with its bars from the top; None leaves a gap.
         unit: unit of all values; percent ends at 100.
-        label: description for readers who do not see the drawing.
     """
     names = [wrap(name, MAX_LABEL, max_lines=MAX_LINES, placeholder=" …") or [""] for name, _ in groups]
     values = [bar.value for _, bars in groups for bar in bars if bar is not None]
@@ -75,11 +74,7 @@ def _draw(chart: Chart, scale: Scale, bar: Bar, middle: float, unit: str) -> Non
 
 
 def score_bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
-    """Return bars in groups: for each score trained (with whiskers, see `whiskers`), untrained and raw pixels.
-
-    Args:
-        scores: scores of one unit.
-    """
+    """Return bars in groups for scores of one unit: trained (with whiskers, see `whiskers`), untrained, raw pixels."""
     unit, columns = scores[0].unit, columns_of(scores)
     if not columns:
         return ""

@@ -44,12 +44,7 @@ def reliability_figure(content: Mapping[str, Any]) -> str:
 
 
 def per_class_figure(values_by_title: Mapping[str, Any], classes: Sequence[Any]) -> str:
-    """Draw a bar for each class, the lowest first.
-
-    Args:
-        values_by_title: {title: {class: number}}.
-        classes: names of the classes, for those that are given by their number; may be empty.
-    """
+    """Draw a bar for each class of {title: {class: number}}, the lowest first, with names for numbered classes."""
     return "".join(_by_class(str(title), _named(values, classes)) for title, values in values_by_title.items())
 
 

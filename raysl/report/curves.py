@@ -104,10 +104,8 @@ def is_spent(name: str) -> bool:
 
 
 def draw_curve(curve: Curve, last_step: float | None = None) -> str:
-    """Draw one curve over the steps, with its running mean where it is long and noisy.
-
-    Args:
-        last_step: where the axis of the steps ends, at the earliest; it begins at 0.
+    """Draw one curve over the steps from 0 to `last_step` or later, with its running mean where it is long and
+    noisy.
     """
     steps, values = thinned(curve.steps), thinned(curve.values)
     is_constant = np.ptp(values) <= 1e-9 * np.abs(values).max()  # has no range of its own

@@ -13,9 +13,8 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
 
     Args:
         title: plain text.
-        body: HTML of the page's one column.
         style: rules of this kind of page, after those of all pages.
-        script: JavaScript that runs once the body is there; without it the page allows none, and with it none but this.
+        script: JavaScript that runs once the body is there; the page allows no other.
     """
     allowed = f"; script-src 'sha256-{_sha256(script)}'" if script else ""
     head = (

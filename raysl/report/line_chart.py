@@ -58,11 +58,9 @@ def line_chart(
     may_be_log: bool = True,
     labels: Sequence[str] = (),
 ) -> str:
-    """Draw lines under a title, with a legend where there are several.
+    """Draw lines that have points under a plain title, with a legend where there are several.
 
     Args:
-        lines: lines to draw; those without a point are left out.
-        title: plain text.
         may_be_log: whether the horizontal axis may be logarithmic, which a clock never is.
         labels: names of the values 0, 1 and so on, where they have names.
     """

@@ -122,11 +122,7 @@ def _saturation_note(scores: Sequence[Score]) -> str:
 
 
 def benchmarks_section(scores: Sequence[Score], anchors: Mapping[str, str]) -> str:
-    """Return every score, by benchmark; a long table is folded.
-
-    Args:
-        anchors: ids of the drawings of a benchmark, by its name, where there are any.
-    """
+    """Return every score, by benchmark, whose names link to their drawings; a long table is folded."""
     if not scores:
         return ""
     groups = by_benchmark(scores)

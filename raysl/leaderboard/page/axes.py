@@ -47,11 +47,9 @@ def spelled(value: Any) -> str:
 
 
 def axes(rows: Sequence[Choice], space: str = "", with_config: bool = True) -> list[Axis]:
-    """Return the settings in which rows differ, the configuration first.
+    """Return the settings in which rows differ, the configuration first if it counts as one.
 
-    Args:
-        space: varied settings, as YAML: what is drawn log-uniformly has a logarithmic axis.
-        with_config: whether the configuration counts as one.
+    What a space, as YAML, draws log-uniformly has a logarithmic axis.
     """
     logarithmic = _drawn_by_logarithm(space)
     settings = []

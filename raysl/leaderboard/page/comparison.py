@@ -15,11 +15,7 @@ from raysl.storage.folder import Folder, outlast
 
 
 def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
-    """Write `comparison.html`, `.json`, `.csv` and `.tex` into a folder, which is made if need be.
-
-    Returns:
-        The URI of the page.
-    """
+    """Write `comparison.html`, `.json`, `.csv` and `.tex` into a folder, and return the URI of the page."""
     comparison = compare(reports)
     texts = {
         "json": comparison.json(),

@@ -32,11 +32,7 @@ STALE = (
 
 
 def head(board: Leaderboard, reload_s: float) -> str:
-    """Return name and facts, the trials as one bar, and the command.
-
-    Args:
-        reload_s: seconds after which the script loads the page of a sweep that runs again.
-    """
+    """Return name and facts, the trials as one bar, and the command; the script reloads a running sweep's page."""
     facts = board.facts
     pieces = []
     if facts.kind == "sweep":
