@@ -46,17 +46,12 @@ def number_of(
     """
     if len(values) == 1:
         return Number(values[0], 1, None, measured)
-    mean, deviation = fmean(values), stdev(values)
-    # half the width of Student's interval of a mean of n values, with n - 1 degrees of freedom
-    reach = _quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-    return Number(mean, len(values), deviation, (max(mean - reach, ends[0]), min(mean + reach, ends[1])))
-
-
-def _quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    mean, deviation = fmean(values), stdev(values)
+    # half the width of Student's interval of a mean of n values, with n - 1 degrees of freedom
+    reach = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(len(values))
+    return Number(mean, len(values), deviation, (max(mean - reach, ends[0]), min(mean + reach, ends[1])))
 
 
 COUNTED: tuple[Status, ...] = ("finished", "stopped", "running", "failed", "waiting")

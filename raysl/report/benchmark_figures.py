@@ -61,17 +61,16 @@ def _by_class(title: str, values: Mapping[str, float]) -> str:
         return ""
     ordered = sorted(values.items(), key=lambda pair: pair[1])
     end = 100.0 if "%" in title else max(ordered[-1][1], 1e-12)
-    rows, note = [_class_row(name, value, end) for name, value in ordered], ""
+    spell, note = large if end == 100 else readable, ""
+    rows = [
+        f'<td class="name">{escape(name)}</td><td class="number">{spell(value)}</td>{bar_cell(100 * value / end)}'
+        for name, value in ordered
+    ]
     if len(rows) > MAX_BY_CLASS:
         half = MAX_BY_CLASS // 2
         note = f"The {half} lowest and the {half} highest of {len(rows):,} classes."
         rows = rows[:half] + rows[-half:]
     return figure(escape(title), table("", rows), note, "classes")
-
-
-def _class_row(name: str, value: float, end: float) -> str:
-    shown = large(value) if end == 100 else readable(value)
-    return f'<td class="name">{escape(name)}</td><td class="number">{shown}</td>{bar_cell(100 * value / end)}'
 
 
 def curves_figures(charts: Mapping[str, Any]) -> str:
