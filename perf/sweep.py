@@ -1,23 +1,33 @@
 """`python -m perf sweep`: a trial beside the bare run, trials an hour, and the start of a sweep of a thousand."""
 
+import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from perf import harness
-from perf.harness import Numbers, machine, medians, span, verdict
-from perf.many_trials import ManyTrials, fill, measure_driver
-from perf.trials import Work, bare_s, looped_s, swept
+from perf.harness import Numbers, child_numbers, command_s, machine, medians, span, verdict
+from perf.many_trials import measure_starts, start_lines
+from raysl.config.load import load_config
+from raysl.storage.folder import Folder
+from raysl.tune.note import Note
+
+
+@dataclass(frozen=True)
+class Work:
+    """The training of each trial: name or file of a configuration, and settings on top of it."""
+
+    config: str
+    settings: tuple[str, ...]
+
 
 TINY = Work("quickstart", ("train.epochs=1", "data.limit=64", "optim.warmup=0ep", "benchmarks=[]"))
 SMALL = Work("quickstart", ("train.epochs=10",))
 BEYOND_S, BEYOND_PERCENT = 5.0, 5.0
-START_S = 10.0
-MANY = (10, 100, 1000)  # numbers of trials of the case `scale`
-GROWTH = 1.1
-"""Largest ratio of memory with the most trials to memory with the fewest that counts as flat."""
 TITLES = {
     "bare": "raysl pretrain, from the command to its exit",
     "only": "raysl sweep of one trial, likewise",
@@ -138,40 +148,78 @@ def _concurrency_lines(result: Numbers, environment: Numbers) -> list[str]:
     return lines
 
 
-def _scale(task: SweepTask, repeats: int, folder: Path) -> Numbers:
-    tasks = {}
-    for num in MANY:
-        for name, ended in (("new", False), ("ended", True)):
-            tasks[f"{num} {name}"] = ManyTrials(storage=str(folder), num=num, ended=ended)
-            if ended:
-                fill(tasks[f"{num} {name}"])
-    measured = harness.interleaved(tasks, repeats, lambda name, _: measure_driver(tasks[name]), "driver")
-    by_name = {name: [repeat[name] for repeat in measured] for name in tasks}
-    return {name: {**medians(numbers), "repeats": numbers} for name, numbers in by_name.items()}
-
-
-def _scale_lines(result: Numbers, environment: Numbers) -> list[str]:
-    lines = [f"{'trials':<12}{'to the first one':>17}{'before Ray':>12}{'CPU':>9}{'memory':>10}{'leaderboard':>36}"]
-    for name, numbers in result.items():
-        board = ""
-        if "board_s" in numbers:
-            memory = f"{numbers['board_memory_mb']:.0f} MB"
-            board = f"{numbers['board_s']:.2f} s, CPU {numbers['board_cpu_s']:.2f} s, {memory}"
-        times = f"{numbers['start_s']:>15.2f} s{numbers['plan_s']:>10.2f} s{numbers['cpu_s']:>7.2f} s"
-        lines.append(f"{name:<12}{times}{numbers['memory_mb']:>7.0f} MB{board:>36}".rstrip())
-    for kind in ("new", "ended"):
-        names = sorted((name for name in result if name.endswith(kind)), key=lambda name: int(name.split()[0]))
-        few, most = result[names[0]], result[names[-1]]
-        starts = [repeat["start_s"] for repeat in most["repeats"]]
-        lines.append(harness.goal_line(f"start, {names[-1]:<10}", starts, START_S, " s", ".1f"))
-        growth = most["memory_mb"] / few["memory_mb"]
-        lines.append(f"memory, of that of {names[0]}  {growth:.3f}  goal under {GROWTH}: {verdict(growth < GROWTH)}")
-    return lines
-
-
 CASES: dict[str, tuple[Callable[[SweepTask, int, Path], Numbers], Callable[[Numbers, Numbers], list[str]]]] = {
     "overhead": (_overhead, _overhead_lines),
     "concurrency": (_concurrency, _concurrency_lines),
-    "scale": (_scale, _scale_lines),
+    "scale": (measure_starts, start_lines),
 }
 """Functions that measure in an empty folder, and that format the numbers."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Times at which the trials of a sweep began and ended."""
+
+    seconds: float  # from the command to its exit
+    begins: tuple[float, ...]  # of the trials, seconds since 1970, by their ends
+    ends: tuple[float, ...]
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds that one trial more takes: the median from an end to the next, where they run one at a time."""
+        return median_step(self.ends)
+
+    @property
+    def an_hour(self) -> float:
+        """Trials an hour, from the begin of the first one to the end of the last one."""
+        return 3600 * len(self.ends) / (self.ends[-1] - min(self.begins))
+
+
+def median_step(moments: Sequence[float]) -> float:
+    """Return the median time from one moment to the next."""
+    return median(after - before for before, after in pairwise(moments))
+
+
+def bare_s(work: Work, storage: Path, name: str) -> float:
+    """Return the seconds of `raysl pretrain`, from the command to its exit."""
+    return command_s(["pretrain", work.config, *work.settings, f"storage={storage}", f"name={name}"])
+
+
+def swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) -> Swept:
+    """Run `raysl sweep` with one seed per trial, into a folder that must not exist yet."""
+    settings = {
+        "config": work.config,
+        "scheduler": "none",
+        "metric": "loss",
+        "mode": "min",
+        "concurrent": concurrent,
+        "space": {"seed": {"grid": list(range(trials))}},
+    }
+    file = storage / f"{name}.yaml"
+    file.write_text(json.dumps(settings))
+    seconds = command_s(["sweep", str(file), *work.settings, f"storage={storage}", f"name={name}"])
+    notes = [Note.read(Folder(str(file.parent))) for file in (storage / name).glob("trial_*/trial.json")]
+    trial_times = sorted((note.ended, note.started) for note in notes if note is not None)
+    ends, begins = zip(*trial_times, strict=True)
+    return Swept(seconds, begins, ends)
+
+
+def looped_s(work: Work, storage: Path, name: str, trials: int) -> float:
+    """Return the median seconds of a turn of a loop that calls `raysl.pretrain` for each seed, without the first one.
+
+    The cluster stays up.
+    """
+    task = asdict(work) | {"storage": str(storage), "name": name, "trials": trials}
+    return float(child_numbers(loop, task, "the loop")["turn_s"])
+
+
+def loop(config: str, settings: Sequence[str], storage: str, name: str, trials: int) -> dict[str, float]:
+    """Call `raysl.pretrain` for each seed in this process."""
+    from raysl.pretraining import pretrain
+
+    ends = []
+    for seed in range(trials):
+        overrides = [*settings, f"storage={storage}", f"name={name}-{seed}", f"seed={seed}"]
+        pretrain(load_config(config, overrides), show_progress=False)
+        ends.append(time.perf_counter())
+    return {"turn_s": median_step(ends)}

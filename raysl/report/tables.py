@@ -18,6 +18,7 @@ from raysl.report.summary import bounds, number, readable
 COLUMNS = ("benchmark", "metric", "title", "unit", "trained", "low", "high", "deviation", "untrained", "pixels", "note")
 """Of the CSV: `low` and `high` are the ends of the 95 % interval of `trained`."""
 RIVALS = {"untrained": "untrained", "pixels": "raw pixels"}
+COLUMN_TITLES = {"trained": "pre-trained", **RIVALS}
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

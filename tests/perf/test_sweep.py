@@ -8,8 +8,7 @@ import pytest
 from perf import sweep as speed
 from perf.harness import choose_cases
 from perf.many_trials import ManyTrials, fill, measure_driver, simulate
-from perf.sweep import CASES, SweepTask, Work, measure, table, up_to
-from perf.trials import Swept, bare_s, swept
+from perf.sweep import CASES, SweepTask, Swept, Work, bare_s, measure, swept, table, up_to
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
@@ -42,7 +41,7 @@ def test_times_of_a_sweep_are_those_that_its_trials_have_noted(tmp_path: Path, m
             Note(status="finished", until=1, started=begun, ended=ended).write(folder)
         return 44.0
 
-    monkeypatch.setattr("perf.trials.command_s", command_s)
+    monkeypatch.setattr("perf.sweep.command_s", command_s)
     times = swept(STEPS, tmp_path, "mine", trials=2, concurrent=3)
     assert times == Swept(seconds=44.0, begins=(2e9 + 5, 2e9 + 20), ends=(2e9 + 19, 2e9 + 30))
     settings = json.loads((tmp_path / "mine.yaml").read_text())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysl.report.bars import whiskers
+from raysl.report.charts import whiskers
 from raysl.report.contents import RunReport, Score
 from raysl.report.record_sections import duration
 from raysl.report.report_json import parse_report_json

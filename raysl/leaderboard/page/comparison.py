@@ -9,7 +9,7 @@ from raysl.leaderboard.page.comparison_charts import bars_figure, depth_section,
 from raysl.report.contents import RunReport, Score
 from raysl.report.html import document, fold, quiet, section, table
 from raysl.report.run_page import contents
-from raysl.report.score_table import spread_note
+from raysl.report.score_sections import spread_note
 from raysl.report.tables import RIVALS
 from raysl.storage.folder import Folder, outlast
 

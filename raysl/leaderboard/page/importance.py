@@ -8,8 +8,7 @@ import numpy as np
 
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import Axis
-from raysl.leaderboard.page.parallel import MIN_AXES
+from raysl.leaderboard.page.parallel import MIN_AXES, Axis
 from raysl.report.html import bar_cell, quiet, section, table
 
 MIN_ROWS = 10

@@ -11,12 +11,11 @@ from PIL import Image
 
 from raysl.leaderboard.best import NUM_BEST, BestRun, best_runs
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import axes
 from raysl.leaderboard.page.curves import curves_section
 from raysl.leaderboard.page.head import head
 from raysl.leaderboard.page.importance import importance, importance_section
 from raysl.leaderboard.page.lineage import lineage_section
-from raysl.leaderboard.page.parallel import parallel_section
+from raysl.leaderboard.page.parallel import axes, parallel_section
 from raysl.leaderboard.page.rows import row_name
 from raysl.leaderboard.page.scatters import scatter_sections
 from raysl.leaderboard.page.table import table_section

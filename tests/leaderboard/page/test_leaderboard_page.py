@@ -7,11 +7,11 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import axes
 from raysl.leaderboard.page.curves import MOST_POINTS, curve_names, finite_points
 from raysl.leaderboard.page.importance import importance
 from raysl.leaderboard.page.leaderboard_page import page
 from raysl.leaderboard.page.lineage import lineage
+from raysl.leaderboard.page.parallel import axes
 from raysl.leaderboard.page.rows import Shades, row_name
 from raysl.report.scales import spelled
 from tests.leaderboard.boards import asha, board, entry, population, single, zoo
