@@ -63,7 +63,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def as_swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) -> Swept:
         fake["calls"].append((name, trials, concurrent))
-        ends = fake["ends"] if name == "sweep" else tuple(100.0 for _ in range(trials))
+        ends = fake["ends"] if name == "trial" else tuple(100.0 for _ in range(trials))
         return Swept(27.0, (0.0,), ends)
 
     def call(what: str) -> Any:
