@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from perf import harness
-from perf.classifiers import knn_contenders, linear_contenders, measure_memory, random_features
-from perf.clusterwork import Extraction, driver_child, num_cpus, svm_contenders
+from perf.classifiers import Sizes, knn_contenders, linear_contenders, measure_memory, random_features
+from perf.clusterwork import Extraction, driver_memory, num_cpus, svm_contenders
 from perf.harness import Numbers, each_ratio, log, machine, medians, span, verdict
-from perf.sizes import Sizes
 from raysl.process.memory import keep_freed_memory
 from raysl.process.screen import counted
 
@@ -24,7 +23,7 @@ IMAGENET = 1_281_167
 MOST_GROWTH_MB = 1000.0
 
 
-def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Sizes | None = None) -> Numbers:
+def measure(names: Sequence[str] = (), *, repeats: int = 3, sizes: Sizes | None = None) -> Numbers:
     """Measure seconds, memory and answers of each contender of each case.
 
     Returns:
@@ -41,8 +40,8 @@ def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Siz
     return {"cases": results, "environment": environment}
 
 
-def benchmark_table(numbers: Numbers) -> str:
-    """Format the result of `measure_benchmark` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     environment, cases = numbers["environment"], numbers["cases"]
     sizes = Sizes(**environment["sizes"])
     lines = [line for name, (_, lines) in CASES.items() if name in cases for line in lines(cases[name], sizes)]
@@ -52,28 +51,17 @@ def benchmark_table(numbers: Numbers) -> str:
 def _knn(sizes: Sizes, repeats: int) -> Numbers:
     """`seconds`, `cpu_seconds` (medians and repeats), `accuracy` (%), `memory_mb` of each contender."""
     contenders = knn_contenders(sizes)
-    return _timed(contenders, repeats, sizes) | {"memory_mb": {who: _memory("knn", who, sizes) for who in contenders}}
+    memory_mb = {}
+    for who in contenders:
+        task = {"contender": who, "sizes": asdict(sizes)}
+        memory_mb[who] = harness.child_numbers(measure_memory, task, f"{who} at knn")["memory_mb"]
+    return _timed(contenders, repeats, sizes) | {"memory_mb": memory_mb}
 
 
 def _knn_lines(result: Numbers, sizes: Sizes) -> list[str]:
     title = f"kNN, {sizes.queries:,} queries of {sizes.keys:,} x {sizes.dim}"
     goals = {f"raysl/{who}": 1.0 for who in result["seconds"] if who != "raysl"}
     return [title, *_contender_lines(result, goals)]
-
-
-def _growth(sizes: Sizes, repeats: int) -> Numbers:
-    """`memory_mb` of raysl by the number of keys, which are mapped from a file; `imagenet_mb`, for its 1.28 million."""
-    memory_mb = {num: _memory("growth", str(num), sizes) for num in (sizes.keys, sizes.many_keys)}
-    imagenet = max(0.0, memory_mb[sizes.many_keys] + _slope(memory_mb) * (IMAGENET - sizes.many_keys))
-    return {"memory_mb": {str(num): value for num, value in memory_mb.items()}, "imagenet_mb": imagenet}
-
-
-def _growth_lines(result: Numbers, sizes: Sizes) -> list[str]:
-    memory = ", ".join(f"{value:,.0f} MB for {int(num):,}" for num, value in result["memory_mb"].items())
-    return [
-        f"kNN, memory of {sizes.few_queries:,} queries beside keys that are mapped from a file",
-        f"    {memory}; by that line {result['imagenet_mb']:,.0f} MB for {IMAGENET:,} keys",
-    ]
 
 
 def _linear(sizes: Sizes, repeats: int) -> Numbers:
@@ -126,10 +114,11 @@ def _extraction_lines(result: Numbers, sizes: Sizes) -> list[str]:
 def _driver(sizes: Sizes, repeats: int) -> Numbers:
     """`most_mb` of the driver and `seconds`, by rows; `growth_mb`: from 10,000 rows to ImageNet's, by that line."""
     runs = {
-        rows: harness.child_numbers(driver_child, {"rows": rows, "width": sizes.width}, f"extraction of {rows:,} rows")
+        rows: harness.child_numbers(driver_memory, {"rows": rows, "width": sizes.width}, f"extraction of {rows:,} rows")
         for rows in (sizes.few_rows, sizes.rows)
     }
-    slope = _slope({rows: run["most_mb"] for rows, run in runs.items()})
+    few, many = runs[sizes.few_rows], runs[sizes.rows]
+    slope = (many["most_mb"] - few["most_mb"]) / (sizes.rows - sizes.few_rows)
     names = ("most_mb", "before_mb", "seconds")
     result: Numbers = {name: {str(rows): run[name] for rows, run in runs.items()} for name in names}
     return result | {"growth_mb": slope * (IMAGENET - 10_000), "mb_a_million": slope * 1e6}
@@ -150,18 +139,12 @@ def _driver_lines(result: Numbers, sizes: Sizes) -> list[str]:
 
 CASES: dict[str, tuple[Callable[[Sizes, int], Numbers], Callable[[Numbers, Sizes], list[str]]]] = {
     "knn": (_knn, _knn_lines),
-    "growth": (_growth, _growth_lines),
     "linear": (_linear, _linear_lines),
     "svm": (_svm, _svm_lines),
     "extraction": (_extraction, _extraction_lines),
     "driver": (_driver, _driver_lines),
 }
 """Functions that measure with sizes and repeats, and that format the numbers."""
-
-
-def _memory(case: str, contender: str, sizes: Sizes) -> float:
-    task = {"case": case, "contender": contender, "sizes": asdict(sizes)}
-    return float(harness.child_numbers(measure_memory, task, f"{contender} at {case}")["memory_mb"])
 
 
 def _timed(contenders: Mapping[str, Callable[[], Any]], repeats: int, of_classes: Sizes | None = None) -> Numbers:
@@ -209,9 +192,3 @@ def _contender_lines(result: Numbers, goals: Mapping[str, float]) -> list[str]:
 def _share_line(title: str, shares: Sequence[float], goal: float = 0.9) -> str:
     middle = median(shares)
     return f"    {middle:.2f} {span(shares)} {title}  goal at least {goal:.2f}: {verdict(middle >= goal)}"
-
-
-def _slope(values: Mapping[int, float]) -> float:
-    """Return the growth by one more row, from the fewest and the most rows."""
-    few, many = min(values), max(values)
-    return (values[many] - values[few]) / (many - few) if many > few else 0.0

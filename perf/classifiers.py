@@ -3,10 +3,9 @@
 All contenders get the same features, scale them as they need it, and answer with a class for each test row.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from pathlib import Path
 from threading import Event, Thread
 
 import numpy as np
@@ -14,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from perf.harness import Numbers, scratch_folder
-from perf.sizes import Sizes
+from perf.harness import Numbers
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.logistic import Logistic
-from raysl.benchmarks.neighbours import nearest_rows
+from raysl.errors import ConfigError
 from raysl.process.memory import unmapped
 
 Classifiers = dict[str, Callable[[], Tensor]]
@@ -29,6 +27,52 @@ Classifiers = dict[str, Callable[[], Tensor]]
 K, TEMPERATURE = 20, 0.07
 PLAIN_ROWS = 1000  # queries of a plain loop at once, the fastest number
 WATCH_S = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Rows, widths and numbers; the defaults are those of the goals."""
+
+    keys: int = 50_000  # of the nearest neighbours; the classifiers learn from them
+    queries: int = 10_000  # which the classifiers are measured on
+    dim: int = 512
+    classes: int = 10
+    svm_rows: int = 600
+    svm_dim: int = 128
+    svm_classes: int = 20  # each with eleven costs
+    few_images: int = 512  # to extract
+    images: int = 1_024  # to extract; the difference of the seconds of both has no start in it
+    depth: int = 18  # of the ResNet that extracts them, at 224 px
+    few_rows: int = 10_000  # extracted by a stand-in network, for the memory of the driver
+    rows: int = 200_000
+    width: int = 2_048  # of the features of the stand-in
+
+
+QUICK = Sizes(
+    keys=5_000,
+    queries=1_000,
+    svm_rows=200,
+    svm_dim=32,
+    few_images=128,
+    images=256,
+    few_rows=2_000,
+    rows=10_000,
+    width=256,
+)
+
+
+def with_changes(sizes: Sizes, arguments: Sequence[str]) -> Sizes:
+    """Return the sizes with changes by `name=number`."""
+    known = [field.name for field in fields(Sizes)]
+    changes = {}
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name not in known:
+            raise ConfigError(f"--size {argument}: there is no such size; known: {', '.join(known)}")
+        if not value.isdecimal() or int(value) < 1:
+            raise ConfigError(f"--size {argument}: write a whole number from 1 on, as in --size {name}=1000")
+        changes[name] = int(value)
+    return replace(sizes, **changes)
 
 
 def random_features(sizes: Sizes) -> tuple[FeatureSet, FeatureSet]:
@@ -131,23 +175,9 @@ def linear_contenders(sizes: Sizes) -> Classifiers:
     }
 
 
-def measure_memory(case: str, contender: str, sizes: Numbers) -> dict[str, float]:
-    """Measure the memory in MB that a contender has beyond its features, in this process."""
-    numbers = Sizes(**sizes)
-    if case == "knn":
-        return {"memory_mb": _most_beyond(knn_contenders(numbers)[contender])}
-    with scratch_folder() as folder:
-        keys = _mapped(folder / "keys.bin", int(contender), numbers.dim)
-        queries = torch.randn(numbers.few_queries, numbers.dim)
-        return {"memory_mb": _most_beyond(lambda: deque(nearest_rows(keys, queries, K, backend="auto"), maxlen=0))}
-
-
-def _mapped(path: Path, num: int, dim: int) -> Tensor:
-    """Write random rows to a file, and map it."""
-    rows = np.memmap(path, np.float32, mode="w+", shape=(num, dim))
-    for first in range(0, num, 10_000):
-        rows[first : first + 10_000] = torch.randn(min(10_000, num - first), dim).numpy()
-    return torch.from_numpy(rows)
+def measure_memory(contender: str, sizes: Numbers) -> dict[str, float]:
+    """Measure the memory in MB that a contender of kNN has beyond its features, in this process."""
+    return {"memory_mb": _most_beyond(knn_contenders(Sizes(**sizes))[contender])}
 
 
 def _most_beyond(run: Callable[[], object]) -> float:

@@ -15,9 +15,9 @@ import ray
 import torch
 from torch import Tensor, nn
 
+from perf.classifiers import Sizes
 from perf.harness import scratch_folder
 from perf.pictures import write_pictures
-from perf.sizes import Sizes
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, normalised
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
@@ -142,21 +142,16 @@ def driver_memory(rows: int, width: int) -> dict[str, float]:
     data = Synthetic.Config(num_train=rows, image_size=SMALL_SIDE)
     split: Split = Synthetic(data).required("train")
     connect()
-    before, start = resident(), time.perf_counter()
-    with scratch_folder() as folder:
-        wanted = Wanted({"network": StandIn(width)}, {"network": "made"})
-        extract_to(wanted, split, data, {("network", FEATURES): Folder(str(folder))})
-        seconds = time.perf_counter() - start
+    try:
+        before, start = resident(), time.perf_counter()
+        with scratch_folder() as folder:
+            wanted = Wanted({"network": StandIn(width)}, {"network": "made"})
+            extract_to(wanted, split, data, {("network", FEATURES): Folder(str(folder))})
+            seconds = time.perf_counter() - start
+    finally:
+        disconnect()
     return {"most_mb": most_resident() / 2**20, "before_mb": before / 2**20, "seconds": seconds}
 
 
-def driver_child(rows: int, width: int) -> dict[str, float]:
-    """Measure `driver_memory`, and end the cluster."""
-    try:
-        return driver_memory(rows, width)
-    finally:
-        disconnect()
-
-
 if __name__ == "__main__":
-    print(json.dumps(driver_child(*map(int, sys.argv[1:]))))
+    print(json.dumps(driver_memory(*map(int, sys.argv[1:]))))

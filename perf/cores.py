@@ -19,6 +19,7 @@ from perf.pictures import STORED, read_pictures, write_pictures
 from raysl.config.load import load_config
 from raysl.data.stream.loader import Loader
 from raysl.process.memory import keep_freed_memory
+from raysl.report.summary import aligned
 from raysl.train.prepare import prepare
 
 SIZE = 224
@@ -37,7 +38,7 @@ def case_names() -> list[str]:
     return [f"{recipe}/{source}" for recipe in RECIPES for source in SOURCES]
 
 
-def measure_cores(names: Sequence[str] = (), *, repeats: int = 5, batches: int = 2, batch_size: int = BATCH) -> Numbers:
+def measure(names: Sequence[str] = (), *, repeats: int = 5, batches: int = 2, batch_size: int = BATCH) -> Numbers:
     """Measure images a second of CPU time.
 
     Returns:
@@ -67,20 +68,19 @@ def measure_cores(names: Sequence[str] = (), *, repeats: int = 5, batches: int =
     }
 
 
-def cores_table(numbers: Numbers) -> str:
-    """Format the result of `measure_cores` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     height, width = STORED[SIZE]
-    head = "".join(f"{f'for {rate:,}/s':>12}" for rate in GPU_RATES)
-    lines = [
-        f"JPEG of {width}x{height}, {numbers['picture_kb']:.0f} kB; cores of a GPU that trains this number of images "
-        f"a second, with a margin of {MARGIN:.1f}",
-        f"{'views':<25}{'source':<14}{'images/s a core':>16}{head}",
-    ]
+    rows = [["views", "source", "images/s a core", *(f"for {rate:,}/s" for rate in GPU_RATES)]]
     for name, speed in numbers["images_per_s"].items():
         recipe, _, source = name.partition("/")
-        cores = "".join(f"{cores_for(rate, speed):>12.1f}" for rate in GPU_RATES)
-        lines.append(f"{RECIPES[recipe]:<25}{source:<14}{speed:>16.0f}{cores}")
-    return "\n".join(lines)
+        cores = [f"{cores_for(rate, speed):.1f}" for rate in GPU_RATES]
+        rows.append([RECIPES[recipe], source, f"{speed:.0f}", *cores])
+    title = (
+        f"JPEG of {width}x{height}, {numbers['picture_kb']:.0f} kB; cores of a GPU that trains this number of images "
+        f"a second, with a margin of {MARGIN:.1f}"
+    )
+    return "\n".join([title, *aligned(rows, 2)])
 
 
 def cores_for(rate: float, speed: float) -> float:

@@ -49,14 +49,8 @@ def interleaved(
 ) -> list[dict[str, T]]:
     """Measure each contender once per repeat, in an order that changes: slow spells of the machine affect all alike.
 
-    Args:
-        names: contenders.
-        repeats: measurements of each contender.
-        measure: measures a contender, by its name and the number of the repeat.
-        title: shown in the log with each measurement; '' logs nothing.
-
     Returns:
-        Results of each repeat, in the order of `names`.
+        Results of each repeat, in the order of `names`. A title is logged with each measurement.
     """
     names, results = list(names), []
     for repeat in range(repeats):
@@ -103,16 +97,10 @@ def verdict(is_met: bool) -> str:
     return "ok" if is_met else "short"
 
 
-def seconds_line(title: str, seconds: Sequence[float], goal: float) -> str:
-    """Return a line of a table: the median of measured seconds, their span, and whether it is below the goal."""
-    middle = median(seconds)
-    return f"{title}{middle:>7.2f} s {span(seconds, '.1f')}  goal under {goal:.0f} s: {verdict(middle < goal)}"
-
-
-def ratio_line(title: str, values: Sequence[float], goal: float) -> str:
-    """Return a line of a table: the median of ratios, their span, and whether it is at most the goal."""
+def goal_line(title: str, values: Sequence[float], goal: float, unit: str = "", form: str = ".2f") -> str:
+    """Return a line of a table: the median of values, their span, and whether it is at most the goal."""
     middle = median(values)
-    return f"{title}{middle:>7.2f} {span(values)}  goal at most {goal}: {verdict(middle <= goal)}"
+    return f"{title}{middle:>7.2f}{unit} {span(values, form)}  goal at most {goal:g}{unit}: {verdict(middle <= goal)}"
 
 
 def machine() -> Numbers:
@@ -145,15 +133,10 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def run_child(command: Sequence[str], title: str, **options: Any) -> str:
-    """Run a command to its end, and return its standard output.
-
-    Args:
-        command: program and its arguments.
-        title: name of the process in messages.
-        options: further options of `subprocess.run`, such as `env`.
+    """Run a command to its end with options of `subprocess.run`, and return its standard output.
 
     Raises:
-        RunFailed: if it fails, with the end of its output.
+        RunFailed: if it fails, with its title and the end of its output.
     """
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
     if ended.returncode != 0:

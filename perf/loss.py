@@ -22,7 +22,7 @@ COLUMNS = ("raysl", "lightly", "faiss", "plain")
 RATIOS = [f"raysl/{peer}" for peer in COLUMNS[1:]]
 
 
-def measure_loss(
+def measure(
     names: Sequence[str] = (), *, repeats: int = 5, sizes: Sizes | None = None, with_memory: bool = True
 ) -> Numbers:
     """Measure seconds and memory of each contender of each case.
@@ -58,8 +58,8 @@ def measure_loss(
     }
 
 
-def loss_table(numbers: Numbers) -> str:
-    """Format the result of `measure_loss` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     environment = numbers["environment"]
     sizes = Sizes(**environment["sizes"])
     lines = [f"{'':<62}" + "".join(f"{name:>11}" for name in COLUMNS)]

@@ -9,9 +9,10 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from perf.harness import child_numbers
+from perf.harness import Numbers, child_numbers, goal_line, interleaved, medians, verdict
 from raysl.errors import RunFailed, Stopped
 from raysl.hashing import hash_words
 from raysl.process.memory import most_resident
@@ -22,6 +23,10 @@ from raysl.sweeps.start import SweepStart
 from raysl.train.file_names import METRICS_FILE
 from raysl.tune.trial import Note, Trial, measures_of
 
+START_S = 10.0
+MANY = (10, 100, 1000)  # numbers of trials
+GROWTH = 1.1
+"""Largest ratio of memory with the most trials to memory with the fewest that counts as flat."""
 SPACE = {"optim.lr": {"loguniform": [0.02, 0.5]}, "method.temperature": {"uniform": [0.1, 1.0]}}
 LINES = 60  # that each run has logged
 NUMBERS = ("lr", "loss", "contrastive_top1", "embedding_std", "effective_rank", "images_per_s", "step_s", "data_wait")
@@ -125,3 +130,36 @@ def simulate(**settings: Any) -> dict[str, float]:
         numbers |= {"board_s": time.perf_counter() - begun, "board_cpu_s": time.process_time() - cpu_begun}
         numbers["board_memory_mb"] = most_resident() / 2**20
     return numbers
+
+
+def measure_starts(_: object, repeats: int, folder: Path) -> Numbers:
+    """Measure the driver of sweeps of `MANY` trials, new ones and ones that have nearly ended."""
+    tasks = {}
+    for num in MANY:
+        for name, ended in (("new", False), ("ended", True)):
+            tasks[f"{num} {name}"] = ManyTrials(storage=str(folder), num=num, ended=ended)
+            if ended:
+                fill(tasks[f"{num} {name}"])
+    measured = interleaved(tasks, repeats, lambda name, _: measure_driver(tasks[name]), "driver")
+    by_name = {name: [repeat[name] for repeat in measured] for name in tasks}
+    return {name: {**medians(numbers), "repeats": numbers} for name, numbers in by_name.items()}
+
+
+def start_lines(result: Numbers, _: Numbers) -> list[str]:
+    """Format the result of `measure_starts` as lines."""
+    lines = [f"{'trials':<12}{'to the first one':>17}{'before Ray':>12}{'CPU':>9}{'memory':>10}{'leaderboard':>36}"]
+    for name, numbers in result.items():
+        board = ""
+        if "board_s" in numbers:
+            memory = f"{numbers['board_memory_mb']:.0f} MB"
+            board = f"{numbers['board_s']:.2f} s, CPU {numbers['board_cpu_s']:.2f} s, {memory}"
+        times = f"{numbers['start_s']:>15.2f} s{numbers['plan_s']:>10.2f} s{numbers['cpu_s']:>7.2f} s"
+        lines.append(f"{name:<12}{times}{numbers['memory_mb']:>7.0f} MB{board:>36}".rstrip())
+    for kind in ("new", "ended"):
+        names = sorted((name for name in result if name.endswith(kind)), key=lambda name: int(name.split()[0]))
+        few, most = result[names[0]], result[names[-1]]
+        starts = [repeat["start_s"] for repeat in most["repeats"]]
+        lines.append(goal_line(f"start, {names[-1]:<10}", starts, START_S, " s", ".1f"))
+        growth = most["memory_mb"] / few["memory_mb"]
+        lines.append(f"memory, of that of {names[0]}  {growth:.3f}  goal under {GROWTH}: {verdict(growth < GROWTH)}")
+    return lines

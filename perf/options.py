@@ -23,6 +23,7 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.methods.shared.device import prepare_device
 from raysl.process.memory import keep_freed_memory
+from raysl.report.summary import aligned
 from raysl.train.loop import fit
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.reporter import LocalReporter
@@ -66,7 +67,7 @@ def settings_of(name: str) -> tuple[str, ...]:
     return tuple(setting for part, table in zip(parts, TABLES, strict=True) for setting in table[part])
 
 
-def measure_options(
+def measure(
     model: str,
     names: Sequence[str] | None = None,
     *,
@@ -127,22 +128,20 @@ def measure_options(
     return {"options": options, "plain": plain, "environment": environment}
 
 
-def options_table(numbers: Numbers) -> str:
-    """Format the result of `measure_options` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     plain, environment = numbers["plain"], numbers["environment"]
-    lines = [
+    title = (
         f"{environment['model']}, {environment['batch_size']} images a step; plain: {plain['flops'] / 1e9:.0f} GFLOP a "
-        f"step, {100 * plain['share']:.0f} % of the rate of fp32 matrix products here",
-        f"{'precision':<10}{'kernels':<15}{'memory':<13}{'images':<8}{'images/s':>9}{'of plain':>10}{'GB':>8}",
-    ]
+        f"step, {100 * plain['share']:.0f} % of the rate of fp32 matrix products here"
+    )
+    rows = [["precision", "kernels", "memory", "images", "images/s", "of plain", "GB", ""]]
     for name, row in numbers["options"].items():
         precision, kernels, memory, *piped = name.split()
-        slower = "  slower than without" if row["ratio"] < 0.97 and memory == "plain" else ""
-        lines.append(
-            f"{precision:<10}{kernels:<15}{memory:<13}{PIPED if piped else 'held':<8}{row['images_per_s']:>9.2f}"
-            f"{row['ratio']:>10.2f}{row['memory_gb']:>8.2f}{slower}"
-        )
-    return "\n".join(lines)
+        slower = "slower than without" if row["ratio"] < 0.97 and memory == "plain" else ""
+        speed = [f"{row['images_per_s']:.2f}", f"{row['ratio']:.2f}", f"{row['memory_gb']:.2f}"]
+        rows.append([precision, kernels, memory, PIPED if piped else "held", *speed, slower])
+    return "\n".join([title, *aligned(rows, 4)])
 
 
 def train(

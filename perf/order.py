@@ -1,109 +1,154 @@
-"""`python -m perf order`: cost of the order of samples for each process of a run over a billion images.
+"""`python -m perf order`: bytes read beside bytes used, and how well a run shuffles, counted on ImageNet's shape.
 
-Nothing is read: a dataset of a billion rows in read units, a large batch and a thousand ranks are only counted through.
-Some of the ranks are started as processes of their own, which import nothing but the order, build it, and ask for their
-first batches: at the start of the run, at a resume in the middle of a later epoch, and at an epoch's end.
+Nothing is read. The order of samples and its blocks are those of training; a block counts the bytes of each read unit
+that it has a row of, in place of reading them.
 """
 
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 
-from perf.harness import Numbers, child_numbers, verdict
+import numpy as np
+from numpy.typing import NDArray
+
+from perf.harness import Numbers
 from raysl.data.order import Order
 from raysl.data.split import runs
-from raysl.errors import ConfigError
-from raysl.process.memory import most_resident
+from raysl.data.stream.blocks import rank_blocks
+from raysl.hashing import Int64s
+from raysl.plan.reads import Reads
+from raysl.process.screen import counted
+from raysl.report.summary import aligned
 
-GOAL_MB, GOAL_S = 100.0, 1.0
-NUM_BATCHES = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrderTask:
-    """A run to simulate, and one of its ranks."""
-
-    rows: int = 1_000_000_000
-    unit_rows: int = 1000  # of each read unit
-    batch_size: int = 32768  # of all ranks
-    lanes: int = 1024
-    world: int = 1024
-    rank: int = 0
-
-    def order(self) -> Order:
-        """Return the order of the run."""
-        units = runs(self.rows, self.unit_rows)
-        return Order(0, "simulated", units, self.batch_size, self.lanes, window=2048, is_exact=False)
+NUM_IMAGES, IMAGE_BYTES, BATCH = 1_281_167, 110_000, 4096
+UNIT_BYTES = 8_000_000
+FILE_ROWS = 10_000
+TARGET_ROWS = 111  # of 32 MiB of two views of 224 pixels; a block of version 1 has so many
+WORLDS = (1, 8, 64)
+LANES, MANY_LANES = 64, 512
+FILES = ("parquet", "tar")
 
 
-def measure_order_and_reads(rows: int, world: int) -> Numbers:
-    """Measure the order of a run, and count the reads of ImageNet's shape."""
-    from perf.reads import measure_reads
+@dataclass(frozen=True)
+class Stored:
+    """A dataset as files."""
 
-    task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
-    if rows < task.batch_size:
-        raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
-    return measure_order(task, ranks=sorted({0, world // 2, world - 1})) | measure_reads()
+    row_bytes: Int64s  # of each image, int64 [N]
+    unit_of: Int64s  # read unit of each image, ascending, int64 [N]
+
+    @classmethod
+    def parquet(cls, num_images: int) -> "Stored":
+        """Return files of 10,000 images in row groups of 64, which are 7 MB."""
+        files = runs(num_images, FILE_ROWS)
+        units = np.concatenate([runs(rows, 64) for rows in files.tolist()])
+        return cls(np.full(num_images, IMAGE_BYTES), np.repeat(np.arange(len(units)), units))
+
+    @classmethod
+    def tar(cls, num_images: int) -> "Stored":
+        """Return tars of 10,000 images of different sizes, which are read in runs of 8 MB."""
+        row_bytes = np.random.default_rng(0).lognormal(0, 0.6, num_images)
+        row_bytes = (row_bytes / row_bytes.mean() * IMAGE_BYTES).astype(np.int64)
+        ends = np.cumsum(row_bytes)
+        tar_of = np.arange(num_images) // FILE_ROWS
+        starts = (ends - row_bytes)[::FILE_ROWS][tar_of]
+        run_of = (ends - row_bytes - starts) // UNIT_BYTES
+        is_first = (np.diff(run_of, prepend=-1) != 0) | (np.diff(tar_of, prepend=-1) != 0)
+        return cls(row_bytes, np.cumsum(is_first) - 1)
+
+    def order(self, lanes: int = LANES, is_exact: bool = False) -> Order:
+        """Return the order of a run over these images."""
+        sizes = np.bincount(self.unit_of)
+        return Order(0, "images", sizes, min(BATCH, len(self.unit_of)), lanes, None, is_exact)
+
+    def count(self, order: Order, world: int, first: int, end: int) -> tuple[int, int]:
+        """Return the bytes that all ranks read and use for the steps [first, end)."""
+        unit_bytes = np.bincount(self.unit_of, self.row_bytes).astype(np.int64)
+        uses = np.zeros(len(self.unit_of), np.int64)
+        read = 0
+        for rank in range(world):
+            for block in rank_blocks(order, rank, world, first, end, TARGET_ROWS):
+                index = np.concatenate([samples for _, samples in block.samples(order)])
+                read += int(unit_bytes[np.unique(self.unit_of[index])].sum())
+                uses[index] += 1
+        if uses.sum() != (end - first) * order.batch_size or uses.max() > -(-(end - first) // order.epoch_len):
+            raise RuntimeError(f"{uses.sum():,} images came in {end - first} steps of {order.batch_size:,}")
+        return read, int((uses * self.row_bytes).sum())
 
 
-def order_and_reads_table(numbers: Numbers) -> str:
-    """Format the result of `measure_order_and_reads` as text."""
-    from perf.reads import reads_table
-
-    return f"{order_table(numbers)}\n\n{reads_table(numbers)}"
-
-
-def measure_order(task: OrderTask, ranks: Sequence[int]) -> Numbers:
-    """Measure memory and time of some ranks of a run, each in a process of its own.
+def measure(num_images: int = NUM_IMAGES) -> Numbers:
+    """Count reads and shuffle of an epoch of some images at batch 4,096.
 
     Returns:
-        `memory_mb` (the most over ranks, beyond what the imports take), `process_mb` (with them), `first_batch_s`,
-        `resume_s`, `epoch_turn_s` (the longest over ranks), `batch_ms` (median), `ranks` (all numbers of each), `task`.
+        `read_amplification`: bytes read over bytes used by kind of files and number of ranks; with 512 lanes; and with
+        a resume on 64 ranks of an epoch that 8 began. `shuffle`: variance of the number of images that batches of two
+        epochs share, over its mean, `measured` and by the `formula` of the plan.
     """
-    settings = asdict(task)
-    measured = [child_numbers(simulate, settings | {"rank": rank}, f"rank {rank}") for rank in ranks]
-    most = {name: max(numbers[name] for numbers in measured) for name in measured[0]}
-    return {**most, "batch_ms": median(one["batch_ms"] for one in measured), "ranks": measured, "task": settings}
+    stored = {"parquet": Stored.parquet(num_images), "tar": Stored.tar(num_images)}
+
+    def amplification(lanes: int) -> dict[str, dict[str, float]]:
+        return {
+            name: {str(world): _amplification(files, files.order(lanes), world) for world in WORLDS}
+            for name, files in stored.items()
+        }
+
+    return {
+        "read_amplification": amplification(LANES),
+        "read_amplification_512_lanes": amplification(MANY_LANES),
+        "read_amplification_resumed": {name: _resumed(files) for name, files in stored.items()},
+        "shuffle": _shuffle(stored),
+    }
 
 
-def order_table(numbers: Numbers) -> str:
-    """Format the result of `measure_order` as text."""
-    task = numbers["task"]
-    rows, units = task["rows"], -(-task["rows"] // task["unit_rows"])
-    is_small, is_fast = numbers["memory_mb"] < GOAL_MB, numbers["first_batch_s"] < GOAL_S
-    return "\n".join(
-        [
-            f"{rows:,} rows in {units:,} units, batch {task['batch_size']:,}, {task['world']:,} workers",
-            f"memory of the order {numbers['memory_mb']:>8.1f} MB   goal under {GOAL_MB:.0f}: {verdict(is_small)}",
-            f"the whole process   {numbers['process_mb']:>8.1f} MB",
-            f"first batch         {numbers['first_batch_s']:>8.3f} s    goal under {GOAL_S:.0f}: {verdict(is_fast)}",
-            f"resume in epoch 3   {numbers['resume_s']:>8.3f} s",
-            f"turn of an epoch    {numbers['epoch_turn_s']:>8.3f} s",
-            f"any other batch     {numbers['batch_ms']:>8.3f} ms",
-        ]
-    )
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
+    rows = [["bytes read / used, ImageNet at batch 4,096", *FILES]]
+    for key, lanes in (("read_amplification", "64 lanes"), ("read_amplification_512_lanes", "512 lanes")):
+        for world in WORLDS:
+            values = [f"{numbers[key][name][str(world)]:.3f}" for name in FILES]
+            rows.append([f"{lanes}, {counted(world, 'rank')}", *values])
+    rows.append(["8 ranks, resumed by 64", *(f"{numbers['read_amplification_resumed'][name]:.3f}" for name in FILES)])
+    rows.append(["variance of the overlap of epochs / mean", "measured", "formula"])
+    rows += [[name, f"{row['measured']:.2f}", f"{row['formula']:.2f}"] for name, row in numbers["shuffle"].items()]
+    return "\n".join(aligned(rows, 1))
 
 
-def simulate(**settings: int) -> dict[str, float]:
-    """Measure one rank of an `OrderTask` in this process."""
-    task = OrderTask(**settings)
+def _amplification(files: Stored, order: Order, world: int) -> float:
+    read, used = files.count(order, world, 0, order.epoch_len)
+    return read / used
 
-    def seconds(order: Order, step: int) -> float:
-        start = time.perf_counter()
-        order.batch(step, task.rank, task.world)
-        return time.perf_counter() - start
 
-    before = most_resident() / 2**20
-    start = time.perf_counter()
-    order = task.order()
-    order.batch(0, task.rank, task.world)
-    numbers = {"first_batch_s": time.perf_counter() - start}
-    times = [seconds(order, step) for step in range(1, NUM_BATCHES)]
-    numbers["epoch_turn_s"] = max(seconds(order, order.epoch_len - 1), seconds(order, order.epoch_len))
-    numbers["process_mb"] = most_resident() / 2**20
-    numbers["memory_mb"] = numbers["process_mb"] - before
-    start = time.perf_counter()
-    resumed = task.order()
-    resumed.batch(3 * resumed.epoch_len + resumed.epoch_len // 2, task.rank, task.world)
-    return numbers | {"resume_s": time.perf_counter() - start, "batch_ms": 1000 * median(times)}
+def _resumed(files: Stored) -> float:
+    order = files.order()
+    middle = order.epoch_len // 2 + 1
+    before, after = files.count(order, 8, 0, middle), files.count(order, 64, middle, order.epoch_len)
+    return (before[0] + after[0]) / (before[1] + after[1])
+
+
+def _shuffle(stored: dict[str, Stored]) -> dict[str, dict[str, float]]:
+    parquet = stored["parquet"]
+    large = replace(parquet, unit_of=parquet.unit_of // 4)
+    orders = {
+        "parquet": parquet.order(),
+        "tar": stored["tar"].order(),
+        "parquet, 512 lanes": parquet.order(MANY_LANES),
+        "parquet, row groups of 256": large.order(),
+        "exact": parquet.order(is_exact=True),
+    }
+    return {
+        name: {"measured": overlap_variance(order), "formula": Reads.of(order).shuffle}
+        for name, order in orders.items()
+    }
+
+
+def overlap_variance(order: Order, epochs: int = 2) -> float:
+    """Return the variance of the number of samples that batches of consecutive epochs share, over its mean."""
+    num = order.epoch_len + 1  # the last column is for samples of no batch
+    shared: list[NDArray[np.int64]] = []
+    before: Int64s | None = None
+    for epoch in range(epochs):
+        batch_of = np.full(order.num_samples, order.epoch_len)
+        for step in range(order.epoch_len):
+            batch_of[order.batch(epoch * order.epoch_len + step)] = step
+        if before is not None:
+            counts = np.bincount(before * num + batch_of, minlength=num**2).reshape(num, num)
+            shared.append(counts[:-1, :-1])
+        before = batch_of
+    return float(np.var(shared) / np.mean(shared))

@@ -19,12 +19,8 @@ GROUP_ROWS = 256
 
 
 def write_pictures(path: Path, size: int, num: int) -> None:
-    """Write a Parquet file of `num` JPEG images for views of `size` px, each another part of a photograph.
-
-    Args:
-        path: file.
-        size: key of `STORED`.
-        num: number of images.
+    """Write a Parquet file of JPEG images for views of `size` px, a key of `STORED`, each another part of a
+    photograph.
     """
     from PIL import Image
     from sklearn.datasets import load_sample_images

@@ -6,10 +6,11 @@ before its turn. CPU time, which other processes disturb less, is shown beside t
 another checkout, can take part: its contenders have the same letters in capitals.
 """
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from perf.pictures import STORED, write_pictures
 from perf.processes import Child, Lineup, cpu_seconds
 from perf.streams import StreamTask, parts_of_local
 from raysl.errors import ConfigError
+from raysl.report.summary import aligned
 
 BATCH = {32: 256, 224: 32}
 PICTURES = {32: 8192, 224: 256}
@@ -67,8 +69,8 @@ def contender_names(only: str | None = None) -> str:
     return only or known
 
 
-def measure_pipeline(
-    names: str = "abcdefh",
+def measure(
+    only: str | None = None,
     *,
     sizes: Sequence[int] = tuple(STORED),
     repeats: int = 5,
@@ -86,8 +88,9 @@ def measure_pipeline(
     """
     if unknown := [size for size in sizes if size not in STORED]:
         raise ConfigError(f"--size {unknown[0]}: there are pictures for {' and '.join(map(str, STORED))}")
+    names = contender_names(only)
     if beside is not None:
-        beside = checkouts.full_path(beside, has_streams=True)
+        beside = checkouts.full_path(beside)
         names += "".join(name.upper() for name in names if name.upper() in CONTENDERS)
     threads = threads or os.cpu_count() or 1
     environment = machine() | {"threads": threads, "seconds": seconds, "batch": BATCH, "beside": beside and str(beside)}
@@ -121,21 +124,20 @@ def measure_pipeline(
     return numbers
 
 
-def pipeline_table(numbers: Numbers) -> str:
-    """Format the result of `measure_pipeline` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     lines = []
     for size, goals in GOALS.items():
         key = str(size)
         if key not in numbers:
             continue
         stored = "x".join(map(str, reversed(STORED[size])))
-        head = f"{size} px from {stored} JPEG"
-        lines.append(f"{head:<41}{'images/s':>10}{'CPU us':>8}{'longest wait':>14}{'memory':>10}")
+        rows = [["", f"{size} px from {stored} JPEG", "images/s", "CPU us", "longest wait", "memory"]]
         for name, speed in numbers[key].items():
-            memory = f"{numbers['memory_gb'][key][name]:.2f} GB"
             cpu = f"{numbers['cpu_us'][key][name]:.0f}" if name in numbers["cpu_us"][key] else "-"
-            wait = f"{1000 * numbers['longest_s'][key][name]:.0f} ms"
-            lines.append(f"{name}  {CONTENDERS[name][0]:<38}{speed:>10,.0f}{cpu:>8}{wait:>14}{memory:>10}")
+            wait, memory = 1000 * numbers["longest_s"][key][name], numbers["memory_gb"][key][name]
+            rows.append([name, CONTENDERS[name][0], f"{speed:,.0f}", cpu, f"{wait:.0f} ms", f"{memory:.2f} GB"])
+        lines += aligned(rows, 2)
         for ratio, value in numbers["ratios"][key].items():
             goal = (goals | BESIDE_GOALS)[ratio]
             label = ratio.replace("best", f"best of {OTHERS}")
@@ -173,7 +175,7 @@ def _turn(task: StreamTask, program: str, checkout: Path, seconds: float) -> dic
     folder.mkdir()
     with Lineup(folder) as lineup:
         task = replace(task, socket=lineup.socket, folder=str(folder))
-        command = checkouts.stream_command(checkout, program, task.to_json())
+        command = checkouts.stream_command(program, json.dumps(asdict(task)))
         lineup.add(task.name, Child(command, folder / f"{task.name}.log", **checkouts.options(checkout)))
         lineup.turn(task.name, warmup_s=0.0, seconds=WARMUP_S, is_last=False)
         cpu_s, start = cpu_seconds(), time.perf_counter()

@@ -1,26 +1,20 @@
-"""`python -m perf recovery`: seconds that a run loses when its training worker, or its driver, is killed.
-
-Another version of raysl can take part; it is measured in turns with the present one.
-"""
+"""`python -m perf recovery`: seconds that a run loses when its training worker, or its driver, is killed."""
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from perf import checkouts
-from perf.checkouts import BEFORE, NOW
-from perf.harness import Numbers, interleaved, last_lines, machine, medians, ratio_line, scratch_folder, seconds_line
+from perf.harness import Numbers, goal_line, interleaved, last_lines, machine, medians, scratch_folder
 from raysl.errors import ConfigError, RunFailed
 from raysl.process.proc import PROC, command_line, descendants
 from raysl.train.file_names import STARTUP_FILE
 
 GOALS_S = {"worker": 8.0, "driver": 15.0}
-BESIDE_GOAL = 0.5
-"""Most of each, as a share of what the other version takes."""
 TITLES = {"worker": "worker killed to next step", "driver": "driver killed: command to first step"}
 SETTINGS = (
     "train.epochs=2000",  # more than are needed
@@ -34,48 +28,38 @@ UNDER_WAY_S = 3.0
 """Seconds of training after the first checkpoint before the worker is killed, so that the start is over."""
 
 
-def measure_recovery(
-    config: str = "quickstart", overrides: tuple[str, ...] = (), repeats: int = 3, beside: Path | None = None
-) -> Numbers:
+def measure(config: str = "quickstart", overrides: tuple[str, ...] = (), repeats: int = 3) -> Numbers:
     """Start `raysl pretrain`, kill its worker, wait for a step, kill its driver, start it again; anew each time.
 
     Returns:
         `recovery` (median seconds: `worker` from SIGKILL of a training worker to the next step, `driver` from the
         command that resumes a run, whose driver was killed with all its processes, to its first step), `repeats`,
-        `before` (those of the other version, if there is one), `environment`.
+        `environment`.
     """
     if not PROC.is_dir():
         raise ConfigError("this measurement kills a training worker, which it finds in /proc: run it on Linux")
-    versions = checkouts.versions(beside)
-    environment = machine() | {"config": config, "settings": [*SETTINGS, *overrides], "beside": beside and str(beside)}
+    environment = machine() | {"config": config, "settings": [*SETTINGS, *overrides]}
     with scratch_folder() as folder:
 
         def seconds(name: str, repeat: int) -> dict[str, float]:
-            run = folder / (f"run-{repeat}" if name == NOW else f"{name}-{repeat}")
-            settings = [config, *SETTINGS, *overrides, f"storage={folder}", f"name={run.name}"]
-            return _recover(versions[name], settings, run)
+            run = folder / f"run-{repeat}"
+            return _recover([config, *SETTINGS, *overrides, f"storage={folder}", f"name={run.name}"], run)
 
-        repeated = interleaved(versions, repeats, seconds, "recovery, seconds")
-    repeats_of = {name: [repeat[name] for repeat in repeated] for name in versions}
-    numbers = {"recovery": medians(repeats_of[NOW]), "repeats": repeats_of[NOW], "environment": environment}
-    return numbers | ({BEFORE: repeats_of[BEFORE]} if BEFORE in versions else {})
+        repeats_s = [repeat["raysl"] for repeat in interleaved(["raysl"], repeats, seconds, "recovery, seconds")]
+    return {"recovery": medians(repeats_s), "repeats": repeats_s, "environment": environment}
 
 
-def recovery_table(numbers: Numbers) -> str:
-    """Format the result of `measure_recovery` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     width = max(map(len, TITLES.values())) + 2
-    lines = []
-    for name, goal in GOALS_S.items():
-        seconds = [repeat[name] for repeat in numbers["repeats"]]
-        lines.append(seconds_line(f"{TITLES[name]:<{width}}", seconds, goal))
-        if BEFORE in numbers:
-            shares = [now / before[name] for now, before in zip(seconds, numbers[BEFORE], strict=True)]
-            lines.append(ratio_line(f"{'  of the other version':<{width}}", shares, BESIDE_GOAL))
-    return "\n".join(lines)
+    return "\n".join(
+        goal_line(f"{TITLES[name]:<{width}}", [repeat[name] for repeat in numbers["repeats"]], goal, " s", ".1f")
+        for name, goal in GOALS_S.items()
+    )
 
 
-def _recover(checkout: Path | None, settings: list[str], run: Path) -> dict[str, float]:
-    with _started(checkout, settings, run) as process:
+def _recover(settings: list[str], run: Path) -> dict[str, float]:
+    with _started(settings, run) as process:
         _wait(process, run, lambda: any(run.glob("checkpoint_*/meta.json")), "no checkpoint")
         time.sleep(UNDER_WAY_S)
         before = _first_step(run)
@@ -84,19 +68,17 @@ def _recover(checkout: Path | None, settings: list[str], run: Path) -> dict[str,
         _wait(process, run, lambda: _first_step(run) > before, "no step after its worker was killed")
         worker_s = _first_step(run) - killed
     started = time.time()
-    with _started(checkout, settings, run) as process:
+    with _started(settings, run) as process:
         _wait(process, run, lambda: _first_step(run) > started, "no step after its driver was killed")
         return {"worker": worker_s, "driver": _first_step(run) - started}
 
 
 @contextmanager
-def _started(checkout: Path | None, settings: list[str], run: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _started(settings: list[str], run: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a run in a child process, which is killed at the end with all its children, as by a loss of power."""
-    command, options = checkouts.raysl_command(["pretrain", *settings]), checkouts.options(checkout)
+    command = [sys.executable, "-m", "raysl", "pretrain", *settings]
     with run.with_suffix(".log").open("ab") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:

@@ -6,10 +6,9 @@ tasks that do not decode images. That gives the CPU time of each block, which wi
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
-from statistics import mean
 from typing import cast
 
 import numpy as np
@@ -23,6 +22,7 @@ from raysl.data.stream.blocks import StepRows, rank_blocks
 from raysl.data.stream.loader import Loader
 from raysl.data.stream.rows import BlockRows, Loaded, load_block
 from raysl.hashing import Int64s
+from raysl.report.summary import aligned
 
 GOAL_READ = 1.05
 WORLDS = (8, 64, 512, 1024)
@@ -50,14 +50,15 @@ class ScaleTask:
         return Order(0, "simulated", units, batch_size, lanes, window=None, is_exact=False)
 
 
-def measure_scale(task: ScaleTask, worlds: Sequence[int] = WORLDS) -> Numbers:
-    """Count runs on some numbers of GPUs, and measure the stream of a rank.
+def measure() -> Numbers:
+    """Count runs on `WORLDS` GPUs, and measure the stream of a rank.
 
     Returns:
         `runs` (for each number of GPUs the numbers of `count_run`), `stream` (of `measure_stream`), `node` (what a
         node needs at `images_s` images/s a GPU) and `task`.
     """
-    counts = {str(world): count_run(task, world) for world in worlds}
+    task = ScaleTask()
+    counts = {str(world): count_run(task, world) for world in WORLDS}
     stream = measure_stream(task)
     return {"runs": counts, "stream": stream, "node": _node(task, counts, stream), "task": asdict(task)}
 
@@ -66,15 +67,13 @@ def count_run(task: ScaleTask, world: int) -> dict[str, float]:
     """Count an epoch of a run through.
 
     Returns:
-        `read` (bytes read over bytes used), `steps`, `block_rows` (mean), `blocks_step` (of a rank, mean),
-        `first_rows` (that a rank needs for its first step, the most over ranks), `live_rows` (that wait in a rank, the
-        most over ranks and steps, without those made ahead) and `live_mean`.
+        `read` (bytes read over bytes used), `steps`, `block_rows` (mean), `blocks_step` (of a rank, mean) and
+        `live_rows` (that wait in a rank, the most over ranks and steps, without those made ahead).
     """
     order = task.order(world)
     starts = np.cumsum(order.unit_sizes) - order.unit_sizes
     read = used = num_blocks = 0
-    first_rows: list[int] = []
-    live: list[Int64s] = []
+    live_rows = 0
     for rank in range(world):
         arriving = np.zeros(order.epoch_len, np.int64)
         for block in rank_blocks(order, rank, world, 0, order.epoch_len, TARGET_ROWS):
@@ -82,16 +81,14 @@ def count_run(task: ScaleTask, world: int) -> dict[str, float]:
             read += _read_rows(order, starts, block)
             num_blocks += 1
         used += int(arriving.sum())
-        first_rows.append(int(arriving[0]))
-        live.append(np.cumsum(arriving) - order.num_rows(rank, world) * np.arange(order.epoch_len))
+        waiting = np.cumsum(arriving) - order.num_rows(rank, world) * np.arange(order.epoch_len)
+        live_rows = max(live_rows, int(waiting.max()))
     return {
         "read": read / used,
         "steps": order.epoch_len,
         "block_rows": used / num_blocks,
         "blocks_step": num_blocks / order.epoch_len / world,
-        "first_rows": max(first_rows),
-        "live_rows": int(max(rows.max() for rows in live)),
-        "live_mean": mean(float(rows.mean()) for rows in live),
+        "live_rows": live_rows,
     }
 
 
@@ -120,8 +117,8 @@ def measure_stream(task: ScaleTask) -> dict[str, float]:
     """Let Ray Data hand out blocks to a rank, which this process plays.
 
     Returns:
-        `blocks_s` (with tasks that do nothing, on this machine), `rank_ms` (CPU milliseconds of a block in the rank,
-        with Ray Data's scheduler, which runs in it), `first_s` (from the first call to the first block).
+        `blocks_s` (with tasks that do nothing, on this machine) and `rank_ms` (CPU milliseconds of a block in the
+        rank, with Ray Data's scheduler, which runs in it).
     """
     import ray
 
@@ -136,7 +133,6 @@ def measure_stream(task: ScaleTask) -> dict[str, float]:
         order = task.order(task.gpus)
         loader = CountingLoader(order)
         reference = ray.put(loader)
-        start = time.perf_counter()
         dataset = stream_dataset("perf", reference, "perf", "Nothing", TASK_CPUS, None)
 
         def blocks() -> Iterator[NumberedBlock]:
@@ -149,13 +145,12 @@ def measure_stream(task: ScaleTask) -> dict[str, float]:
         feed = Feed("perf", dataset.iterator(), blocks, order, TASK_CPUS, make, lambda: None, PARTS)
         arriving = iter(feed)
         next(arriving)[1]()
-        first_s = time.perf_counter() - start
         cpu, start = time.process_time(), time.perf_counter()
         for _, wait in islice(arriving, task.blocks):
             wait()
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         feed.end()
-        return {"blocks_s": task.blocks / seconds, "rank_ms": 1000 * cpu / task.blocks, "first_s": first_s}
+        return {"blocks_s": task.blocks / seconds, "rank_ms": 1000 * cpu / task.blocks}
     finally:
         disconnect()
 
@@ -175,28 +170,29 @@ def _node(task: ScaleTask, counts: dict[str, dict[str, float]], stream: dict[str
     return needs
 
 
-def scale_table(numbers: Numbers) -> str:
-    """Format the result of `measure_scale` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     task, stream = numbers["task"], numbers["stream"]
     images_s = task["gpus"] * task["images_s"]
-    lines = [
-        f"{task['rows']:,} images of {task['image_bytes'] / 1000:.0f} kB in units of {task['unit_rows']}, "
-        f"{task['gpus']} GPUs a node, {images_s:,.0f} images/s a node",
-        " GPUs  read/used  steps of  rows of   blocks a  images that  blocks/s   Ray Data    storage    images that",
-        "                   an epoch  a block   step and  wait for a   of a node  of a node   of a node  wait on a",
-        "                                       GPU       GPU                                           node",
-    ]
+    head = ("GPUs", "read/used", "steps an epoch", "rows a block", "blocks a step and GPU", "images that wait a GPU")
+    rows = [[*head, "blocks/s a node", "Ray Data, CPUs", "storage, GB/s", "memory, GB"]]
     for world, run in numbers["runs"].items():
         node = numbers["node"][world]
-        lines.append(
-            f"{int(world):>5,}  {run['read']:<9.4f}  {run['steps']:<8,}  {run['block_rows']:<8,.0f}  "
-            f"{run['blocks_step']:<8.2f}  {run['live_rows']:<11,}  {node['blocks_s']:<9,.0f}  "
-            f"{node['stream_cpus']:<4.2f} CPUs  {node['read_gb_s']:>4.2f} GB/s  {node['live_gb']:>4.1f} GB"
+        rows.append(
+            [
+                *(f"{int(world):,}", f"{run['read']:.4f}", f"{run['steps']:,}", f"{run['block_rows']:,.0f}"),
+                *(f"{run['blocks_step']:.2f}", f"{run['live_rows']:,}", f"{node['blocks_s']:,.0f}"),
+                *(f"{node['stream_cpus']:.2f}", f"{node['read_gb_s']:.2f}", f"{node['live_gb']:.1f}"),
+            ]
         )
     worst = max(run["read"] for run in numbers["runs"].values())
-    lines += [
-        f"bytes read / bytes used {worst:.4f} at most, goal {GOAL_READ}: {verdict(worst <= GOAL_READ)}",
-        f"measured with empty tasks: {stream['blocks_s']:,.0f} blocks/s of a rank here; CPU of a block in the rank "
-        f"{stream['rank_ms']:.2f} ms",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"{task['rows']:,} images of {task['image_bytes'] / 1000:.0f} kB in units of {task['unit_rows']}, "
+            f"{task['gpus']} GPUs a node, {images_s:,.0f} images/s a node",
+            *aligned(rows, 0),
+            f"bytes read / bytes used {worst:.4f} at most, goal {GOAL_READ}: {verdict(worst <= GOAL_READ)}",
+            f"measured with empty tasks: {stream['blocks_s']:,.0f} blocks/s of a rank here; CPU of a block in the rank "
+            f"{stream['rank_ms']:.2f} ms",
+        ]
+    )

@@ -1,12 +1,11 @@
 """`python -m perf step`: cost of raysl's loop and of Ray Train per training step.
 
 Five programs train the same network on the same batches, held in memory. All are alive at once and take turns on this
-machine's CPUs. What Ray's own processes use in the background they use during every turn: `environment.idle_cpus` tells
-how much that is. Where Ray is not installed, those on Ray Train are left out, and raysl's loop runs under torchrun too.
+machine's CPUs; what Ray's own processes use in the background they use during every turn. Where Ray is not installed,
+those on Ray Train are left out, and raysl's loop runs under torchrun too.
 """
 
 import os
-import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from perf.contenders import Task, Workload, fit_on_ray, run_contender
 from perf.harness import Numbers, each_ratio, interleaved, log, machine, medians, ratios, scratch_folder, span, verdict
-from perf.processes import Child, Lineup, RayRun, cpu_seconds
+from perf.processes import Child, Lineup, RayRun
+from raysl.report.summary import aligned
 
 GOALS = {"b/a": 0.98, "c/a": 0.95, "e/d": 0.97, "f/d": 0.97}
 FIRST_STEPS, LAST_STEPS = 2, 1  # before the first turn, and behind the last one
-IDLE_S = 3.0
 
 
 CONTENDERS = {
@@ -40,7 +39,7 @@ def default_names() -> str:
     return "abdf"
 
 
-def measure_step(
+def measure(
     names: str | None = None,
     *,
     repeats: int = 5,
@@ -84,7 +83,6 @@ def measure_step(
             environment[key] = {name: [fact[key] for fact in facts] for name, facts in sorted(lineup.facts.items())}
         for name in names:
             lineup.turn(name, num_warmup=FIRST_STEPS, num_steps=0)
-        environment["idle_cpus"] = _idle_cpus()
 
         def images_s(name: str, repeat: int) -> float:
             replies = lineup.turn(name, num_warmup=warmup, num_steps=steps)
@@ -102,18 +100,17 @@ def measure_step(
     }
 
 
-def step_table(numbers: Numbers) -> str:
-    """Format the result of `measure_step` as text."""
-    threads = numbers["environment"]["threads"]
-    lines = [f"   {'contender':<30}{'processes x threads':>20}{'images/s':>10}"]
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
+    rows = [["", "contender", "processes x threads", "images/s"]]
     for name, speed in numbers["step"].items():
-        shape = f"{len(threads[name])} x {threads[name][0]}"
-        lines.append(f"{name}  {CONTENDERS[name][0]:<30}{shape:>20}{speed:>10.2f}")
+        threads = numbers["environment"]["threads"][name]
+        rows.append([name, CONTENDERS[name][0], f"{len(threads)} x {threads[0]}", f"{speed:.2f}"])
+    lines = aligned(rows, 2)
     for name, ratio in numbers["ratios"].items():
         each = span(each_ratio(numbers["repeats"], name), ".3f")
         lines.append(f"{name} {ratio:.3f} {each}  goal at least {GOALS[name]}: {verdict(ratio >= GOALS[name])}")
-    idle = numbers["environment"]["idle_cpus"]
-    return "\n".join(lines if idle is None else [*lines, f"{idle:.2f} CPUs in use while all wait"])
+    return "\n".join(lines)
 
 
 def _started(program: str, task: Task) -> Child | RayRun:
@@ -131,11 +128,3 @@ def _connect(stack: ExitStack) -> None:
     if not ray.is_initialized():
         connect()
         stack.callback(ray.shutdown)
-
-
-def _idle_cpus() -> float | None:
-    """Return the CPUs in use by this process and its children over some seconds; None if unknown."""
-    before, start = cpu_seconds(), time.perf_counter()
-    time.sleep(IDLE_S)
-    after, seconds = cpu_seconds(), time.perf_counter() - start
-    return None if before is None or after is None else (after - before) / seconds

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,10 +60,6 @@ class StreamTask:
     threads: int  # or processes that work at the same time
     niceness: int = 0
     world: int = 1
-
-    def to_json(self) -> str:
-        """Return it as one argument of a command line."""
-        return json.dumps(asdict(self))
 
     def serve(self, stream: Iterator[Any]) -> None:
         """Take batches from the stream at each turn of this contender, after some seconds of warm-up."""

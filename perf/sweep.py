@@ -1,27 +1,36 @@
 """`python -m perf sweep`: a trial beside the bare run, trials an hour, and the start of a sweep of a thousand."""
 
+import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from perf import harness
-from perf.harness import Numbers, machine, medians, span, verdict
-from perf.many_trials import ManyTrials, fill, measure_driver
-from perf.trials import Work, bare_s, looped_s, swept
+from perf.harness import Numbers, child_numbers, command_s, machine, medians, span, verdict
+from perf.many_trials import measure_starts, start_lines
+from raysl.config.load import load_config
+from raysl.storage.folder import Folder
+from raysl.tune.trial import Note
+
+
+@dataclass(frozen=True)
+class Work:
+    """The training of each trial: name or file of a configuration, and settings on top of it."""
+
+    config: str
+    settings: tuple[str, ...]
+
 
 TINY = Work("quickstart", ("train.epochs=1", "data.limit=64", "optim.warmup=0ep", "benchmarks=[]"))
 SMALL = Work("quickstart", ("train.epochs=10",))
 BEYOND_S, BEYOND_PERCENT = 5.0, 5.0
-START_S = 10.0
-MANY = (10, 100, 1000)  # numbers of trials of the case `scale`
-GROWTH = 1.1
-"""Largest ratio of memory with the most trials to memory with the fewest that counts as flat."""
 TITLES = {
     "bare": "raysl pretrain, from the command to its exit",
     "only": "raysl sweep of one trial, likewise",
-    "start": "  from the command to the begin of its first trial",
     "trial": "each further trial of a sweep of {trials}",
     "turn": "each further turn of a loop of raysl.pretrain",
 }
@@ -32,23 +41,13 @@ BEYOND = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepSizes:
-    """Sizes of the measurements."""
+@dataclass(frozen=True)
+class SweepTask:
+    """What is trained and how often."""
 
-    works: Mapping[str, Work]  # trainings of the trials of `overhead`, by name
+    works: Mapping[str, Work]  # trainings of `overhead`, by name; `concurrency` has the last one
     trials: int = 3  # of a sweep, and turns of a loop, for `overhead`
-    side_by_side: Work = SMALL  # training of the trials of `concurrency`
     at_a_time: Sequence[int] = (1,)  # numbers of trials; each sweep has twice as many trials, at least four
-
-    @classmethod
-    def of_machine(cls, trials: int = 3, is_quick: bool = False) -> "SweepSizes":
-        """Return sizes with trials at a time up to the cores of this machine; quick trials train a few steps."""
-        works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
-        last = TINY if is_quick else SMALL
-        # with more threads than cores each trial would wait for the others
-        alone = Work(last.config, (*last.settings, "train.threads=1"))
-        return cls(works=works, trials=trials, side_by_side=alone, at_a_time=up_to(os.cpu_count() or 1))
 
 
 def up_to(cores: int) -> list[int]:
@@ -56,61 +55,55 @@ def up_to(cores: int) -> list[int]:
     return [2**power for power in range(cores.bit_length()) if 2**power < cores] + [cores]
 
 
-def measure_sweep(names: Sequence[str] = (), *, repeats: int = 3, sizes: SweepSizes | None = None) -> Numbers:
+def measure(
+    names: Sequence[str] = (),
+    *,
+    repeats: int = 3,
+    trials: int = 3,
+    is_quick: bool = False,
+    task: SweepTask | None = None,
+) -> Numbers:
     """Start runs, loops and sweeps of the same trainings, in turns.
 
     Returns:
         `cases`, by name and in each by what is trained, by trials at a time or by trials: medians and `repeats`; and
         `environment`.
     """
-    sizes = sizes or SweepSizes.of_machine()
-    environment = machine() | {"trials": sizes.trials}
+    works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
+    task = task or SweepTask(works, trials, up_to(os.cpu_count() or 1))
     cases = {}
+    environment = machine() | {"trials": task.trials}
     for name in harness.choose_cases(names, CASES):
         with harness.scratch_folder() as folder:
-            cases[name] = CASES[name][0](sizes, repeats, folder)
+            cases[name] = CASES[name][0](task, repeats, folder)
     return {"cases": cases, "environment": environment}
 
 
-def sweep_table(numbers: Numbers) -> str:
-    """Format the result of `measure_sweep` as text."""
+def table(numbers: Numbers) -> str:
+    """Format the result of `measure` as text."""
     environment = numbers["environment"]
     return "\n\n".join("\n".join(CASES[name][1](result, environment)) for name, result in numbers["cases"].items())
 
 
-def _overhead(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
-    def seconds(name: str, repeat: int) -> dict[str, float]:
-        return _side_by_side(sizes.works[name], sizes.trials, repeat, folder / f"{name}-{repeat}")
+def _overhead(task: SweepTask, repeats: int, folder: Path) -> Numbers:
+    """Seconds of each training by itself, in a loop and in sweeps, by the names of `TITLES`."""
+    results = {}
+    for name, work in task.works.items():
 
-    measured = harness.interleaved(sizes.works, repeats, seconds, "overhead, seconds")
-    return {
-        name: {
-            "seconds": medians([repeat[name] for repeat in measured]),
-            "repeats": [repeat[name] for repeat in measured],
-            "settings": work.settings,
-        }
-        for name, work in sizes.works.items()
-    }
+        def seconds(who: str, repeat: int, name: str = name, work: Work = work) -> float:
+            storage = folder / f"{name}-{repeat}"
+            storage.mkdir(exist_ok=True)
+            if who == "bare":
+                return bare_s(work, storage, who)
+            if who == "turn":
+                return looped_s(work, storage, who, task.trials)
+            if who == "only":
+                return swept(work, storage, who, 1, concurrent=1).seconds
+            return swept(work, storage, who, task.trials, concurrent=1).trial_s
 
-
-def _side_by_side(work: Work, trials: int, repeat: int, folder: Path) -> dict[str, float]:
-    """Return seconds of a training by itself, in a loop and in sweeps, by the names of `TITLES`."""
-    folder.mkdir()
-
-    def swept_s() -> dict[str, float]:
-        result = swept(work, folder, "sweep", trials, concurrent=1)
-        return {"trial": result.trial_s, "start": result.start_s}
-
-    contenders: dict[str, Callable[[], dict[str, float]]] = {
-        "bare": lambda: {"bare": bare_s(work, folder, "bare")},
-        "only": lambda: {"only": swept(work, folder, "only", 1, concurrent=1).seconds},
-        "trial": swept_s,
-        "turn": lambda: {"turn": looped_s(work, folder, "turn", trials)},
-    }
-    result: dict[str, float] = {}
-    for name in harness.rotated(list(contenders), repeat):
-        result |= contenders[name]()
-    return {name: result[name] for name in TITLES}
+        measured = harness.interleaved(TITLES, repeats, seconds, f"{name}, seconds")
+        results[name] = {"seconds": medians(measured), "repeats": measured, "settings": work.settings}
+    return results
 
 
 def _overhead_lines(result: Numbers, environment: Numbers) -> list[str]:
@@ -135,66 +128,98 @@ def _beyond(repeats: Sequence[Mapping[str, float]], name: str, other: str) -> st
     return f"{middle:>+7.1f} s {span(seconds, '+.1f')}, {percent:+.0f} %  goals under {goals}"
 
 
-def _concurrency(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
+def _concurrency(task: SweepTask, repeats: int, folder: Path) -> Numbers:
+    last = list(task.works.values())[-1]
+    # with more threads than cores each trial would wait for the others
+    work = Work(last.config, (*last.settings, "train.threads=1"))
+
     def an_hour(name: str, repeat: int) -> float:
         trials = max(4, 2 * int(name))
-        return swept(sizes.side_by_side, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
+        return swept(work, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
 
-    rates = harness.interleaved(map(str, sizes.at_a_time), repeats, an_hour, "trials an hour")
-    first = str(sizes.at_a_time[0])
-    relative = [{name: rate / repeat[first] for name, rate in repeat.items()} for repeat in rates]
-    settings = sizes.side_by_side.settings
-    return {
-        "an_hour": medians(rates),
-        "of_one": medians(relative),
-        "repeats": rates,
-        "settings": settings,
-    }
+    rates = harness.interleaved(map(str, task.at_a_time), repeats, an_hour, "trials an hour")
+    return {"an_hour": medians(rates), "repeats": rates, "settings": work.settings}
 
 
 def _concurrency_lines(result: Numbers, environment: Numbers) -> list[str]:
     lines = [f"trials an hour on {environment['cpus']} cores: {' '.join(result['settings'])}"]
     for name, rate in result["an_hour"].items():
-        each = span([repeat[name] for repeat in result["repeats"]], ".0f")
-        lines.append(f"    {name:>4} at a time{rate:>8.0f} {each}  {result['of_one'][name]:.2f} of one at a time")
+        lines.append(f"    {name:>4} at a time{rate:>8.0f} {span([each[name] for each in result['repeats']], '.0f')}")
     return lines
 
 
-def _scale(sizes: SweepSizes, repeats: int, folder: Path) -> Numbers:
-    tasks = {}
-    for num in MANY:
-        for name, ended in (("new", False), ("ended", True)):
-            task = ManyTrials(storage=str(folder), num=num, ended=ended)
-            if ended:
-                fill(task)
-            tasks[f"{num} {name}"] = task
-    measured = harness.interleaved(tasks, repeats, lambda name, _: measure_driver(tasks[name]), "driver")
-    by_name = {name: [repeat[name] for repeat in measured] for name in tasks}
-    return {name: {**medians(numbers), "repeats": numbers} for name, numbers in by_name.items()}
-
-
-def _scale_lines(result: Numbers, environment: Numbers) -> list[str]:
-    lines = [f"{'trials':<12}{'to the first one':>17}{'before Ray':>12}{'CPU':>9}{'memory':>10}{'leaderboard':>36}"]
-    for name, numbers in result.items():
-        board = ""
-        if "board_s" in numbers:
-            memory = f"{numbers['board_memory_mb']:.0f} MB"
-            board = f"{numbers['board_s']:.2f} s, CPU {numbers['board_cpu_s']:.2f} s, {memory}"
-        times = f"{numbers['start_s']:>15.2f} s{numbers['plan_s']:>10.2f} s{numbers['cpu_s']:>7.2f} s"
-        lines.append(f"{name:<12}{times}{numbers['memory_mb']:>7.0f} MB{board:>36}".rstrip())
-    for kind in ("new", "ended"):
-        names = sorted((name for name in result if name.endswith(kind)), key=lambda name: int(name.split()[0]))
-        few, most = result[names[0]], result[names[-1]]
-        starts = [repeat["start_s"] for repeat in most["repeats"]]
-        lines.append(harness.seconds_line(f"start, {names[-1]:<10}", starts, START_S))
-        growth = most["memory_mb"] / few["memory_mb"]
-        lines.append(f"memory, of that of {names[0]}  {growth:.3f}  goal under {GROWTH}: {verdict(growth < GROWTH)}")
-    return lines
-
-
-CASES: dict[str, tuple[Callable[[SweepSizes, int, Path], Numbers], Callable[[Numbers, Numbers], list[str]]]] = {
+CASES: dict[str, tuple[Callable[[SweepTask, int, Path], Numbers], Callable[[Numbers, Numbers], list[str]]]] = {
     "overhead": (_overhead, _overhead_lines),
     "concurrency": (_concurrency, _concurrency_lines),
-    "scale": (_scale, _scale_lines),
+    "scale": (measure_starts, start_lines),
 }
 """Functions that measure in an empty folder, and that format the numbers."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Times at which the trials of a sweep began and ended."""
+
+    seconds: float  # from the command to its exit
+    begins: tuple[float, ...]  # of the trials, seconds since 1970, by their ends
+    ends: tuple[float, ...]
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds that one trial more takes: the median from an end to the next, where they run one at a time."""
+        return median_step(self.ends)
+
+    @property
+    def an_hour(self) -> float:
+        """Trials an hour, from the begin of the first one to the end of the last one."""
+        return 3600 * len(self.ends) / (self.ends[-1] - min(self.begins))
+
+
+def median_step(moments: Sequence[float]) -> float:
+    """Return the median time from one moment to the next."""
+    return median(after - before for before, after in pairwise(moments))
+
+
+def bare_s(work: Work, storage: Path, name: str) -> float:
+    """Return the seconds of `raysl pretrain`, from the command to its exit."""
+    return command_s(["pretrain", work.config, *work.settings, f"storage={storage}", f"name={name}"])
+
+
+def swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) -> Swept:
+    """Run `raysl sweep` with one seed per trial, into a folder that must not exist yet."""
+    settings = {
+        "config": work.config,
+        "scheduler": "none",
+        "metric": "loss",
+        "mode": "min",
+        "concurrent": concurrent,
+        "space": {"seed": {"grid": list(range(trials))}},
+    }
+    file = storage / f"{name}.yaml"
+    file.write_text(json.dumps(settings))
+    seconds = command_s(["sweep", str(file), *work.settings, f"storage={storage}", f"name={name}"])
+    notes = [Note.read(Folder(str(file.parent))) for file in (storage / name).glob("trial_*/trial.json")]
+    trial_times = sorted((note.ended, note.started) for note in notes if note is not None)
+    ends, begins = zip(*trial_times, strict=True)
+    return Swept(seconds, begins, ends)
+
+
+def looped_s(work: Work, storage: Path, name: str, trials: int) -> float:
+    """Return the median seconds of a turn of a loop that calls `raysl.pretrain` for each seed, without the first one.
+
+    The cluster stays up.
+    """
+    task = asdict(work) | {"storage": str(storage), "name": name, "trials": trials}
+    return float(child_numbers(loop, task, "the loop")["turn_s"])
+
+
+def loop(config: str, settings: Sequence[str], storage: str, name: str, trials: int) -> dict[str, float]:
+    """Call `raysl.pretrain` for each seed in this process."""
+    from raysl.pretraining import pretrain
+
+    ends = []
+    for seed in range(trials):
+        overrides = [*settings, f"storage={storage}", f"name={name}-{seed}", f"seed={seed}"]
+        pretrain(load_config(config, overrides), show_progress=False)
+        ends.append(time.perf_counter())
+    return {"turn_s": median_step(ends)}

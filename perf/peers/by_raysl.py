@@ -1,15 +1,18 @@
 """raysl's own loop in one process, without Ray: what `raysl.pretrain` does on each worker."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from typing_extensions import override
+
 from perf.peers.task import Clock, Features, Task, frozen
 from raysl import distributed as dist
-from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
+from raysl.methods.method import StepOutput
+from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
+from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 
@@ -20,8 +23,8 @@ def train(task: Task) -> tuple[Features, dict[str, float]]:
     loader = replace(run.loader, augment_in_task=True)
     state = TrainState.create(run.setup, classes=run.classes)
     clock = Clock(task)
-    stream, reporter = Watched(LocalBatches(loader), clock), LocalReporter(show_progress=False)
-    fit(state, dist.data_parallel(state.method), run.setup.plan, stream, reporter=reporter)
+    model, stream, reporter = dist.data_parallel(state.method), LocalBatches(loader), LocalReporter(show_progress=False)
+    fit(state, model, run.setup.plan, stream, callbacks=[Timed(clock)], reporter=reporter)
     times = clock.stop()
     return frozen(state.exported(as_copy=True)), times
 
@@ -39,20 +42,17 @@ def prepared(task: Task) -> Prepared:
         return prepare(replace(task.config, data=data))
 
 
-class Watched:
-    """Batches whose requests a clock sees."""
+class Timed(Callback):
+    """Tells a clock of each update that begins."""
 
-    def __init__(self, batches: LocalBatches, clock: Clock) -> None:
-        self.batches, self.clock = batches, clock
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
 
-    def from_step(self, step: int) -> Iterator[Batch]:
-        """See `BatchStream.from_step`."""
-        stream = self.batches.from_step(step)
-        while True:
-            self.clock.begin(step)
-            yield next(stream)
-            step += 1
+    @override
+    def on_train_start(self, run: Run) -> None:
+        self.clock.begin(0)
 
-    def plain(self) -> Iterator[Batch]:
-        """See `BatchStream.plain`."""
-        return self.batches.plain()
+    @override
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        self.clock.begin(step.index)

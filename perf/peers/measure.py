@@ -22,7 +22,7 @@ def installed() -> list[str]:
     return [library for library in LIBRARIES if find_spec(library) is not None]
 
 
-def measure_peers(
+def measure(
     data: Path,
     folder: Path,
     methods: Sequence[str] = (),
@@ -69,7 +69,7 @@ def numbers_in(folder: Path) -> Numbers:
     return {"environment": machine(), "runs": runs}
 
 
-def peers_table(numbers: Numbers) -> str:
+def table(numbers: Numbers) -> str:
     """Return the results as a table in Markdown: kNN of each seed, a peer's CPU seconds over raysl's, memory."""
     titles = [TITLES.get(library, library) for library in LIBRARIES]
     heads = ["method", *titles, *(f"CPU seconds, {title} / raysl" for title in titles[1:])]

@@ -70,16 +70,18 @@ def _storage(arguments: list[str]) -> str | None:
 
 
 def _look(storage: str | None) -> dict[str, Any]:
-    from raysl.doctor.look import look_at_cluster, look_at_storage
-    from raysl.process.signals import handling_signals
-    from raysl.process.waiting import waiting
-
     address = os.environ.get("RAY_ADDRESS")
     if address:
+        from raysl.doctor.look import look_at_cluster
+        from raysl.process.signals import handling_signals
+        from raysl.process.waiting import waiting
+
         with handling_signals(), waiting(), redirect_stdout(sys.stderr):  # Ray prints what it has to say of nodes
             cluster = look_at_cluster(address, storage)
         return {"cluster": cluster, "problems": cluster["problems"]}
     if storage is None:
         return {"cluster": None, "problems": []}
+    from raysl.doctor.storage import look_at_storage
+
     seen = look_at_storage(storage)
     return {"cluster": None, "storage": seen, "problems": seen["problems"]}

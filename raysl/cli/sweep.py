@@ -44,7 +44,7 @@ def run_sweep(
     if dry_run:
         _list(run)
         return
-    from raysl.leaderboard.references import verdict
+    from raysl.leaderboard.best import verdict
     from raysl.process.signals import handling_signals
 
     with handling_signals() as signals:

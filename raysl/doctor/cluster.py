@@ -19,8 +19,9 @@ from raysl.cluster.head import HEAD, keep_actors_on_head
 from raysl.cluster.resources import amount
 from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import node as node_module
-from raysl.doctor.measures import JOIN_S, image_speed, storage_speed, sum_speed
+from raysl.doctor.measures import JOIN_S, image_speed, sum_speed
 from raysl.doctor.node import NodeActor
+from raysl.doctor.storage import STORAGE_S, storage_speed
 from raysl.process import environment
 from raysl.process.screen import counted
 from raysl.process.waiting import enter
@@ -28,7 +29,7 @@ from raysl.storage.reads import short_reason
 
 ANSWER_S = 20.0
 """Seconds in which a node must answer."""
-STORAGE_S, SUM_S, IMAGES_S = 60.0, 45.0, 45.0
+SUM_S, IMAGES_S = 45.0, 45.0
 MOST_PATIENCE = 4.0
 """By which these grow at most on nodes with more processes than cores."""
 CLOCK_ASKS = 8
@@ -163,24 +164,15 @@ def patience(facts: Sequence[Mapping[str, Any]]) -> float:
     return min(MOST_PATIENCE, max([1.0, *loads]))
 
 
-def ask_storage(nodes: Sequence[Node], uri: str, note: str, patience: float = 1.0) -> dict[str, Answer]:
-    """Return `storage_speed` of nodes, by id; all read and write at a time.
-
-    Args:
-        uri, note: arguments of a `StorageProbe`.
-        patience: factor of the time in which they must answer.
-    """
+def ask_storage(nodes: Sequence[Node], uri: str, patience: float = 1.0) -> dict[str, Answer]:
+    """Return `storage_speed` of nodes, by id; all read and write the folder of a `StorageProbe` at a time."""
     enter(f"reading and writing the storage on {counted(len(nodes), 'node')}")
-    tasks = {node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in nodes}
+    tasks = {node.id: _on(node, storage_speed).remote(uri, node.id) for node in nodes}
     return _collect(tasks, STORAGE_S * patience)
 
 
 def ask_sums(nodes: Sequence[Node], patience: float = 1.0) -> Answer:
-    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs.
-
-    Args:
-        patience: factor of the time in which they must meet and answer.
-    """
+    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs."""
     enter(f"summing tensors over {len(nodes)} nodes")
     free = ray.available_resources()
     is_cuda = all(node.gpus >= 1 for node in nodes) and free.get("GPU", 0.0) >= sum(node.gpus for node in nodes)
@@ -200,12 +192,7 @@ def ask_sums(nodes: Sequence[Node], patience: float = 1.0) -> Answer:
 
 
 def ask_images(cpus: float, patience: float = 1.0, used: str = "") -> Answer:
-    """Return `image_speed` with as many data tasks.
-
-    Args:
-        patience: factor of the time in which it must end.
-        used: description of the CPUs that other work uses; empty if none.
-    """
+    """Return `image_speed` with as many data tasks; `used` says what CPUs other work uses."""
     enter(f"decoding images on {amount(cpus, 'CPU')} of the cluster{'; ' if used else ''}{used}")
     keep_actors_on_head()
     task = ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)

@@ -77,28 +77,14 @@ def _working_dir(package: str) -> str:
     return ", or submit a job with --working-dir" if package == "raysl" else ""
 
 
-def of_driver_storage(uri: str, failure: str) -> str:
-    """Return the line for a storage that this machine cannot write and read."""
-    return f"storage {redact_uri(uri)} from this machine: {failure}"
-
-
-def of_missing_storage(uri: str) -> str:
-    """Return the line for a local storage whose folder was made to look at it."""
-    return (
-        f"storage {redact_uri(uri)} did not exist on this machine (a typo?); it was made to look at it and removed; "
-        "make it, or correct storage="
-    )
-
-
 def of_storage(uri: str, names: dict[str, str], nodes: dict[str, dict[str, Any]]) -> list[str]:
     """Return what is wrong with a storage, by what nodes said of it."""
     shown = redact_uri(uri)
-    lines = []
     errors: dict[str, list[str]] = {}
     for node, facts in nodes.items():
         if error := facts.get("error"):
             errors.setdefault(error, []).append(names[node])
-    lines += [f"storage {shown} from the {named('node', failing)}: {error}" for error, failing in errors.items()]
+    lines = [f"storage {shown} from the {named('node', failing)}: {error}" for error, failing in errors.items()]
     # blind: does not see the files of this machine; lost: sees them, but its own do not arrive here
     blind = [names[node] for node, facts in nodes.items() if not facts["sees"] and "error" not in facts]
     lost = [names[node] for node, facts in nodes.items() if facts["sees"] and not facts["arrives"]]

@@ -1,19 +1,14 @@
-"""What is measured on the nodes: the storage, sums over nodes, and the way of images."""
+"""What is measured on the nodes: sums over nodes, and the way of images."""
 
 import io
-import os
 import time
-import uuid
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from raysl.errors import ConfigError
-from raysl.storage.folder import Folder
 
-SAMPLE_BYTES = 16 << 20
 SUM_BYTES = 64 << 20
 GRADIENT_BYTES = 102_228_128
 """Of ResNet-50: 25,557,032 weights of 4 bytes."""
@@ -23,68 +18,12 @@ ROWS = 64
 """Images of a data task."""
 
 
-class StorageProbe:
-    """A folder `.doctor_...` in a storage, with a note and a sample that every node has to be able to read."""
-
-    def __init__(self, storage: str) -> None:
-        self.storage = Folder(storage)
-        self.name = f".doctor_{uuid.uuid4().hex[:12]}"
-        self.uri = self.storage.uri_of(self.name)
-        self.made: list[str] = []
-        """Local folders that `write` made around the probe, the innermost first."""
-
-    def write(self) -> None:
-        """Write the note and the sample."""
-        folder = Folder(self.uri)
-        path = self.storage.path
-        # noted before they are made, so that `remove` leaves no folders of a mistyped path
-        while self.storage.is_local and path and not os.path.lexists(path):
-            self.made.append(path)
-            path = os.path.dirname(path)
-        folder.make()
-        folder.write("sample", os.urandom(SAMPLE_BYTES))
-        folder.write("note", self.name.encode())
-
-    def sees(self, node: str) -> bool:
-        """Return whether what a node has written can be read here."""
-        return len(Folder(self.uri).read_if_there(node)) == SAMPLE_BYTES
-
-    def remove(self) -> None:
-        """Delete all that was written, and the folders that were made for it unless others use them by now."""
-        self.storage.remove_folder(self.name)
-        with suppress(OSError):
-            # from the innermost outwards: rmdir refuses one that others use by now, and the loop ends there
-            for path in self.made:
-                os.rmdir(path)
-
-
-def storage_speed(uri: str, note: str, node: str) -> dict[str, Any]:
-    """Read the sample of a `StorageProbe` and write it again under this node's name.
-
-    Returns:
-        `sees`: whether this is the folder that the driver wrote to; if so also `read` and `write`, in MB/s.
-    """
-    folder = Folder(uri)
-    if folder.read_if_there("note").decode() != note:
-        return {"sees": False}
-    start = time.perf_counter()
-    sample = folder.read("sample")
-    middle = time.perf_counter()
-    folder.write(node, sample)
-    end = time.perf_counter()
-    megabytes = len(sample) / 1e6
-    return {"sees": True, "read": round(megabytes / (middle - start), 1), "write": round(megabytes / (end - middle), 1)}
-
-
 def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float = JOIN_S) -> dict[str, Any]:
     """Sum tensors over nodes, as training does with gradients, for some five seconds; every node calls it.
 
     Args:
-        address: host:port of the first node, where all meet.
-        rank: number of this node.
-        world: number of nodes.
+        address: host:port of the first node, where all meet within `join_s` seconds.
         is_cuda: whether to sum on this task's GPU by NCCL, instead of on the CPU by gloo.
-        join_s: seconds in which all have to meet.
 
     Returns:
         `nodes`, `backend`, `latency_ms` of one number, `seconds` of 64 MiB, and `gb_per_s`, what a node sends in the
@@ -125,11 +64,7 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool, join_s: float 
 
 
 def image_speed(cpus: float) -> dict[str, Any]:
-    """Let tasks of Ray Data make cropped images and send them here for some five seconds, as benchmarks read images.
-
-    Returns:
-        `images_per_s` and `cpus`.
-    """
+    """Return `images_per_s` that tasks of Ray Data crop and send here in some five seconds, and their `cpus`."""
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False

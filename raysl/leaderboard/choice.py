@@ -38,26 +38,20 @@ def number_of(
     measured: tuple[float, float] | None = None,
     ends: tuple[float, float] = (-math.inf, math.inf),
 ) -> Number:
-    """Return mean, deviation and interval of the values of some seeds.
+    """Return mean, deviation and interval of one value a seed.
 
     Args:
-        values: one a seed, finite; at least one.
         measured: the interval that a benchmark gave, taken where there is one seed alone.
         ends: least and largest value that the number can have, in which intervals end.
     """
     if len(values) == 1:
         return Number(values[0], 1, None, measured)
-    mean, deviation = fmean(values), stdev(values)
-    # half the width of Student's interval of a mean of n values, with n - 1 degrees of freedom
-    reach = _quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-    return Number(mean, len(values), deviation, (max(mean - reach, ends[0]), min(mean + reach, ends[1])))
-
-
-def _quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    mean, deviation = fmean(values), stdev(values)
+    # half the width of Student's interval of a mean of n values, with n - 1 degrees of freedom
+    reach = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(len(values))
+    return Number(mean, len(values), deviation, (max(mean - reach, ends[0]), min(mean + reach, ends[1])))
 
 
 COUNTED: tuple[Status, ...] = ("finished", "stopped", "running", "failed", "waiting")
@@ -179,10 +173,8 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
 
 def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
     """Return the runs whose numbers can be compared, by the title of each group: those of the same images, and of the
-    same protocol of a metric. Groups with most runs come first.
-
-    Args:
-        entries: the runs; one without the number is in the largest group of its images.
+    same protocol of a metric. Groups with most runs come first; a run without the number is in the largest one of its
+    images.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     without: list[Entry] = []

@@ -105,10 +105,8 @@ class Comparison:
         }
 
     def table(self, rows: Sequence[Row], label: Callable[[Score], str], title: str = "") -> Table:
-        """Return some rows as a table: a column a checkpoint, then untrained networks and raw pixels.
-
-        Args:
-            label: function that names a row.
+        """Return some rows under their labels as a table: a column a checkpoint, then untrained networks and raw
+        pixels.
         """
         rivals = [name for name in RIVALS if any(name in row.rivals for row in rows)]
         groups: dict[str, list[list[str | Cell]]] = {}

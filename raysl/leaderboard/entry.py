@@ -55,8 +55,6 @@ class Entry:
         draws: trials of these settings, which are one run.
         reason: why it failed or was stopped, in words.
         parents: runs that it has taken weights from, the newest first: trial_1f3a2c4d at epoch 4.
-        member: index in a population, from 0, which its page draws as a line; None outside of populations, or where
-            that is not known.
         path: URI of the run's folder, without credentials.
         checkpoint: URI of its newest checkpoint, or None.
         started, ended: seconds since 1970, or None.
@@ -80,7 +78,6 @@ class Entry:
     draws: int = 1
     reason: str = ""
     parents: list[tuple[str, float]] = field(default_factory=list)
-    member: int | None = None
     path: str = ""
     checkpoint: str | None = None
     started: float | None = None

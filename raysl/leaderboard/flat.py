@@ -1,6 +1,7 @@
 """The rows of a leaderboard as flat objects, and those as CSV, as aligned text and as LaTeX."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysl.leaderboard.choice import Choice
@@ -16,8 +17,8 @@ ENDS = (*COSTS, *COLLAPSE, "path")
 """Last columns of a row."""
 OVER_CLASSES = ("mean_per_class", "macro_f1")
 """Beginnings of the names of means over classes, which stand behind the accuracies over all images."""
-PARTS = ("deviation", "low", "high")
-"""Columns beside a number, as `metric: deviation`, where it has them."""
+BESIDE = (": deviation", ": low", ": high")
+"""Ends of the names of columns beside a number, where it has them."""
 
 
 def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
@@ -53,7 +54,6 @@ def flat_rows(
     rows = [row for _, section in sections for row in section]
     ranks = [objective.metric for objective in objectives]
     numbers = [*ranks, *measured(rows, objectives)]
-    parts = {(name, part) for row in rows for name in numbers for part, value in _parts(row, name) if value is not None}
     known = {name for row in rows for name in row.numbers}
     settings, has_config, fronts = varied(rows), any(row.config for row in rows), {id(row) for row in front}
     flat = []
@@ -70,29 +70,23 @@ def flat_rows(
         if len(objectives) > 1:
             line["pareto"] = id(row) in fronts
         for name in ranks:
-            line |= _number(row, name, parts)
+            line |= _cell(row, name).columns(name)
             beside = [f"{name}/{rival}" for rival in ("untrained", "pixels") if f"{name}/{rival}" in known]
             line |= {rival: row.value(rival) for rival in beside}
         line |= {"config": row.config} if has_config else {}
         line |= {name: row.settings.get(name) for name in settings}
         for name in numbers[len(ranks) :]:
-            line |= _number(row, name, parts)
+            line |= _cell(row, name).columns(name)
         line |= {name: row.value(name) for name in ENDS if name in known and name not in ranks}
         flat.append({**line, "path": row.runs[0].path})
-    return flat
+    beside = [key for key in flat[0] if key.endswith(BESIDE)] if flat else []
+    empty = {key for key in beside if all(line[key] is None for line in flat)}
+    return [{key: value for key, value in line.items() if key not in empty} for line in flat]
 
 
-def _parts(row: Choice, name: str) -> list[tuple[str, float | None]]:
+def _cell(row: Choice, name: str, unit: str = "") -> Cell:
     number = row.numbers.get(name)
-    if number is None:
-        return [(part, None) for part in PARTS]
-    return list(zip(PARTS, (number.deviation, *(number.interval or (None, None))), strict=True))
-
-
-def _number(row: Choice, name: str, parts: set[tuple[str, str]]) -> dict[str, float | None]:
-    """Return a number with those of its parts that some row has."""
-    beside = {f"{name}: {part}": value for part, value in _parts(row, name) if (name, part) in parts}
-    return {name: row.value(name), **beside}
+    return Cell(unit=unit) if number is None else Cell(number.mean, unit, number.deviation, number.interval)
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
@@ -121,13 +115,16 @@ def brief(
 
 def readable_cells(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Return titles and cells for people: deviations beside numbers, no paths, no column that says nothing."""
-    dull = {"path"} | {f"{name}: {part}" for name in flat[0] for part in PARTS}
+    dull = {"path"} | {name for name in flat[0] if name.endswith(BESIDE)}
     dull |= {name for name in ("draws", "n") if all(row[name] in (0, 1) for row in flat)}
     names = [name for name in flat[0] if name not in dull]
-    return [names, *([_cell(row, name, line[name]) for name in names] for row, line in zip(rows, flat, strict=True))]
+    return [
+        names,
+        *([_readable(row, name, line[name]) for name in names] for row, line in zip(rows, flat, strict=True)),
+    ]
 
 
-def _cell(row: Choice, name: str, value: Any) -> str:
+def _readable(row: Choice, name: str, value: Any) -> str:
     if name == "trial":
         return row.runs[0].trial + (f" +{len(row.runs) - 1}" if len(row.runs) > 1 else "")
     number = None if name in row.settings else row.numbers.get(name)
@@ -158,18 +155,12 @@ def latex(sections: Sequence[tuple[str, Sequence[Choice]]], objectives: Sequence
             cells += [str(len(row.counted))] if has_seeds else []
             for name in numbers:
                 is_best = name in keys and keys[name](row.value(name)) == best[name]
-                cells.append(_latex_cell(row, name, units, is_best))
+                cell = _cell(row, name, units.get(name, ""))
+                interval = cell.interval if cell.deviation is None else None
+                cells.append(replace(cell, interval=interval, is_best=is_best and cell.value is not None))
             groups.setdefault(title, []).append(cells or [row.runs[0].trial])
     head = ["config"] if has_config else []
     return Table([*head, *settings, *(["seeds"] if has_seeds else []), *numbers], groups).latex()
-
-
-def _latex_cell(row: Choice, name: str, units: Mapping[str, str], is_best: bool) -> Cell:
-    number = row.numbers.get(name)
-    if number is None:
-        return Cell()
-    interval = number.interval if number.deviation is None else None
-    return Cell(number.mean, units.get(name, ""), number.deviation, interval, is_best)
 
 
 def shown(value: Any, digits: int = 4) -> str:

@@ -17,10 +17,8 @@ LAST_TIME = 253_402_300_800.0
 
 
 def json_text(entries: Sequence[Entry], facts: SweepFacts, rows: Sequence[dict[str, Any]]) -> str:
-    """Return the text of `leaderboard.json`: `rows` for readers, `entries` and `facts` to load it again. NaN is null.
-
-    Args:
-        rows: flat rows, see `raysl.leaderboard.flat.flat_rows`.
+    """Return the text of `leaderboard.json`: flat `rows` for readers, `entries` and `facts` to load it again. NaN
+    is null.
     """
     content = {
         "format": FORMAT_VERSION,

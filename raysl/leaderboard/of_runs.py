@@ -66,10 +66,9 @@ class RunsPage:
         self._logged: dict[str, tuple[RunSummary, Logged]] = {}
 
     def board(self, is_served: bool = False) -> Leaderboard:
-        """Return the runs as they are now, a row each; runs that differ in their seed alone share one.
+        """Return the runs as they are now; runs that differ in their seed alone share a row.
 
-        Args:
-            is_served: whether the page loads itself again while runs go on.
+        A page that is served loads itself again while runs go on.
         """
         runs = find_runs(self.storage, self.where)
         check_keys(runs, [*self.show, *([self.objective.metric] if self.objective else [])])

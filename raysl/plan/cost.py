@@ -22,7 +22,6 @@ CORE_PIXELS = 70e6
 """Pixels of views a second that a core reads, decodes and crops where the GPU augments (docs/speed.md, 224 px)."""
 MARGIN = 1.2
 """More cores than the bound needs."""
-NOT_COMPILED = "train.compile is not counted"
 
 Units = tuple[tuple[float, str], ...]
 BYTES: Units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
@@ -124,8 +123,6 @@ class Cost:
         """Return the numbers as sentences."""
         total = sum(self.memory.values())
         parts = [f"{name} {in_unit(size, BYTES)}" for name, size in self.memory.items() if size >= 1e3]
-        compiled = f"; {NOT_COMPILED}" * (NOT_COMPILED in self.assumptions)
-        assumed = [text for text in self.assumptions if text != NOT_COMPILED]
         return [
             f"memory      {total / 1e9:.1f} of {self.memory_of_gpu / 1e9:.1f} GB of each {self.gpu}: "
             f"{', '.join(parts)}",
@@ -134,11 +131,11 @@ class Cost:
             "by each GPU",
             f"bound       {self.images_per_s:,.0f} images/s on all GPUs: "
             f"a step of {in_unit(self.bound_s, TIMES)} or more "
-            f"(products alone {in_unit(self.flops_s, TIMES)}, bytes alone {in_unit(self.moved_s, TIMES)}){compiled}",
+            f"(products alone {in_unit(self.flops_s, TIMES)}, bytes alone {in_unit(self.moved_s, TIMES)})",
             f"CPU cores   {self.cores:,} to feed all GPUs at that bound",
             f"run         {in_unit(3600 * self.hours, TIMES)} or more on the clock, "
             f"{in_unit(3600 * self.gpu_hours, TIMES)} of GPUs",
-            *(f"{'' if n else 'assumed':<12}{text}" for n, text in enumerate(assumed)),
+            *(f"{'' if n else 'assumed':<12}{text}" for n, text in enumerate(self.assumptions)),
             *(f"warning     {text}" for text in self.warnings),
         ]
 
@@ -207,7 +204,7 @@ def _assumptions(card: Card, train: TrainConfig, plan: TrainPlan) -> list[str]:
         "(measure with python -m perf cores)",
     ]
     if train.compile:
-        lines.append(NOT_COMPILED)
+        lines.append("train.compile is not counted")
     if plan.world > 1 and train.parallel != "ddp":
         lines.append(f"shares of train.parallel={train.parallel} are calculated, and even")
     return lines

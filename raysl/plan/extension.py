@@ -12,11 +12,8 @@ from raysl.plan.plan import TrainPlan
 def extension_message(config: RunConfig, checkpoint: NewestCheckpoint) -> str | None:
     """Describe how a run is extended; refuse to shorten it, or to extend it without `train.extend`.
 
-    Args:
-        checkpoint: the newest checkpoint; at step 0 any length is allowed.
-
     Returns:
-        A line for the event log; None if the run is not extended.
+        A line for the event log; None if the run is not extended, or has made no step, when any length is allowed.
     """
     epochs = config.train.epochs
     if checkpoint.step == 0 or epochs == (old_epochs := int(checkpoint.meta["epochs"])):

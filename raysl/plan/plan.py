@@ -192,11 +192,7 @@ class TrainPlan:
 
 
 def is_exact(split: Split, exact_below: int | None) -> bool:
-    """Return whether the order of a split is a permutation of all rows.
-
-    Args:
-        exact_below: see `DataConfig`.
-    """
+    """Return whether the order of a split is a permutation of all rows, see `DataConfig.exact_below`."""
     return split.is_random_access and (exact_below is None or split.num_samples < exact_below)
 
 

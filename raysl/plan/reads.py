@@ -61,11 +61,7 @@ class Reads:
         return cls(num_units, unit_rows, window_rows, lanes, read, shuffle, lanes * window_rows / 2)
 
     def lines(self, row_bytes: int) -> list[str]:
-        """Return the numbers as sentences.
-
-        Args:
-            row_bytes: size of a sample that waits for its step.
-        """
+        """Return the numbers as sentences, for samples of some bytes that wait for their step."""
         if not self.num_units:
             return ["images are read one by one, each once an epoch, in an exact permutation of all"]
         return [
@@ -77,11 +73,7 @@ class Reads:
         ]
 
     def warning(self, row_bytes: int, data: DataConfig) -> str | None:
-        """Return a line if the files make reads, shuffle or memory bad, with the command that helps.
-
-        Args:
-            row_bytes: size of a sample that waits for its step.
-        """
+        """Return a line if the files make reads, shuffle or memory bad, with the command that helps."""
         costs = []
         if self.read > MOST_READ:
             costs.append(f"an epoch reads up to {self.read:.1f} times the bytes it uses")

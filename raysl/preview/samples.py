@@ -68,13 +68,7 @@ class SampleViews:
 
 
 def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epochs: int) -> list[SampleViews]:
-    """Return the views of some samples, the same that a run with this seed trains with.
-
-    Args:
-        recipe: how views are made of them.
-        num: samples; all where there are fewer.
-        num_epochs: epochs, from the first on.
-    """
+    """Return the views of some samples in the first epochs, the same that a run with this seed trains with."""
     # where rows cannot be read one by one, `sample_rows` keeps to a few read units if it can
     index = spread_samples(split.num_samples, num) if split.is_random_access else sample_rows(split, num)
     read = read_images(split, index)

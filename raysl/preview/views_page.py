@@ -40,12 +40,7 @@ class ViewRequest:
 
 
 def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
-    """Return the views of a configuration's method on its data.
-
-    Args:
-        name: a packaged configuration or a .yaml file.
-        overrides: `key=value` settings.
-    """
+    """Return the views of the method of a packaged configuration or a .yaml file on its data."""
     config = load_config(name, overrides)
     split: Split = resolve("source", config.data.name)(config.data).required("train")
     classes = Classes.of(config)
@@ -74,16 +69,7 @@ PNG_LIMIT = 12_000
 
 
 def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, num_epochs: int = 2) -> Path:
-    """Write the page of a configuration's views.
-
-    Args:
-        name, overrides: arguments of `raysl.preview.views_page.requested`.
-        path: file to write; folders above it are made.
-        num_epochs: epochs, from the first on.
-
-    Returns:
-        The absolute path.
-    """
+    """Write the page of a configuration's views in the first epochs, and return its absolute path."""
     request = requested(name, overrides)
     samples = sample_views(request.split, request.recipe, request.seed, num, num_epochs)
     path = path.absolute()

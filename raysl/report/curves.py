@@ -67,8 +67,6 @@ class Curve:
     """[N], finite, in the quantity's unit"""
     broken: list[int]
     """Steps at which the value was not finite."""
-    last: float
-    """Newest finite value, in the quantity's unit."""
 
 
 def curves_of(history: Sequence[dict[str, Any]]) -> Iterator[Curve]:
@@ -82,7 +80,7 @@ def curves_of(history: Sequence[dict[str, Any]]) -> Iterator[Curve]:
         if finite.any():
             steps, values = pairs[finite, 0], pairs[finite, 1] * quantity.factor
             broken = [int(step) for step in pairs[~finite, 0]]
-            yield Curve(key, quantity, steps, values, broken, float(values[-1]))
+            yield Curve(key, quantity, steps, values, broken)
 
 
 def place(name: str) -> tuple[int, int, str]:
@@ -106,10 +104,8 @@ def is_spent(name: str) -> bool:
 
 
 def draw_curve(curve: Curve, last_step: float | None = None) -> str:
-    """Draw one curve over the steps, with its running mean where it is long and noisy.
-
-    Args:
-        last_step: where the axis of the steps ends, at the earliest; it begins at 0.
+    """Draw one curve over the steps from 0 to `last_step` or later, with its running mean where it is long and
+    noisy.
     """
     steps, values = thinned(curve.steps), thinned(curve.values)
     is_constant = np.ptp(values) <= 1e-9 * np.abs(values).max()  # has no range of its own

@@ -7,13 +7,13 @@ from typing import Any
 
 from raysl.errors import log
 from raysl.report.benchmark_figures import (
+    confusion_figure,
     curves_figures,
     family_figure,
     per_class_figure,
     reliability_figure,
     stages_figure,
 )
-from raysl.report.confusion_figure import confusion_figure
 from raysl.report.contents import Retrieved, RunReport, Score, by_benchmark
 from raysl.report.families import families, stages_of
 from raysl.report.html import fold, quiet, section, slug

@@ -13,11 +13,11 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
 
     Args:
         title: plain text.
-        body: HTML of the page's one column.
         style: rules of this kind of page, after those of all pages.
-        script: JavaScript that runs once the body is there; without it the page allows none, and with it none but this.
+        script: JavaScript that runs once the body is there; the page allows no other.
     """
-    allowed = f"; script-src 'sha256-{_sha256(script)}'" if script else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"; script-src 'sha256-{digest}'" if script else ""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
@@ -31,10 +31,6 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
 @cache
 def _style() -> str:
     return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def facts_line(facts: Sequence[str]) -> str:

@@ -68,8 +68,6 @@ class Chart:
         """Add an element.
 
         Args:
-            element: name, such as `circle`.
-            text: text inside.
             title: text that is shown when it is pointed at.
             **attributes: in Python's spelling: `text_anchor`, `class_`; numbers are in pixels, None leaves one out.
         """
@@ -104,7 +102,6 @@ class Chart:
         """Draw axes on which all values fit, and set `x` and `y` to their scales.
 
         Args:
-            x_title, y_title: text below the horizontal axis, and above the vertical one.
             is_log: whether the horizontal axis may be logarithmic.
             padding: free space of the horizontal axis, see `Scale.fit`.
             x_ticks: marks of the horizontal axis; default: round numbers.

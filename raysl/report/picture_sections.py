@@ -57,7 +57,7 @@ def _figure(curve: Curve, last_step: float) -> str:
         steps = ", ".join(map(str, curve.broken[:MAX_SHOWN_STEPS]))
         more = " …" if len(curve.broken) > MAX_SHOWN_STEPS else ""
         note = f'<span class="worse">Not finite at step {steps}{more}.</span>'
-    title = f"{escape(curve.quantity.title)}<span>last {readable(curve.last)}{escape(unit)}</span>"
+    title = f"{escape(curve.quantity.title)}<span>last {readable(float(curve.values[-1]))}{escape(unit)}</span>"
     return figure(title, draw_curve(curve, last_step), note)
 
 
@@ -87,7 +87,7 @@ def map_section(report: RunReport) -> str:
     )
     picture = data_uri(thumbnail_map(points, sample.thumbnails[rows]))
     images = f'<img src="{picture}" alt="The same map with the images in place of points">'
-    drawings = figure("", embedding_map(points, labels, sample.class_names)) + figure("", images)
+    drawings = figure("", embedding_map(points, labels)) + figure("", images)
     return section("map", heading, f'{marks}<div class="pair">{drawings}</div>{quiet(caption)}')
 
 

@@ -1,13 +1,9 @@
 """The map of embeddings: their projection into two dimensions, and its drawing."""
 
-import itertools
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.report.marks import MAX_MARKS, Chart, mark_of
-from raysl.report.scales import cut
+from raysl.report.marks import Chart, mark_of
 
 MAX_POINTS = 1000
 MIN_POINTS = 10
@@ -38,10 +34,6 @@ def share_beside_own_class(features: NDArray[np.float32], labels: NDArray[np.int
 
     >>> share_beside_own_class(np.eye(4, dtype=np.float32)[[0, 0, 1, 1]], np.array([5, 5, 7, 7]))
     (1.0, 0.5)
-
-    Args:
-        features: [N, D] with N >= 2, finite.
-        labels: [N].
     """
     unit = normalised(features)
     cosines = unit @ unit.T
@@ -84,78 +76,17 @@ FLATTEST = 0.3
 """Least height of a map, as a share of its width."""
 
 
-def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64], class_names: Sequence[str]) -> str:
-    """Draw points [N, 2] in the colour and shape of their class; up to 20 classes have their name at their middle."""
+def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64]) -> str:
+    """Draw points [N, 2] in the colour and shape of their class."""
     extent = np.ptp(points, axis=0) + 0.06 * np.ptp(points, axis=0).max()
     height = WIDTH * float(np.clip(extent[1] / extent[0], FLATTEST, 1.0))
     chart = Chart(WIDTH, height, "Map of the embeddings, coloured by class")
     zoom = min(WIDTH / extent[0], height / extent[1])
     centre = (points.max(axis=0) + points.min(axis=0)) / 2
     pixels = (points - centre) * zoom * (1, -1) + (WIDTH / 2, height / 2)  # [N, 2], upwards is less
-    classes = [int(label) for label in np.unique(labels)]
-    for label in classes:
+    for label in np.unique(labels):
         chart.parts.append('<g fill-opacity=".85">')
         for x, y in pixels[labels == label]:
-            chart.marker(float(x), float(y), 3, *mark_of(label))
+            chart.marker(float(x), float(y), 3, *mark_of(int(label)))
         chart.parts.append("</g>")
-    named = [label for label in classes if 0 <= label < len(class_names)]
-    if named and len(classes) <= MAX_MARKS:
-        middles = [_middle(pixels[labels == label]) for label in named]
-        _name_classes(chart, middles, [class_names[label] for label in named])
     return chart.svg()
-
-
-def _middle(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the point of a class that is nearest to the median of its points."""
-    nearest: NDArray[np.float64] = pixels[np.argmin(np.square(pixels - np.median(pixels, axis=0)).sum(axis=1))]
-    return nearest
-
-
-def _name_classes(chart: Chart, middles: Sequence[NDArray[np.float64]], names: Sequence[str]) -> None:
-    """Write names just above the middles of their classes, or a little apart from there, with a line to the middle."""
-    texts = [cut(name, 16) for name in names]
-    sizes = np.array([(LABEL_LETTER * len(text) + 6, LABEL_HEIGHT) for text in texts])
-    wanted = np.array(middles) - (0, 8 + LABEL_HEIGHT / 2 - 3)
-    centres = apart(wanted, sizes, (chart.width, chart.height))
-    for middle, (x, y), moved in zip(middles, centres, np.abs(centres - wanted).max(axis=1), strict=True):
-        if moved > LABEL_HEIGHT:
-            chart.rule("axis", (float(middle[0]), float(x)), (float(middle[1]), float(y)))
-    for text, (x, y) in zip(texts, centres, strict=True):
-        chart.text(text, float(x), float(y) + 4, "label halo", "middle")
-
-
-LABEL_LETTER, LABEL_HEIGHT = 8.0, 15.0
-"""Pixels of a letter of a class's name, and of its line."""
-TURNS = 500
-
-
-def apart(centres: NDArray[np.float64], sizes: NDArray[np.float64], area: tuple[float, float]) -> NDArray[np.float64]:
-    """Move boxes apart until none covers another, as far as the area has room; those that do not meet stay.
-
-    >>> apart(np.array([[50.0, 50.0], [50.0, 52.0]]), np.full((2, 2), 10.0), (100.0, 100.0)).tolist()
-    [[50.0, 46.0], [50.0, 56.0]]
-
-    Args:
-        centres: middles of the boxes [N, 2].
-        sizes: widths and heights [N, 2].
-        area: width and height; boxes stay inside.
-    """
-    half = sizes / 2
-    centres = np.clip(centres, half, np.subtract(area, half))
-    for _ in range(TURNS):
-        has_moved = False
-        for one, other in itertools.combinations(range(len(centres)), 2):
-            between = centres[other] - centres[one]
-            covered = half[one] + half[other] - np.abs(between)
-            if (covered > 1e-6).all():
-                # each box gives way by half of the overlap, along the axis where that is smaller
-                step = np.zeros(2)
-                axis = int(np.argmin(covered))
-                step[axis] = covered[axis] / 2 * (1 if between[axis] >= 0 else -1)
-                centres[one] -= step
-                centres[other] += step
-                has_moved = True
-        if not has_moved:
-            break
-        centres = np.clip(centres, half, np.subtract(area, half))
-    return centres

@@ -48,12 +48,9 @@ class Scale:
         is_log: bool = False,
         padding: float = 0.04,
     ) -> "Scale":
-        """Return the axis on which all values fit.
+        """Return the axis from pixel `start` to `end` on which all values fit, with about `num_ticks` numbers.
 
         Args:
-            values: those that are drawn, finite.
-            start, end: pixels of the axis' ends.
-            num_ticks: about how many numbers are written.
             is_log: whether the axis is logarithmic where all values are positive.
             padding: free space before the least and behind the largest value, as a share of their distance.
         """

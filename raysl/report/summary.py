@@ -24,14 +24,10 @@ def score_table(scores: Sequence[Score]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], num_names: int) -> list[str]:
-    """Return rows of cells as lines, with columns as wide as their widest cell and no trailing spaces.
+    """Return rows of cells as lines: the first columns to the left, those behind them to the right, no trailing spaces.
 
     >>> aligned([["run", "loss"], ["a", "0.5"]], num_names=1)
     ['run  loss', 'a     0.5']
-
-    Args:
-        rows: equally many cells in each.
-        num_names: columns that are aligned to the left; those behind them are to the right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_line(cells, widths, num_names) for cells in rows]

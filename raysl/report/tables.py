@@ -18,6 +18,7 @@ from raysl.report.summary import bounds, number, readable
 COLUMNS = ("benchmark", "metric", "title", "unit", "trained", "low", "high", "deviation", "untrained", "pixels", "note")
 """Of the CSV: `low` and `high` are the ends of the 95 % interval of `trained`."""
 RIVALS = {"untrained": "untrained", "pixels": "raw pixels"}
+COLUMN_TITLES = {"trained": "pre-trained", **RIVALS}
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -66,9 +67,9 @@ class Cell:
         )
 
     def columns(self, name: str) -> dict[str, float | None]:
-        """Return the number, both ends of its interval and its deviation as columns of a CSV."""
+        """Return the number, its deviation and both ends of its interval as columns of a CSV."""
         low, high = self.interval or (None, None)
-        return {name: self.value, f"{name}: low": low, f"{name}: high": high, f"{name}: deviation": self.deviation}
+        return {name: self.value, f"{name}: deviation": self.deviation, f"{name}: low": low, f"{name}: high": high}
 
     def html(self) -> str:
         """Return the number with its deviation beside it and its interval beneath, as HTML."""
@@ -112,8 +113,14 @@ class Table:
         groups = []
         for name, rows in self.groups.items():
             title = f'<th class="group" scope="rowgroup" colspan="{len(self.head)}">{escape(name)}</th>'
-            groups.append([title] * with_names + ["".join(map(_html_cell, row)) for row in rows])
+            cells = ["".join(self._html(cell) for cell in row) for row in rows]
+            groups.append([title] * with_names + cells)
         return grouped_table(head, groups)
+
+    def _html(self, cell: str | Cell) -> str:
+        if isinstance(cell, str):
+            return f'<td class="name">{escape(cell)}</td>'
+        return f'<td class="number{" best" * cell.is_best}">{cell.html()}</td>'
 
     def latex(self) -> str:
         """Return the table as a `tabular` of booktabs, its groups set apart."""
@@ -124,15 +131,14 @@ class Table:
         return latex_table([latex_text(title) for title in self.head], cells)
 
 
-def _html_cell(cell: str | Cell) -> str:
-    if isinstance(cell, str):
-        return f'<td class="name">{escape(cell)}</td>'
-    return f'<td class="number{" best" * cell.is_best}">{cell.html()}</td>'
-
-
 def score_csv(scores: Sequence[Score]) -> str:
     """Return a line a score under the names of `COLUMNS`."""
-    return as_csv(COLUMNS, [_csv_row(score) for score in scores])
+    rows: list[list[str | float | None]] = []
+    for score in scores:
+        low, high = score.interval or (None, None)
+        numbers = (score.trained, low, high, score.deviation, score.untrained, score.pixels)
+        rows.append([score.benchmark, score.metric, score.heading, score.unit, *numbers, score.note])
+    return as_csv(COLUMNS, rows)
 
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:
@@ -174,12 +180,6 @@ def link(target: str) -> str:
 
 
 _LINKED = ("http", "https", "file", "s3", "gs", "gcs", "hf", "az", "abfs", "abfss")
-
-
-def _csv_row(score: Score) -> list[str | float | None]:
-    low, high = score.interval or (None, None)
-    numbers = (score.trained, low, high, score.deviation, score.untrained, score.pixels)
-    return [score.benchmark, score.metric, score.heading, score.unit, *numbers, score.note]
 
 
 def score_latex(scores: Sequence[Score]) -> str:

@@ -74,15 +74,6 @@ def gain(score: Score, rival: str) -> Gain | None:
     return Gain(change, interval, score.is_lower_better, score.unit)
 
 
-def verdict(score: Score) -> str:
-    """Return a sentence: knn/k20/top1: better than the untrained network by ..., but no better than raw pixels.
-
-    Empty where it has no rival.
-    """
-    gains = {rival: difference for rival in RIVALS if (difference := gain(score, rival)) is not None}
-    return f"{score.benchmark}/{score.metric}: {sentence(gains)}." if gains else ""
-
-
 def sentence(gains: Mapping[str, Gain]) -> str:
     """Return the gains over rivals, by their keys, as one part of a sentence."""
     is_mixed = len(gains) > 1 and sum(difference.tone == "better" for difference in gains.values()) == 1
@@ -100,8 +91,13 @@ def verdicts(scores: Sequence[Score]) -> dict[str, str]:
     for score in sorted(scores, key=lambda score: not score.is_headline):
         if score.unit == "%" or (score.is_headline and (score.unit or score.interval is not None)):
             first.setdefault(score.benchmark, score)
-    order = dict.fromkeys(score.benchmark for score in scores)
-    return {name: text for name in order if name in first and (text := verdict(first[name]))}
+    sentences = {}
+    for name in dict.fromkeys(score.benchmark for score in scores if score.benchmark in first):
+        score = first[name]
+        gains = {rival: difference for rival in RIVALS if (difference := gain(score, rival)) is not None}
+        if gains:
+            sentences[name] = f"{name}/{score.metric}: {sentence(gains)}."
+    return sentences
 
 
 def signed(value: float, unit: str = "%") -> str:

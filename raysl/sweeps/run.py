@@ -21,7 +21,7 @@ from raysl.config.dump import write
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, log
-from raysl.leaderboard.board import Board
+from raysl.leaderboard.board_files import Board
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import counted, logging_shown

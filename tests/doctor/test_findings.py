@@ -11,9 +11,8 @@ from raysl import cli
 from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import findings
 from raysl.doctor.cluster import Answer, Node, patience
-from raysl.doctor.look import look_at_storage
-from raysl.doctor.measures import StorageProbe
 from raysl.doctor.node import node_facts
+from raysl.doctor.storage import StorageProbe, look_at_storage
 
 DRIVER = {
     "python": "3.11.7",
@@ -218,8 +217,6 @@ def test_a_storage_that_does_not_exist_is_a_finding_and_leaves_nothing(tmp_path:
 
 
 def test_a_folder_that_others_use_by_now_stays(tmp_path: Path) -> None:
-    probe = StorageProbe(str(tmp_path / "x" / "y"))
-    probe.write()
-    (tmp_path / "x" / "other").mkdir()
-    probe.remove()
+    with StorageProbe(str(tmp_path / "x" / "y")):
+        (tmp_path / "x" / "other").mkdir()
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["other"]

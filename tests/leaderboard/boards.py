@@ -183,7 +183,6 @@ def population(members: int = 6, generations: int = 5) -> Leaderboard:
                     },
                     costs={"seconds": 40.0 * (generation + 1)},
                     parents=[(donor.trial, generation * every), *donor.parents] if donor else [],
-                    member=member,
                     path="/runs/population",
                     started=START + 100 * index,
                     ended=START + 100 * index + 40,

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from raysl.leaderboard.board_files import write_comparison
 from raysl.leaderboard.comparison import Comparison, compare, unique
-from raysl.leaderboard.page.comparison import comparison_page
+from raysl.leaderboard.page.comparison import comparison_page, write_comparison
 from raysl.report.contents import RunReport, Score
 from raysl.report.report_json import parse_report_json, report_json
 from raysl.storage.folder import Folder

@@ -8,7 +8,7 @@ import pytest
 from raysl.config.dump import dump
 from raysl.config.load import load_config
 from raysl.leaderboard.best import NUM_BEST
-from raysl.leaderboard.board_files import LeaderboardFiles, write
+from raysl.leaderboard.board_files import Kept, write
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
 from tests.leaderboard.boards import board, entry, zoo
@@ -62,29 +62,20 @@ def test_runs_that_have_left_nothing_yet_have_no_configuration(tmp_path: Path) -
 
 def test_what_is_written_again_and_again_is_that_of_now(tmp_path: Path) -> None:
     now = swept(tmp_path, state="running")
-    files = LeaderboardFiles(Folder(now.facts.path))
-    files.write(now)
+    kept: Kept = {}
+    write(now, Folder(now.facts.path), kept)
     sweep = tmp_path / "runs" / "s"
     first = (sweep / "best_1.yaml").read_text()
     later = board(
         [*now.entries, replace(now.entries[4], trial="trial_9", index=9, metrics={"knn_k20_top1": 99.0})],
         path=now.facts.path,
     )
-    files.write(later)
+    write(later, Folder(now.facts.path), kept)
     assert Leaderboard.load(str(sweep)) == later
     assert (sweep / "leaderboard.csv").read_text() == later.csv()
     assert "The sweep runs" not in (sweep / "leaderboard.html").read_text()
     assert (sweep / "best_1.yaml").read_text() != first
     assert "run trial_9" in (sweep / "best_1.yaml").read_text()
-
-
-def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
-    found = swept(tmp_path)
-    files = LeaderboardFiles(Folder(found.facts.path))
-    files.write(found)
-    (tmp_path / "runs" / "s" / "leaderboard.csv").unlink()
-    files.write(found)
-    assert not (tmp_path / "runs" / "s" / "leaderboard.csv").exists()
 
 
 def test_the_table_for_papers_has_its_best_in_bold_and_deviations_small(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from perf import clusterwork
-from perf.benchmark import CASES, benchmark_table, measure_benchmark
-from perf.classifiers import knn_contenders, linear_contenders, measure_memory, random_features
+from perf.benchmark import CASES, measure, table
+from perf.classifiers import Sizes, knn_contenders, linear_contenders, measure_memory, random_features, with_changes
 from perf.clusterwork import Extraction, driver_memory, svm_contenders
 from perf.harness import child_numbers, choose_cases
-from perf.sizes import Sizes, with_changes
 from raysl.errors import ConfigError
 
 TINY = Sizes(
@@ -17,8 +16,6 @@ TINY = Sizes(
     queries=200,
     dim=16,
     classes=3,
-    many_keys=30_000,
-    few_queries=10,
     svm_rows=40,
     svm_dim=4,
     svm_classes=2,
@@ -47,26 +44,20 @@ def test_classes_overlap_so_that_linear_classifiers_are_as_right_as_each_other_a
 
 @pytest.mark.cluster
 def test_classifiers_are_told_with_seconds_accuracy_memory_and_goals() -> None:
-    numbers = measure_benchmark(["knn", "linear"], repeats=2, sizes=TINY)
+    numbers = measure(["knn", "linear"], repeats=2, sizes=TINY)
     knn = numbers["cases"]["knn"]
     assert set(knn["seconds"]) == set(knn["memory_mb"]) == set(knn["accuracy"])
     assert len(knn["repeats"]) == 2
-    table = benchmark_table(numbers)
-    assert "kNN, 200 queries of 600 x 16" in table
-    assert table.count("goal at most") == len(knn["seconds"]) - 1 + 4
-
-
-def memory_mb(case: str, contender: str, sizes: Sizes) -> float:
-    task = {"case": case, "contender": contender, "sizes": asdict(sizes)}
-    return child_numbers(measure_memory, task, contender)["memory_mb"]
+    shown = table(numbers)
+    assert "kNN, 200 queries of 600 x 16" in shown
+    assert shown.count("goal at most") == len(knn["seconds"]) - 1 + 4
 
 
 @pytest.mark.cluster
-def test_memory_is_what_comes_on_top_of_keys_in_a_file() -> None:
-    keys = 30_000 * 512 * 4 / 2**20
-    assert 0 < memory_mb("growth", "30000", replace(TINY, dim=512)) < 2 * keys
+def test_memory_is_what_comes_on_top_of_the_features() -> None:
     few = replace(TINY, keys=3000, queries=500, dim=512)
-    assert memory_mb("knn", "plain", few) >= 3000 * 500 * 4 / 2**20
+    numbers = child_numbers(measure_memory, {"contender": "plain", "sizes": asdict(few)}, "plain")
+    assert numbers["memory_mb"] >= 3000 * 500 * 4 / 2**20
 
 
 def test_one_after_another_and_side_by_side_machines_are_as_precise(own_ray: None) -> None:

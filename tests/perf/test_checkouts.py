@@ -1,26 +1,12 @@
-"""Another version of raysl takes part in `python -m perf pipeline`, `start` and `recovery`."""
+"""Another version of raysl takes part in `python -m perf pipeline`."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perf import checkouts
-from perf.pipeline import CHECKOUT, PICTURES, contender_names, measure_pipeline
-from perf.recovery import measure_recovery
-from perf.start import measure_start
+from perf.pipeline import CHECKOUT, PICTURES, contender_names, measure
 from raysl.errors import ConfigError
-
-
-@pytest.mark.parametrize(("file", "package"), [("perf/streams.py", "perf"), ("raysl/speed/streams.py", "raysl.speed")])
-def test_the_contenders_of_a_checkout_are_found_where_its_version_has_them(
-    file: str, package: str, tmp_path: Path
-) -> None:
-    assert checkouts.package_of(tmp_path) is None
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).touch()
-    assert checkouts.package_of(tmp_path) == package
-    assert package in checkouts.stream_command(tmp_path, "decode", "{}")
 
 
 def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
@@ -35,14 +21,7 @@ def test_its_processes_import_its_code_and_start_a_cluster_of_their_own(
     assert "RAY_ADDRESS" not in variables
 
 
-def test_versions_are_the_present_one_and_that_of_the_checkout() -> None:
-    assert checkouts.versions(None) == {"raysl": None}
-    assert checkouts.versions(CHECKOUT) == {"raysl": None, "before": CHECKOUT}
-    assert checkouts.options(None) == {}
-
-
-@pytest.mark.parametrize("measure", [measure_pipeline, measure_recovery, measure_start])
-def test_a_folder_that_is_no_checkout_is_refused_before_anything_is_measured(measure: Any, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_checkout_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="git worktree add"):
         measure(beside=tmp_path)
 
@@ -98,7 +77,7 @@ def test_a_contender_is_alone_in_its_turn_and_new_in_each(tmp_path: Path, monkey
     (tmp_path / "perf" / "streams.py").write_text(PROGRAM)
     monkeypatch.setattr("perf.pipeline.CHECKOUT", tmp_path)
     monkeypatch.setitem(PICTURES, 32, 2)
-    numbers = measure_pipeline("af", sizes=(32,), repeats=2, beside=tmp_path)
+    numbers = measure("af", sizes=(32,), repeats=2, beside=tmp_path)
     turns = [line.split() for line in (tmp_path / "turns").read_text().splitlines()]
     assert len({pid for pid, _ in turns}) == 2 * len("afF")
     assert {others for _, others in turns} == {"0"}
@@ -107,6 +86,6 @@ def test_a_contender_is_alone_in_its_turn_and_new_in_each(tmp_path: Path, monkey
 
 @pytest.mark.slow
 def test_a_version_is_measured_beside_itself() -> None:
-    numbers = measure_pipeline("f", sizes=(32,), repeats=1, seconds=0.1, threads=1, beside=CHECKOUT)
+    numbers = measure("f", sizes=(32,), repeats=1, seconds=0.1, threads=1, beside=CHECKOUT)
     assert set(numbers["32"]) == {"f", "F"}
     assert numbers["ratios"]["32"] == {"f/F": numbers["32"]["f"] / numbers["32"]["F"]}

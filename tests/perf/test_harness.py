@@ -6,11 +6,11 @@ from perf.harness import (
     check_writable,
     child_numbers,
     each_ratio,
+    goal_line,
     interleaved,
     medians,
     ratios,
     rotated,
-    seconds_line,
     verdict,
 )
 from raysl.errors import ConfigError, RunFailed
@@ -73,8 +73,9 @@ def test_a_verdict_is_one_word(is_met: bool, word: str) -> None:
 
 
 def test_a_line_has_the_median_the_span_and_the_verdict() -> None:
-    assert seconds_line("total  ", [9.0, 21.04, 12.5], 15.0) == "total    12.50 s (9.0 to 21.0)  goal under 15 s: ok"
-    assert seconds_line("total  ", [15.0], 15.0).endswith(" 15.00 s (15.0 to 15.0)  goal under 15 s: short")
+    line = goal_line("total  ", [9.0, 21.04, 12.5], 15.0, " s", ".1f")
+    assert line == "total    12.50 s (9.0 to 21.0)  goal at most 15 s: ok"
+    assert goal_line("", [1.25], 1.0).strip() == "1.25 (1.25 to 1.25)  goal at most 1: short"
 
 
 def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:

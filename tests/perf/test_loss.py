@@ -8,7 +8,7 @@ import torch
 
 from perf import loss_cases
 from perf.harness import choose_cases
-from perf.loss import loss_table, measure_loss
+from perf.loss import measure, table
 from perf.loss_cases import CASES, Sizes, has_lightly
 from raysl.errors import ConfigError
 
@@ -64,12 +64,12 @@ def test_contenders_compute_the_same_codes(name: str) -> None:
 
 @pytest.mark.cluster
 def test_every_case_is_measured_and_judged_by_its_goals() -> None:
-    numbers = measure_loss(repeats=2, sizes=TINY, with_memory=False)
+    numbers = measure(repeats=2, sizes=TINY, with_memory=False)
     assert set(numbers["cases"]) == set(CASES)
-    table = loss_table(numbers)
+    shown = table(numbers)
     for case in CASES.values():
-        assert case.title.format_map(numbers["environment"]["sizes"]) in table
-    assert table.count("goal at most") == sum(
+        assert case.title.format_map(numbers["environment"]["sizes"]) in shown
+    assert shown.count("goal at most") == sum(
         ratio in numbers["cases"][name]["ratios"] for name, case in CASES.items() for ratio in case.goals
     )
     assert ("raysl/lightly" in numbers["cases"]["nt_xent"]["ratios"]) == has_lightly()
@@ -78,22 +78,22 @@ def test_every_case_is_measured_and_judged_by_its_goals() -> None:
 @pytest.mark.cluster
 def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_cases, "find_spec", lambda name: None)
-    numbers = measure_loss(["nt_xent", "kmeans"], repeats=1, sizes=TINY, with_memory=False)
+    numbers = measure(["nt_xent", "kmeans"], repeats=1, sizes=TINY, with_memory=False)
     assert set(numbers["cases"]["nt_xent"]["seconds"]) == {"raysl", "plain"}
     assert set(numbers["cases"]["kmeans"]["seconds"]) == {"raysl"}
-    assert "raysl/faiss" not in loss_table(numbers)
+    assert "raysl/faiss" not in table(numbers)
 
 
 @pytest.mark.cluster
 def test_memory_is_that_of_a_process_of_its_own() -> None:
-    numbers = measure_loss(["nt_xent_large"], sizes=replace(TINY, large_batch=256))["cases"]["nt_xent_large"]
+    numbers = measure(["nt_xent_large"], sizes=replace(TINY, large_batch=256))["cases"]["nt_xent_large"]
     assert 0 <= numbers["memory_mb"]["raysl"] < 1000
     assert numbers["seconds"]["raysl"] > 0
 
 
 @pytest.mark.cluster
 def test_memory_counts_what_a_case_holds_at_once() -> None:
-    numbers = measure_loss(["sinkhorn"], repeats=1, sizes=replace(TINY, rows=4096, prototypes=3000))
+    numbers = measure(["sinkhorn"], repeats=1, sizes=replace(TINY, rows=4096, prototypes=3000))
     matrix = 4096 * 3000 * 4 / 2**20
     assert 0.9 * matrix < numbers["cases"]["sinkhorn"]["memory_mb"]["plain"] < 3 * matrix
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf.options import PLAIN, measure_options, option_names, options_table, settings_of
+from perf.options import PLAIN, measure, option_names, settings_of, table
 from raysl.errors import ConfigError
 
 TINY = ("backbone.depth=10", "backbone.width=8", "backbone.num_stages=2", "method.views.size=32", "data.image_size=32")
@@ -21,7 +21,7 @@ def test_combinations_are_all_of_precision_kernels_and_memory() -> None:
 
 @pytest.mark.cluster
 def test_combinations_are_measured_beside_the_plain_one() -> None:
-    numbers = measure_options(
+    numbers = measure(
         "resnet50",
         [PLAIN, "bf16 channels_last accumulated", "fp32 default plain piped"],
         repeats=1,
@@ -36,18 +36,18 @@ def test_combinations_are_measured_beside_the_plain_one() -> None:
     assert 0.1 < other["memory_gb"] < 20
     assert 0 < numbers["plain"]["share"] < 1
     assert numbers["plain"]["flops"] > 8 * 2 * 1e6
-    table = options_table(numbers)
-    assert "bf16      channels_last  accumulated  held" in table
-    assert "fp32      default        plain        piped" in table
-    assert "of the rate of fp32 matrix products here" in table
+    shown = table(numbers)
+    assert "bf16      channels_last  accumulated  held" in shown
+    assert "fp32      default        plain        piped" in shown
+    assert "of the rate of fp32 matrix products here" in shown
 
 
 @pytest.mark.parametrize("name", ["fp8 default plain", "fp32 plain", "fp32 default plain more"])
 def test_an_unknown_combination_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"no options '.*'; write one of fp32 default plain, fp32 default recomputed"):
-        measure_options("resnet50", [name])
+        measure("resnet50", [name])
 
 
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="no model 'resnet51'; choose from resnet50, vit_s"):
-        measure_options("resnet51")
+        measure("resnet51")

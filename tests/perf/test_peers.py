@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from perf.cli import app
 from perf.peers.by_raysl import prepared
-from perf.peers.measure import LIBRARIES, installed, numbers_in, peers_table
+from perf.peers.measure import LIBRARIES, installed, numbers_in, table
 from perf.peers.task import METHODS, Task
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.setup import Setup
@@ -97,7 +97,7 @@ def test_the_table_has_seeds_ratios_and_memory() -> None:
         for library in LIBRARIES[:2]
         for seed in range(2)
     ]
-    line = peers_table({"runs": runs}).splitlines()[2]
+    line = table({"runs": runs}).splitlines()[2]
     assert line == "| `simclr` | 40.0, 41.0 | 40.0, 41.0 |  | 1.67 |  | 1.60 | 1.60 |  |"
 
 

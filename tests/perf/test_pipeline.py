@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from perf.pictures import STORED, read_pictures, write_pictures
-from perf.pipeline import measure_pipeline, pipeline_table
+from perf.pipeline import measure, table
 from perf.streams import STREAMS, StreamTask, parts_of_local
 from raysl.data.decode.decode import decode
 
@@ -54,15 +54,15 @@ def test_the_time_of_an_image_is_split_into_its_parts(task: StreamTask) -> None:
 
 @pytest.mark.slow
 def test_contenders_are_measured_side_by_side() -> None:
-    numbers = measure_pipeline("bd", sizes=(32,), repeats=1, seconds=0.1, threads=1)
+    numbers = measure("bd", sizes=(32,), repeats=1, seconds=0.1, threads=1)
     assert set(numbers["32"]) == set("bd")
     assert numbers["ratios"]["32"] == {"d/best": numbers["32"]["d"] / numbers["32"]["b"]}
-    assert "d/best of abchi" in pipeline_table(numbers)
+    assert "d/best of abchi" in table(numbers)
 
 
 @pytest.mark.slow
 def test_all_that_need_no_extra_are_measured_at_both_sizes() -> None:
-    numbers = measure_pipeline(repeats=1, seconds=0.5)
+    numbers = measure(repeats=1, seconds=0.5)
     for size in ("32", "224"):
         assert set(numbers[size]) == set("abcdefh")
         assert set(numbers["ratios"][size]) == {"d/best", "e/d", "e/best"}

@@ -8,8 +8,7 @@ import pytest
 from perf import sweep as speed
 from perf.harness import choose_cases
 from perf.many_trials import ManyTrials, fill, measure_driver, simulate
-from perf.sweep import CASES, SweepSizes, Work, measure_sweep, sweep_table, up_to
-from perf.trials import Swept, bare_s, swept
+from perf.sweep import CASES, SweepTask, Swept, Work, bare_s, measure, swept, table, up_to
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
@@ -21,13 +20,13 @@ STEPS = Work(
 
 
 def test_the_steady_time_of_a_trial_leaves_out_the_start_and_the_end_of_its_sweep() -> None:
-    times = Swept(seconds=60.0, start_s=12.0, begins=(112.0, 123.0, 133.5), ends=(122.0, 133.0, 145.0))
+    times = Swept(seconds=60.0, begins=(112.0, 123.0, 133.5), ends=(122.0, 133.0, 145.0))
     assert times.trial_s == pytest.approx(11.5)
     assert times.an_hour == pytest.approx(3600 * 3 / 33)
 
 
 def test_trials_side_by_side_are_counted_from_the_first_begin_wherever_that_ended() -> None:
-    times = Swept(seconds=60.0, start_s=12.0, begins=(103.0, 100.0), ends=(110.0, 140.0))
+    times = Swept(seconds=60.0, begins=(103.0, 100.0), ends=(110.0, 140.0))
     assert times.an_hour == pytest.approx(3600 * 2 / 40)
 
 
@@ -42,10 +41,9 @@ def test_times_of_a_sweep_are_those_that_its_trials_have_noted(tmp_path: Path, m
             Note(status="finished", until=1, started=begun, ended=ended).write(folder)
         return 44.0
 
-    monkeypatch.setattr("perf.trials.command_s", command_s)
-    monkeypatch.setattr("perf.trials.time.time", lambda: 2e9)
+    monkeypatch.setattr("perf.sweep.command_s", command_s)
     times = swept(STEPS, tmp_path, "mine", trials=2, concurrent=3)
-    assert times == Swept(seconds=44.0, start_s=5.0, begins=(2e9 + 5, 2e9 + 20), ends=(2e9 + 19, 2e9 + 30))
+    assert times == Swept(seconds=44.0, begins=(2e9 + 5, 2e9 + 20), ends=(2e9 + 19, 2e9 + 30))
     settings = json.loads((tmp_path / "mine.yaml").read_text())
     assert settings["space"] == {"seed": {"grid": [0, 1]}}
     assert settings["concurrent"] == 3
@@ -65,8 +63,8 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def as_swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) -> Swept:
         fake["calls"].append((name, trials, concurrent))
-        ends = fake["ends"] if name == "sweep" else tuple(100.0 for _ in range(trials))
-        return Swept(27.0, 12.0, (0.0,), ends)
+        ends = fake["ends"] if name == "trial" else tuple(100.0 for _ in range(trials))
+        return Swept(27.0, (0.0,), ends)
 
     def call(what: str) -> Any:
         return lambda *words: fake["calls"].append(what) or fake[what]
@@ -79,18 +77,18 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.mark.cluster
 def test_a_trial_is_compared_with_a_bare_run_and_with_a_turn_of_a_loop(seconds: dict[str, Any]) -> None:
-    numbers = measure_sweep(["overhead"], repeats=2, sizes=SweepSizes(works={"tiny": STEPS}))
-    table = sweep_table(numbers)
-    assert "a sweep of one beyond the bare run                     +7.0 s (+7.0 to +7.0), +35 %" in table
-    assert "a trial beyond the bare run                            -9.5 s (-9.5 to -9.5), -48 %" in table
-    assert "a trial beyond a turn of the loop                      +1.5 s (+1.5 to +1.5), +17 %" in table
-    verdicts = [line.partition("goals under ")[2] for line in table.splitlines() if "goals" in line]
+    numbers = measure(["overhead"], repeats=2, task=SweepTask(works={"tiny": STEPS}))
+    shown = table(numbers)
+    assert "a sweep of one beyond the bare run                     +7.0 s (+7.0 to +7.0), +35 %" in shown
+    assert "a trial beyond the bare run                            -9.5 s (-9.5 to -9.5), -48 %" in shown
+    assert "a trial beyond a turn of the loop                      +1.5 s (+1.5 to +1.5), +17 %" in shown
+    verdicts = [line.partition("goals under ")[2] for line in shown.splitlines() if "goals" in line]
     assert verdicts == ["5 s: short, 5 %: short", "5 s: ok, 5 %: ok", "5 s: ok, 5 %: short"]
 
 
 @pytest.mark.cluster
 def test_contenders_take_turns_in_another_order_each_time(seconds: dict[str, Any]) -> None:
-    measure_sweep(["overhead"], repeats=2, sizes=SweepSizes(works={"tiny": STEPS}))
+    measure(["overhead"], repeats=2, task=SweepTask(works={"tiny": STEPS}))
     calls = [call if isinstance(call, str) else call[0] for call in seconds["calls"]]
     assert sorted(calls[:4]) == sorted(calls[4:])
     assert calls[:4] != calls[4:]
@@ -98,13 +96,12 @@ def test_contenders_take_turns_in_another_order_each_time(seconds: dict[str, Any
 
 @pytest.mark.cluster
 def test_trials_an_hour_are_told_beside_those_of_one_at_a_time(seconds: dict[str, Any]) -> None:
-    sizes = SweepSizes(works={}, at_a_time=(1, 4))
-    numbers = measure_sweep(["concurrency"], repeats=1, sizes=sizes)
+    task = SweepTask(works={"small": STEPS}, at_a_time=(1, 4))
+    numbers = measure(["concurrency"], repeats=1, task=task)
     assert sorted(seconds["calls"]) == [("at-1-0", 4, 1), ("at-4-0", 8, 4)]
     rates = numbers["cases"]["concurrency"]
     assert rates["an_hour"] == {"1": pytest.approx(144.0), "4": pytest.approx(288.0)}
-    assert rates["of_one"] == {"1": 1.0, "4": pytest.approx(2.0)}
-    assert "   4 at a time     288 (288 to 288)  2.00 of one at a time" in sweep_table(numbers)
+    assert "   4 at a time     288 (288 to 288)" in table(numbers)
 
 
 def test_trials_at_a_time_double_up_to_the_cores() -> None:
@@ -140,7 +137,7 @@ def test_the_start_of_many_trials_is_told_with_both_goals() -> None:
         "1000 new": {**few, "memory_mb": 810.0, "repeats": [few]},
         "1000 ended": {**few, **board, "start_s": 12.0, "memory_mb": 960.0, "repeats": [{"start_s": 12.0}]},
     }
-    lines = sweep_table({"cases": {"scale": cases}, "environment": {}}).splitlines()
+    lines = table({"cases": {"scale": cases}, "environment": {}}).splitlines()
     assert lines[4].split() == [
         "1000",
         "ended",
@@ -172,10 +169,9 @@ def test_tune_is_given_the_first_trial_of_a_sweep_and_no_other(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_bare_runs_loops_and_sweeps_of_a_few_steps_are_measured() -> None:
-    sizes = SweepSizes(works={"tiny": STEPS}, trials=2, side_by_side=STEPS, at_a_time=(2,))
-    numbers = measure_sweep(["overhead", "concurrency"], repeats=1, sizes=sizes)
+    task = SweepTask(works={"tiny": STEPS}, trials=2, at_a_time=(2,))
+    numbers = measure(["overhead", "concurrency"], repeats=1, task=task)
     (seconds,) = numbers["cases"]["overhead"]["tiny"]["repeats"]
-    assert 0 < seconds["start"] < seconds["only"]
     assert 0 < seconds["trial"] < seconds["only"]
     assert 0 < seconds["turn"] < seconds["bare"]
     assert numbers["cases"]["concurrency"]["an_hour"]["2"] > 0

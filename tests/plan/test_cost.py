@@ -125,7 +125,6 @@ def test_numbers_of_small_runs_have_units_that_fit() -> None:
         assert not re.search(r"\b0(\.0+)? [a-zA-Z]*B\b(?! exchanged)|\b0\.0+ ", lines[name]), lines[name]
     assert re.search(r"a step of [\d.]+ (us|ms) or more \(products alone [\d.]+ us, bytes alone", lines["bound"])
     assert re.search(r"[\d.]+ (ms|s|min) or more on the clock", lines["run"])
-    assert lines["bound"].endswith("; train.compile is not counted")
     assert sum("train.compile is not counted" in line for line in cost.lines()) == 1
 
 

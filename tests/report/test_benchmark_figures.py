@@ -11,13 +11,18 @@ import pytest
 import torch
 
 from raysl.benchmarks.suite.measured import confusion, reliability
-from raysl.report.benchmark_figures import curves_figures, per_class_figure, reliability_figure, stages_figure
-from raysl.report.confusion_figure import confusion_figure
+from raysl.report.benchmark_figures import (
+    confusion_figure,
+    curves_figures,
+    per_class_figure,
+    reliability_figure,
+    stages_figure,
+)
+from raysl.report.charts import line_chart, lines_of
 from raysl.report.contents import Retrieved, Score
 from raysl.report.families import families, stages_of
 from raysl.report.figure_sections import figures_of
 from raysl.report.images import CELL, FRAME, GAP, OTHER, SAME, WIDE_GAP, retrieved_sheet
-from raysl.report.line_chart import line_chart, lines_of
 from raysl.report.run_page import page
 from tests.report.run import example
 from tests.report.test_page import HOSTILE, Outline

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from raysl.report.bars import Bar, bar_chart
+from raysl.report.charts import Bar, bar_chart
 from raysl.report.marks import Chart
 from raysl.report.scales import Scale, spelled
 from tests.report.test_page import HOSTILE, Outline

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysl.report.bars import whiskers
+from raysl.report.charts import whiskers
 from raysl.report.contents import RunReport, Score
 from raysl.report.record_sections import duration
 from raysl.report.report_json import parse_report_json
@@ -210,7 +210,7 @@ def test_a_number_has_its_own_title_and_unit() -> None:
     assert "Search of <all> images0.0312 s ± 0.004−0.0189 s vs untrained+0.0112 s vs raw pixels" in text
     assert '<div class="gain untrained better">−0.0189 s' in full
     assert '<div class="gain pixels worse">+0.0112 s' in full
-    assert "mine/searchs0.03120.0040.05010.02" in text, "the table"
+    assert "mine/searchs0.0312 ± 0.0040.05010.02" in text, "the table"
     assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%", "s"]
 
 
@@ -255,7 +255,7 @@ def test_an_interval_stands_on_the_card_in_the_tables_and_at_the_bar() -> None:
     text = Outline(page(example(scores=[SURE], embeddings=None))).text
     assert "97.4 %95 %: 96.5 to 98.2+4.4 vs untrained" in text, "the card"
     assert text.count("97.4096.50 to 98.2093.0098.10") == 2, "both tables"
-    assert "Low-shot, 5 per class90.10± 0.8070.4077.50" in Outline(page(example(embeddings=None))).text
+    assert "Low-shot, 5 per class90.10 ± 0.8070.4077.50" in Outline(page(example(embeddings=None))).text
     assert text.count("It does not cover another training, another seed, or images of another kind.") == 2
     assert "Whiskers: 95 % interval over test images." in text
     assert "standard deviation" not in text

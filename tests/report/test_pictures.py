@@ -23,7 +23,7 @@ from raysl.report.images import (
     thumbnail_map,
 )
 from raysl.report.marks import COLOURS
-from raysl.report.projection import FLATTEST, apart, chosen, embedding_map, has_collapsed, level, project
+from raysl.report.projection import FLATTEST, chosen, embedding_map, has_collapsed, level, project
 
 
 def flat(colour: int, *shape: int) -> np.ndarray:
@@ -101,7 +101,7 @@ def test_what_is_learned_comes_first_and_times_last_in_their_unit() -> None:
     ]
     found = list(curves_of(history))
     assert [course.key for course in found] == ["loss", "alpha_b", "zeta", "data_wait"]
-    assert [course.last for course in found] == [3.0, 2.0, 1.0, 50.0]
+    assert [course.values[-1] for course in found] == [3.0, 2.0, 1.0, 50.0]
     assert found[0].broken == [20]
     assert found[1].quantity.title == "Alpha b"
 
@@ -134,8 +134,8 @@ def test_a_flat_map_lies_and_fills_its_panel() -> None:
         points = level(flat_points @ turn)
         width, height = np.ptp(points, axis=0)
         assert height < width / 6
-        assert box(embedding_map(points, np.zeros(60, np.int64), [])) == pytest.approx(FLATTEST, rel=0.01)
-    assert box(embedding_map(draws.normal(size=(60, 2)), np.zeros(60, np.int64), [])) > 0.8
+        assert box(embedding_map(points, np.zeros(60, np.int64))) == pytest.approx(FLATTEST, rel=0.01)
+    assert box(embedding_map(draws.normal(size=(60, 2)), np.zeros(60, np.int64))) > 0.8
 
 
 def box(svg: str) -> float:
@@ -170,27 +170,7 @@ def test_rows_that_are_not_finite_are_not_mapped() -> None:
     assert not has_collapsed(np.eye(3, dtype=np.float32))
 
 
-def test_names_of_classes_in_one_place_of_the_map_are_moved_apart() -> None:
-    draws = np.random.default_rng(0)
-    points = draws.normal(size=(200, 2))
-    labels = np.arange(200) % 10
-    names = [f"a long name {label}" for label in range(10)]
-    svg = embedding_map(points, labels, names)
-    texts = re.findall(r'<text class="label halo" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg)
-    assert [text for *_, text in texts] == names
-    boxes = [(float(x), float(y), 6.6 * len(text)) for x, y, text in texts]
-    for turn, (x, y, width) in enumerate(boxes):
-        for left, top, other in boxes[:turn]:
-            assert abs(x - left) >= (width + other) / 2 or abs(y - top) >= 12
-    assert svg.count("<line") > 0, "from a name that was moved far to its class"
-
-
 def test_classes_differ_on_the_map_by_colour_and_then_by_shape() -> None:
-    svg = embedding_map(np.random.default_rng(0).normal(size=(4, 2)), np.array([-1, 0, 1, 10]), [])
+    svg = embedding_map(np.random.default_rng(0).normal(size=(4, 2)), np.array([-1, 0, 1, 10]))
     assert re.findall(r'<circle[^>]* fill="([^"]*)"', svg) == ["var(--muted)", COLOURS[0], COLOURS[1]]
     assert re.findall(r'<path[^>]* fill="([^"]*)"', svg) == [COLOURS[0]]
-
-
-def test_boxes_that_do_not_meet_stay_and_none_leaves_the_area() -> None:
-    centres, sizes = np.array([[10.0, 10.0], [80.0, 80.0], [99.0, 99.0]]), np.full((3, 2), 10.0)
-    assert apart(centres, sizes, (100.0, 100.0)).tolist() == [[10.0, 10.0], [80.0, 80.0], [95.0, 95.0]]

@@ -9,7 +9,7 @@ import pytest
 from raysl.report.contents import Score
 from raysl.report.report_json import parse_report_json, report_json
 from raysl.report.run_page import page
-from raysl.report.verdict import RULE, gain, remarks, verdict, verdicts
+from raysl.report.verdict import RULE, gain, remarks, verdicts
 from tests.report.run import example
 from tests.report.test_page import Outline
 
@@ -23,6 +23,10 @@ KNN = Score(
     over_untrained=(10.1, 14.5),
     over_pixels=(-2.0, 1.2),
 )
+
+
+def verdict(score: Score) -> str:
+    return next(iter(verdicts([score]).values()), "")
 
 
 def test_a_verdict_says_by_how_much_and_beyond_which_interval() -> None:

@@ -15,7 +15,8 @@ from ray.tune.experiment import Trial as TuneTrial
 from raysl.cluster.failures import reason
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, StorageError
-from raysl.leaderboard.board import Board
+from raysl.leaderboard import board_files
+from raysl.leaderboard.board_files import Board
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, outlast, without_waiting
@@ -163,8 +164,8 @@ def test_a_leaderboard_whose_folder_is_full_is_written_once_there_is_room(
     caplog.set_level("INFO")
     is_full = [True]
     board = Board(RunFolder(str(tmp_path)), lambda state: asha(state=state))
-    write = board.files.write
-    monkeypatch.setattr(board.files, "write", lambda made: (_full(is_full), write(made))[1])
+    write = board_files.write
+    monkeypatch.setattr(board_files, "write", lambda *made: (_full(is_full), write(*made))[1])
     for _ in range(3):
         board.write_now_and_then(force=True)
         board.took = 0.0

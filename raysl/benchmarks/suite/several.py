@@ -12,7 +12,7 @@ from raysl.checkpoint.checkpoint_folder import META_FILE, SETTINGS_FILE, checkpo
 from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError, log
-from raysl.leaderboard.board_files import write_comparison
+from raysl.leaderboard.page.comparison import write_comparison
 from raysl.plan.plan import TrainPlan
 from raysl.report.report_json import parse_report_json
 from raysl.storage.folder import Folder, cut, join, outlast

@@ -1,15 +1,32 @@
 """`comparison.html`: what several checkpoints learned, in one table and in drawings that have them all."""
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 
-from raysl.leaderboard.comparison import Comparison, Row
+from raysl.leaderboard.comparison import Comparison, Row, compare
 from raysl.leaderboard.page.comparison_charts import bars_figure, depth_section, steps_section
-from raysl.report.contents import Score
+from raysl.report.contents import RunReport, Score
 from raysl.report.html import document, fold, quiet, section, table
 from raysl.report.run_page import contents
-from raysl.report.score_table import spread_note
+from raysl.report.score_sections import spread_note
 from raysl.report.tables import RIVALS
+from raysl.storage.folder import Folder, outlast
+
+
+def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
+    """Write `comparison.html`, `.json`, `.csv` and `.tex` into a folder, and return the URI of the page."""
+    comparison = compare(reports)
+    texts = {
+        "json": comparison.json(),
+        "csv": comparison.csv(),
+        "tex": comparison.latex(),
+        "html": comparison_page(comparison),
+    }
+    outlast(folder.make)
+    for kind, text in texts.items():
+        outlast(partial(folder.write, f"comparison.{kind}", text.encode("utf-8", errors="replace")))
+    return folder.uri_of("comparison.html")
 
 
 def comparison_page(comparison: Comparison) -> str:

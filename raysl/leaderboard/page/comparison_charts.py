@@ -6,11 +6,20 @@ from dataclasses import replace
 from html import escape
 
 from raysl.leaderboard.comparison import Comparison, Row
-from raysl.report.bars import Bar, bar_chart, drawn_value, score_bar, whiskers_note
+from raysl.report.charts import (
+    Bar,
+    Line,
+    bar_chart,
+    drawn_value,
+    line_chart,
+    lines_of,
+    score_bar,
+    score_line,
+    whiskers_note,
+)
 from raysl.report.contents import Score, by_benchmark
 from raysl.report.families import families, stages_of
 from raysl.report.html import figure, fold, quiet, section
-from raysl.report.line_chart import Line, line_chart, lines_of, score_line
 from raysl.report.marks import COLOURS, MAX_MARKS, legend
 from raysl.report.scales import Point
 

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from raysl.leaderboard.best import best_runs
+from raysl.leaderboard.best import best_runs, references
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.leaderboard import Leaderboard, thinned
 from raysl.leaderboard.page.rows import BETWEEN, chart_section, clock, draw_rivals, rank_class, row_name
-from raysl.leaderboard.references import references
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.contents import online_names
 from raysl.report.curves import is_spent
@@ -34,16 +33,13 @@ def curves_section(board: Leaderboard) -> str:
     if not names:
         return ""
     has_clock = any(entry.course.get(CLOCK) for entry in board.entries)
-    is_spread = not has_clock and any(CLOCK in entry.costs and entry.epoch for entry in board.entries)
-    units = ["epochs", CLOCK] if has_clock or is_spread else ["epochs"]
+    units = ["epochs", CLOCK] if has_clock else ["epochs"]
     limit = max(8, min(MAX_POINTS, MOST_POINTS // (max(1, len(board.entries)) * len(names) * len(units))))
     drawings = {
         BETWEEN.join([name] * (len(names) > 1) + [unit] * (len(units) > 1)): _drawing(board, name, unit, limit)
         for name, unit in itertools.product(names, units)
     }
     note = "A line a run; a dot ends a run that is over. Point at a line or at a row of the table."
-    if is_spread:
-        note += " Seconds of a run are spread evenly over its epochs."
     choosers = {"metric": names, "against": units}
     return chart_section(board, "curves", "Course of training", drawings, note, choosers, _legend(board))
 
@@ -77,7 +73,7 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
     for index, row in reversed(list(enumerate(board.choices))):
         for run in row.runs:
             points = finite_points(run.course.get(metric, []), limit)
-            times = _clock(run) if unit == CLOCK else []
+            times = finite_points(run.course.get(CLOCK, []), MAX_POINTS) if unit == CLOCK else []
             if points and (times or unit != CLOCK):
                 xs = [_seconds_at(times, epoch) if times else epoch for epoch, _ in points]
                 lines.append((index, row, run, points, xs))
@@ -106,14 +102,6 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
 def finite_points(line: Sequence[Point], limit: int) -> list[Point]:
     """Return at most `limit` points of a line, evenly chosen with both ends, without those that are not finite."""
     return [(x, y) for x, y in thinned(line, limit) if math.isfinite(x) and math.isfinite(y)]
-
-
-def _clock(run: Entry) -> list[Point]:
-    """Return (epoch, seconds) of a run, as far as it is known."""
-    line = finite_points(run.course.get(CLOCK, []), 100)
-    if not line and run.epoch and CLOCK in run.costs:
-        line = [(run.epoch, run.costs[CLOCK])]
-    return line
 
 
 def _seconds_at(times: Sequence[Point], epoch: float) -> float:

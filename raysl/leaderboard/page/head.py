@@ -4,11 +4,11 @@ from collections import Counter
 from datetime import UTC, datetime
 from html import escape
 
+from raysl.leaderboard.best import gains, verdict
 from raysl.leaderboard.entry import State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.rows import objective_title, short_name
-from raysl.leaderboard.references import gains, verdict
 from raysl.report.html import facts_line, fold, quiet
 from raysl.report.record_sections import duration
 from raysl.report.score_sections import gain_line
@@ -32,11 +32,7 @@ STALE = (
 
 
 def head(board: Leaderboard, reload_s: float) -> str:
-    """Return name and facts, the trials as one bar, and the command.
-
-    Args:
-        reload_s: seconds after which the script loads the page of a sweep that runs again.
-    """
+    """Return name and facts, the trials as one bar, and the command; the script reloads a running sweep's page."""
     facts = board.facts
     pieces = []
     if facts.kind == "sweep":

@@ -8,8 +8,7 @@ import numpy as np
 
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import Axis
-from raysl.leaderboard.page.parallel import MIN_AXES
+from raysl.leaderboard.page.parallel import MIN_AXES, Axis
 from raysl.report.html import bar_cell, quiet, section, table
 
 MIN_ROWS = 10
@@ -37,12 +36,7 @@ class Importance:
 def importance(rows: Sequence[Choice], scales: Sequence[Axis], metric: str) -> Importance | None:
     """Return the permutation importance (Breiman 2001, Machine Learning 45, section 10) in a forest with a fixed seed.
 
-    Args:
-        rows: rows of the leaderboard; those without the metric are left out.
-        scales: the settings that vary.
-
-    Returns:
-        None where there are fewer than `MIN_ROWS` rows, nothing varies or all have the same number.
+    None where fewer than `MIN_ROWS` rows have the metric, nothing varies or all have the same number.
     """
     pairs = [(row, value) for row in rows if (value := row.value(metric)) is not None]
     values = np.array([value for _, value in pairs])

@@ -3,22 +3,19 @@
 import base64
 import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
 from PIL import Image
 
 from raysl.leaderboard.best import NUM_BEST, BestRun, best_runs
-from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import Axis, axes
 from raysl.leaderboard.page.curves import curves_section
 from raysl.leaderboard.page.head import head
-from raysl.leaderboard.page.importance import Importance, importance, importance_section
+from raysl.leaderboard.page.importance import importance, importance_section
 from raysl.leaderboard.page.lineage import lineage_section
-from raysl.leaderboard.page.parallel import parallel_section
+from raysl.leaderboard.page.parallel import axes, parallel_section
 from raysl.leaderboard.page.rows import row_name
 from raysl.leaderboard.page.scatters import scatter_sections
 from raysl.leaderboard.page.table import table_section
@@ -30,35 +27,26 @@ RELOAD_S = 15.0
 """Seconds after which the page of a sweep that runs is loaded again."""
 
 
-@dataclass
-class Extras:
-    """What the page shows beside the leaderboard.
+def page(
+    board: Leaderboard,
+    configs: Mapping[str, str] | None = None,
+    neighbours: Mapping[str, str] | None = None,
+    reload_s: float = RELOAD_S,
+) -> str:
+    """Return the page as HTML text: the same leaderboard gives the same text.
 
     Args:
         configs: texts of the best configurations, by the names of their files.
         neighbours: pictures of the best runs, by their names, as the `src` of an image.
-        explain: returns how much settings matter; one with a memory may replace it.
-    """
-
-    configs: dict[str, str] = field(default_factory=dict)
-    neighbours: dict[str, str] = field(default_factory=dict)
-    explain: Callable[[list[Choice], list[Axis], str], Importance | None] = importance
-
-
-def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = RELOAD_S) -> str:
-    """Return the page as HTML text: the same leaderboard gives the same text.
-
-    Args:
         reload_s: seconds after which the page of a sweep that runs is loaded again.
     """
-    extras = extras or Extras()
     facts = board.facts
     parts = [
         table_section(board),
-        *(part for section in board.sections for part in _drawings(section, extras)),
+        *(part for section in board.sections for part in _drawings(section)),
         lineage_section(board),
-        _neighbours(board, extras),
-        _configurations(board, extras),
+        _neighbours(board, neighbours or {}),
+        _configurations(board, configs or {}),
     ]
     again = f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
     body = [
@@ -72,10 +60,10 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
     return document(title, "\n".join(filter(None, body)), _read("page.css"), script())
 
 
-def _drawings(board: Leaderboard, extras: Extras) -> list[str]:
+def _drawings(board: Leaderboard) -> list[str]:
     rows, facts = board.choices, board.facts
     scales = axes(rows, facts.space, with_config=facts.kind == "sweep")
-    learned = extras.explain(rows, scales, facts.objectives[0].metric)
+    learned = importance(rows, scales, facts.objectives[0].metric)
     return [
         curves_section(board),
         parallel_section(board, scales),
@@ -93,10 +81,10 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _neighbours(board: Leaderboard, extras: Extras) -> str:
+def _neighbours(board: Leaderboard, neighbours: Mapping[str, str]) -> str:
     figures = []
     for best in best_runs(board):
-        if picture := extras.neighbours.get(best.run.trial):
+        if picture := neighbours.get(best.run.trial):
             image = f'<img src="{picture}" alt="Queries and their nearest neighbours of rank {best.rank}">'
             figures.append(figure(_title(best), image))
     if not figures:
@@ -113,10 +101,10 @@ def _title(best: BestRun) -> str:
     return f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
 
 
-def _configurations(board: Leaderboard, extras: Extras) -> str:
+def _configurations(board: Leaderboard, configs: Mapping[str, str]) -> str:
     folds, commands = [], []
     for best in best_runs(board):
-        if text := extras.configs.get(best.file):
+        if text := configs.get(best.file):
             title = f'{_title(best)} <code><a href="{best.file}">{best.file}</a></code>'
             copy = '<button type="button" class="copy" hidden>Copy</button>'
             commands.append(f"<pre>{escape(best.command(board))}</pre>")

@@ -34,8 +34,7 @@ class Stretch:
 def lineage(entries: Sequence[Entry]) -> list[Stretch]:
     """Return the runs that have trained, in the order of drawing; empty where none has taken weights.
 
-    A run without a member of its own takes its parent's line where that is free from its start on, or else the first
-    that is.
+    A run takes its parent's line where that is free from its start on, or else the first that is.
     """
     if not any(entry.parents for entry in entries):
         return []
@@ -47,11 +46,9 @@ def lineage(entries: Sequence[Entry]) -> list[Stretch]:
         if entry.epoch is None or entry.epoch < start:
             continue
         parent = named.get(entry.parents[0][0]) if entry.parents else None
-        lane = entry.member
-        if lane is None:
-            above = stretches.get(parent.trial) if parent else None
-            free = [lane for lane, end in ends.items() if end <= start]
-            lane = above.lane if above and above.lane in free else min(free, default=len(ends))
+        above = stretches.get(parent.trial) if parent else None
+        free = [lane for lane, end in ends.items() if end <= start]
+        lane = above.lane if above and above.lane in free else min(free, default=len(ends))
         ends[lane] = entry.epoch
         stretches[entry.trial] = Stretch(entry, lane, start, entry.epoch, parent)
     return list(stretches.values())

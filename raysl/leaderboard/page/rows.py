@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from raysl.leaderboard.best import Reference
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.references import Reference
 from raysl.report.html import quiet, section
 from raysl.report.marks import Chart
 from raysl.report.scales import spelled
@@ -66,10 +66,8 @@ class Shades:
         return _mixed(round(100 * share))
 
     def legend(self, chart: Chart, name: str, top: float) -> None:
-        """Add a strip of the colours with the numbers of both ends, at the right.
-
-        Args:
-            name: an id that is unique on the page.
+        """Add a strip of the colours with the numbers of both ends, at the right, under an id that is unique on the
+        page.
         """
         start, width = chart.width - 220, 200
         stops = "".join(f'<stop offset="{share}%" style="stop-color:{_mixed(share)}"/>' for share in range(0, 101, 25))
@@ -117,9 +115,7 @@ def chart_section(
     Args:
         name: class of the section; its id is made of it.
         drawings: HTML by the reader's choices, joined by `BETWEEN`; the first is shown at first.
-        note: HTML beneath the drawings.
         choosers: names to choose from, by the titles of their selects.
-        legend: HTML above the drawings.
     """
     anchor = board.anchor(name)
     selects = "".join(

@@ -9,33 +9,24 @@ from html import escape
 
 import numpy as np
 
-from raysl.leaderboard.best import best_runs
+from raysl.leaderboard.best import best_runs, references
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.flat import COSTS
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.rows import chart_section, clock, draw_rivals, rank_class, row_name
-from raysl.leaderboard.references import references
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.contents import is_beside
 from raysl.report.html import quiet
 from raysl.report.marks import Chart
 from raysl.report.record_sections import duration
-from raysl.report.scales import LETTER, Point, cut, spelled
+from raysl.report.scales import Point, spelled
 
 WIDTH, HEIGHT, MAX_WIDTH = 440, 340, 640
 MIN_DOTS = 2
 """Rows from which one number is drawn against another."""
 LOG_FROM = 20.0
 """Ratio of the largest to the smallest positive value from which an axis is logarithmic."""
-MAX_NAME = 26
-"""Letters of a name beside a dot."""
-CORNERS = (
-    *((10, 4, "start"), (-10, 4, "end"), (0, -11, "middle"), (0, 19, "middle"), (10, -11, "start")),
-    *((-10, 19, "end"), (8, -11, "end"), (-6, -24, "middle"), (0, 32, "middle"), (8, -24, "end")),
-    *((10, 19, "start"), (10, 32, "start"), (10, -24, "start")),
-)
-"""Where a name may stand beside its dot: pixels to the right and down, and which end of the name is there."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +100,6 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
     chart.frame([value / unit for value in xs], values, title, y, is_log=is_log, top=40)
     if kind.front:
         _draw_front(chart, [row for _, row in dots], x, board.facts.objectives, unit)
-    names = []
     for index, row in reversed(dots):
         number, across, rank = row.numbers[y], row.numbers[x].mean, rank_class(index, num_best)
         interval = ""
@@ -120,11 +110,11 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
         spent = duration(across) if x == "seconds" else spelled(across)
         description = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {index + 1}"
         point = (across / unit, number.mean)
-        chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=board.first + index)
+        chart.dot(point, 4 if rank == "rest" else 8, description, class_=f"dot {rank}", data_row=board.first + index)
         if rank != "rest":
-            names.append((index, row_name(row), chart.x(point[0]), chart.y(point[1])))
+            x_pixel, y_pixel = chart.x(point[0]), chart.y(point[1])
+            chart.text(str(index + 1), x_pixel, y_pixel + 4, "rank", "middle", data_row=board.first + index)
     draw_rivals(chart, rivals)
-    _draw_names(chart, names[::-1], board.first)
     return chart.svg() + ("" if kind.front else quiet(_correlation(board.choices, x, y)))
 
 
@@ -150,24 +140,3 @@ def _draw_front(chart: Chart, rows: Sequence[Choice], x: str, objectives: Sequen
             corners += [(point[0], corners[-1][1]), point] if corners else [point]
     if corners:
         chart.line([(one / unit, other) for one, other in corners], class_="front", fill=None)
-
-
-def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]], first: int) -> None:
-    """Write the names of the best rows beside their dots, where there is room: index, name and pixels of each."""
-    taken: list[tuple[float, float, float, float]] = []
-    for index, name, x, y in dots:
-        text = cut(f"{index + 1} {name}", MAX_NAME)
-        width = len(text) * LETTER
-        others = [(x_other - 6, x_other + 6, top - 6, top + 6) for other, _, x_other, top in dots if other != index]
-        for right, down, anchor in CORNERS:
-            start = x + right - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
-            box = (start, start + width, y + down - 11, y + down + 3)
-            is_inside = box[0] >= chart.x.start - 4 and box[1] <= chart.width - 14 and box[2] >= 17
-            if is_inside and not any(_overlap(box, other) for other in (*others, *taken)):
-                taken.append(box)
-                chart.text(text, x + right, y + down, "label halo", anchor, data_row=first + index)
-                break
-
-
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]

@@ -6,15 +6,14 @@ from functools import partial
 from html import escape
 from urllib.parse import quote
 
-from raysl.leaderboard.best import best_runs
+from raysl.leaderboard.best import Reference, best_runs, references
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import ENDS, measured, varied
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
+from raysl.leaderboard.page.parallel import setting_text
 from raysl.leaderboard.page.rows import short_name
-from raysl.leaderboard.references import Reference, references
 from raysl.report.contents import DEFAULTS
 from raysl.report.html import quiet, section
 from raysl.report.tables import Cell, link
@@ -65,7 +64,7 @@ def _body(board: Leaderboard, columns: Sequence[Column]) -> str:
             kind, key, html = cell(row)
             # a cell of a column that may be hidden is hidden with its heading
             cells += f'<td class="{head if head in HIDDEN else kind}"{_attribute("by", key)}>{html}</td>'
-        settings = "\n".join(f"{key} {spelled(value)}" for key, value in row.settings.items())
+        settings = "\n".join(f"{key} {setting_text(value)}" for key, value in row.settings.items())
         facts = f'data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"'
         lines += f"<tr {facts}{_attribute('told', settings)}>{cells}</tr>"
     foot = _foot(board, columns)
@@ -239,7 +238,7 @@ def _seeds(row: Choice) -> Content:
 def _setting(row: Choice, name: str) -> Content:
     if name not in row.settings:
         return "", "", '<span class="quiet">–</span>'
-    value, text = row.settings[name], spelled(row.settings[name])
+    value, text = row.settings[name], setting_text(row.settings[name])
     if _is_number(value):
         return "number", repr(float(value)), escape(text)
     return "taken nowrap" if len(text) <= MOST_LETTERS else "taken", "", escape(text)

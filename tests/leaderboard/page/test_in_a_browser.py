@@ -12,7 +12,8 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.leaderboard_page import Extras, page
+from raysl.leaderboard.page.leaderboard_page import page
+from raysl.leaderboard.page.lineage import lineage
 from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra dev")
@@ -45,7 +46,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
 
     def opened(found: Leaderboard, width: int = 1400, mode: str = "light", **told: Any) -> Any:
         path = tmp_path / "leaderboard.html"
-        path.write_text(page(found, told.pop("extras", Extras(explain=lambda *_: None)), **told))
+        path.write_text(page(found, **told))
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
@@ -214,12 +215,8 @@ def test_the_front_joins_finished_rows_that_nothing_beats(show: Show) -> None:
 def test_a_population_shows_whose_weights_were_copied(show: Show) -> None:
     found = population()
     browser = show(found)
-    copies = {
-        run.trial
-        for run in found.entries
-        for other in found.entries
-        if run.parents and other.trial == run.parents[0][0] and other.member != run.member
-    }
+    lanes = {one.run.trial: one.lane for one in lineage(found.entries)}
+    copies = {run.trial for run in found.entries if run.parents and lanes[run.parents[0][0]] != lanes[run.trial]}
     assert len(browser.find_elements("css selector", "#lineage .copied")) == len(copies) > 0
     assert len(browser.find_elements("css selector", "#lineage .stretch")) == 30
     assert "weights of" in point_at(browser, "#lineage .stretch[data-row='0']")
@@ -265,7 +262,7 @@ def test_the_page_of_a_running_sweep_reloads_itself_until_the_sweep_is_done(show
     running = replace(asha(12, state="running").facts, written=time.time())
     browser = show(replace(asha(12, state="running"), facts=running), reload_s=0.5)
     assert "The sweep runs" in browser.find_element("tag name", "body").text
-    (tmp_path / "leaderboard.html").write_text(page(asha(), Extras(explain=lambda *_: None), reload_s=0.5))
+    (tmp_path / "leaderboard.html").write_text(page(asha(), reload_s=0.5))
     wait(browser, lambda: "The sweep runs" not in browser.find_element("tag name", "body").text)
     ready(browser)
     born = browser.execute_script("return performance.timeOrigin")
@@ -306,7 +303,7 @@ def test_the_dark_has_colours_of_its_own(show: Show) -> None:
 def test_the_rows_and_the_first_drawings_stand_there_without_a_script(show: Show, browser: Any, tmp_path: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
-        (tmp_path / "plain.html").write_text(page(zoo(["simclr", "moco"]), Extras(explain=lambda *_: None)))
+        (tmp_path / "plain.html").write_text(page(zoo(["simclr", "moco"])))
         browser.get((tmp_path / "plain.html").as_uri())
         text = browser.find_element("css selector", ".board tbody").text
         assert "digits/simclr" in text
@@ -319,8 +316,8 @@ def test_the_rows_and_the_first_drawings_stand_there_without_a_script(show: Show
 
 
 def test_configurations_unfold_and_are_copied_or_chosen(show: Show) -> None:
-    extras = Extras(configs={"best_1.yaml": "name: one\nseed: 0\n"}, explain=lambda *_: None)
-    browser = show(asha(), extras=extras)
+    configs = {"best_1.yaml": "name: one\nseed: 0\n"}
+    browser = show(asha(), configs=configs)
     browser.find_element("css selector", "#config1 summary").click()
     assert browser.find_element("css selector", "#config1 pre").text == "name: one\nseed: 0"
     button = browser.find_element("css selector", "#config1 .copy")

@@ -7,11 +7,11 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.axes import axes
 from raysl.leaderboard.page.curves import MOST_POINTS, curve_names, finite_points
 from raysl.leaderboard.page.importance import importance
-from raysl.leaderboard.page.leaderboard_page import Extras, page
+from raysl.leaderboard.page.leaderboard_page import page
 from raysl.leaderboard.page.lineage import lineage
+from raysl.leaderboard.page.parallel import axes
 from raysl.leaderboard.page.rows import Shades, row_name
 from raysl.report.scales import spelled
 from tests.leaderboard.boards import asha, board, entry, population, single, zoo
@@ -102,7 +102,7 @@ def test_hostile_text_stays_text() -> None:
         entry(1, 80.0, config="other", settings={HOSTILE: "x"}, course={HOSTILE: [(1.0, 2.0), (2.0, 3.0)]}),
     ]
     found = board(runs, name=HOSTILE, command=HOSTILE, space=HOSTILE, search=HOSTILE)
-    text = page(found, Extras(configs={"best_1.yaml": HOSTILE}))
+    text = page(found, configs={"best_1.yaml": HOSTILE})
     outline = Outline(text)
     assert text.count("<script") == 1
     assert "img" not in outline.tags
@@ -149,7 +149,7 @@ def test_a_thousand_runs_make_a_page_of_few_megabytes() -> None:
         for index in range(1000)
     ]
     found = board(runs)
-    text = page(found, Extras(explain=lambda *_: None))
+    text = page(found)
     assert len(text) < 4_000_000
     paths = re.findall(r'<path d="(M[^"]+)" class="curve \w+" data-row', text)
     assert len(paths) == 1000 * 7
@@ -251,11 +251,12 @@ def test_a_population_is_stretches_on_the_lines_of_its_members() -> None:
     for one in found:
         assert one.end - one.start == 4.0
         assert (one.parent is None) == (one.start == 0)
-    assert any(one.parent and one.run.member != one.parent.member for one in found)
+    lanes = {one.run.trial: one.lane for one in found}
+    assert any(one.parent and lanes[one.parent.trial] != one.lane for one in found)
     assert lineage(asha().entries) == []
 
 
-def test_runs_without_a_member_take_the_first_line_that_is_free() -> None:
+def test_runs_take_the_line_of_their_parent_or_the_first_that_is_free() -> None:
     runs = [
         entry(0, 10.0, epoch=2.0),
         entry(1, 20.0, epoch=2.0),

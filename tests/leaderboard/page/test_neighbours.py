@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from raysl.leaderboard.board_files import LeaderboardFiles
+from raysl.leaderboard.board_files import write
 from raysl.leaderboard.page.leaderboard_page import NUM_QUERIES, WIDTH, neighbours_of
 from raysl.report.contents import Neighbours
 from raysl.report.run_page import page, write_report
@@ -55,7 +55,7 @@ def test_the_page_shows_the_neighbours_of_the_best_that_have_a_page(tmp_path: Pa
     runs = [entry(index, 90.0 - index, path=str(tmp_path / f"trial_{index:08x}")) for index in range(4)]
     for run in runs[1:]:
         write_report(example(neighbours=many()), tmp_path / run.trial)
-    LeaderboardFiles(Folder(str(tmp_path))).write(board(runs, path=str(tmp_path)))
+    write(board(runs, path=str(tmp_path)), Folder(str(tmp_path)))
     text = (tmp_path / "leaderboard.html").read_text()
     assert text.count("Queries and their nearest neighbours of rank") == 2
     assert "neighbours of rank 2" in text

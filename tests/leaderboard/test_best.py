@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from raysl.leaderboard.best import gains, references, verdict
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.leaderboard_page import page
-from raysl.leaderboard.references import gains, references, verdict
 from tests.leaderboard.boards import board, entry
 from tests.report.test_page import Outline
 
