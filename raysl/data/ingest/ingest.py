@@ -33,8 +33,8 @@ from raysl.data.ingest.folder import (
     read_manifest,
     to_json,
 )
+from raysl.data.ingest.parts import Spread, cut_parts, in_process, open_splits, warn_of_notes
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
-from raysl.data.ingest.split_parts import Spread, cut_parts, in_process, open_splits, warn_of_notes
 from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import fingerprint_line
 from raysl.data.sources.parquet_labels import join_digests

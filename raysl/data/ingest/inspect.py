@@ -14,7 +14,7 @@ from raysl.config.places import ENDINGS, IMAGES
 from raysl.config.schema import DataConfig
 from raysl.data.decode.bands import TIFFS, is_array
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
-from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
+from raysl.data.ingest.parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
 from raysl.data.source import Int64s, Split
 from raysl.storage.folder import Folder

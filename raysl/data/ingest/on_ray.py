@@ -13,8 +13,8 @@ from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import instance
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.ingest import Ingested, ingest_source
+from raysl.data.ingest.parts import SplitPart
 from raysl.data.ingest.shard import Layout
-from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.process.code_errors import explaining_code
 

@@ -34,12 +34,11 @@ from raysl.data.ingest.ingest import (
     split_entry,
     summarize,
 )
+from raysl.data.ingest.parts import SplitPart
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter, encode_for_storage, encode_png
-from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.limits import Limits, limiting
-from raysl.data.sources.class_names import LABELS
+from raysl.data.sources.class_names import LABELS, parse_labels
 from raysl.data.sources.ingested import IMAGES, stored_schema
-from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.parquet_columns import NAME_COLUMNS
 from raysl.data.split import Rows, Split, runs
 from raysl.errors import ConfigError, RunFailed, log

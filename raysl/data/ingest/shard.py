@@ -18,8 +18,7 @@ from raysl.config.background import WHITE, Color
 from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
 from raysl.data.ingest.folder import footer_of
-from raysl.data.ingest.row_order import RowOrder
-from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.ingest.parts import RowOrder, SplitPart
 from raysl.data.limits import limiting
 from raysl.data.source import Split
 from raysl.data.sources.class_names import LABELS, class_names

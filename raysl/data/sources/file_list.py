@@ -14,9 +14,8 @@ from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Int64s, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen, class_names, number_labels
 from raysl.data.sources.image_files import FilesSplit, Paths
-from raysl.data.sources.labels import Labels, renumbered, several
 from raysl.data.sources.listing import printable, spellings
-from raysl.data.sources.lists import FORMATS, read_image_list, read_labels
+from raysl.data.sources.lists import FORMATS, Labels, read_image_list, read_labels, renumbered, several
 from raysl.redact import bare_uri, without_hidden
 from raysl.storage.addresses import cut, join, open_uri, stat_path, storage_errors
 from raysl.storage.foreign import check_listed

@@ -13,9 +13,16 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, runs
-from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels, renumber
+from raysl.data.sources.class_names import (
+    LABELS,
+    check_range,
+    check_seen,
+    class_names,
+    number_labels,
+    parse_labels,
+    renumber,
+)
 from raysl.data.sources.image_files import read_if_there
-from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.listing import composed
 from raysl.data.sources.parquet_columns import check_there, is_label_type
 from raysl.data.sources.parquet_labels import integers

@@ -18,8 +18,7 @@ from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
 from raysl.data.sources.image_files import Paths
 from raysl.data.sources.ingested import IngestedSplit
 from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
-from raysl.data.sources.parquet_labelling import Labelling, find_labelling
-from raysl.data.sources.parquet_labels import digest_of, labels_digest
+from raysl.data.sources.parquet_labels import Labelling, digest_of, find_labelling, labels_digest
 from raysl.data.sources.versions import versions_digest
 from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, joined_digest
 from raysl.errors import ConfigError, DamagedData

@@ -16,8 +16,7 @@ from raysl.config.component import ASKS_TRUST
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, runs
 from raysl.data.sources.image_files import FilesSplit
-from raysl.data.sources.pcam import PCAMSplit
-from raysl.data.sources.torchvision_labels import CLEVR_DISTANCES, WHOLE, clevr_distances
+from raysl.data.sources.torchvision_special import CLEVR_DISTANCES, WHOLE, PCAMSplit, clevr_distances
 
 Part = str | bool | None
 

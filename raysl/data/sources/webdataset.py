@@ -14,12 +14,17 @@ from raysl.config.component import ASKS_TRUST
 from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
 from raysl.data.source import DataConfig, Rows, Source, Split
-from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels
-from raysl.data.sources.label_column import parse_labels
-from raysl.data.sources.parquet_labels import REMEDY
+from raysl.data.sources.class_names import (
+    LABELS,
+    REMEDY,
+    check_range,
+    check_seen,
+    class_names,
+    number_labels,
+    parse_labels,
+)
 from raysl.data.sources.part_names import choose_files, held_out_notes
-from raysl.data.sources.shard_index import ShardIndex, read_index, summarize_shards
-from raysl.data.sources.shard_summaries import Summary
+from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
 from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
@@ -182,9 +187,9 @@ class _ShardsSplit(Split):
 
         def make() -> tuple[ShardIndex, int]:
             index = read_index(shard, self.label_key, self.folder, digest)
-            if index.digest != digest:
+            if index.summary.digest != digest:
                 raise DamagedData(f"the shard {shard.locate()[1]} changed while it was in use; start again")
-            numbers = np.array([*(self.numbers[value] for value in index.values), -1], np.int64)
+            numbers = np.array([*(self.numbers[value] for value in index.summary.values), -1], np.int64)
             return replace(index, labels=numbers[index.labels]), index.num_bytes  # -1 indexes the last
 
         return _INDICES.get((shard, digest, self.numbers_key), make)

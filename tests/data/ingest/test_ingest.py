@@ -21,10 +21,10 @@ from PIL import Image
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.decode.images import read_images
-from raysl.data.ingest import row_order
+from raysl.data.ingest import parts
 from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest_source, verify
+from raysl.data.ingest.parts import SplitPart, cut_parts, in_process
 from raysl.data.ingest.shard import Layout, ShardWriter, encode_for_storage, shrink
-from raysl.data.ingest.split_parts import SplitPart, cut_parts, in_process
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
@@ -259,7 +259,7 @@ def _killed_at_second_part(config: DataConfig, out: str) -> None:
             split = splits[part.split]
             yield work(_Deadly(split) if number == 1 else split, part)
 
-    row_order.READ_ROWS = 2  # so that a file takes several reads
+    parts.READ_ROWS = 2  # so that a file takes several reads
     ingest_source(config, out, RANDOM, spread)
 
 

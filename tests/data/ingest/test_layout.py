@@ -10,9 +10,8 @@ import pytest
 
 from raysl.data.ingest import shard
 from raysl.data.ingest.ingest import ingest_source
-from raysl.data.ingest.row_order import READ_ROWS, RowOrder
+from raysl.data.ingest.parts import READ_ROWS, RowOrder, cut_parts
 from raysl.data.ingest.shard import Layout
-from raysl.data.ingest.split_parts import cut_parts
 from raysl.data.source import Split
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.image_folder import ImageFolder

@@ -14,7 +14,7 @@ from raysl.data.decode.decode import decode
 from raysl.data.source import Missing
 from raysl.data.sources.subset import Subset
 from raysl.data.sources.torchvision_dataset import LAYOUTS, TorchvisionDataset
-from raysl.data.sources.torchvision_labels import CLEVR_DISTANCES, WHOLE
+from raysl.data.sources.torchvision_special import CLEVR_DISTANCES, WHOLE
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
 

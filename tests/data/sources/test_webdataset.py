@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from raysl.data.sources import shard_index, shard_summaries
+from raysl.data.sources import shard_index
 from raysl.data.sources.shard_index import LOCAL_SCANS, ShardIndex, _scan
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.webdataset import WebDataset
@@ -560,7 +560,7 @@ def test_an_index_is_made_from_ranges_of_the_shard(
 
 
 def test_a_start_over_many_shards_reads_one_file_of_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_summaries, "MANY", 5)
+    monkeypatch.setattr(shard_index, "MANY", 5)
     for number in range(5):
         write(tmp_path / f"train-{number}.tar", samples(range(number, 2 * number + 1)))
     first = source_of(tmp_path).required("train")
