@@ -1,6 +1,5 @@
 """One part of a dataset: encoded images that can be read by their indices."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -14,6 +13,7 @@ from raysl.config.background import WHITE, Color
 from raysl.data.decode.bands import Bands
 from raysl.data.limits import Limits
 from raysl.hashing import Int64s as Int64s
+from raysl.hashing import digest
 
 LABELS = "labels"
 """Key of the labels' digest in `Split.content`."""
@@ -150,11 +150,42 @@ class Split(ABC):
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
 
 
+class LabelledSplit(Split):
+    """A split whose labels are all in memory and whose rows can be read in any order; a subclass reads the images.
+
+    Attributes:
+        labels: int [N], or [N, K] of a multi-label split.
+    """
+
+    is_random_access = True
+    labels: np.ndarray
+
+    @abstractmethod
+    def images_of(self, index: Int64s) -> Sequence[Encoded]:
+        """Read the images with these indices, as in `Rows`."""
+
+    @abstractmethod
+    def name_of(self, row: int) -> str:
+        """Return the name of an image, as in `Rows`."""
+
+    @override
+    def read(self, index: Int64s) -> Rows:
+        return Rows(self.images_of(index), self.labels_of(index), self.names_of(index))
+
+    @override
+    def labels_of(self, index: Int64s) -> Int64s:
+        return self.labels[index].astype(np.int64)
+
+    @override
+    def names_of(self, index: Int64s) -> list[str]:
+        return [self.name_of(row) for row in index.tolist()]
+
+
 def joined_digest(parts: Sequence[str]) -> str:
     """Return 16 hexadecimal digits that change with each part; a single part as it is, empty if all parts are empty."""
     if len(parts) == 1:
         return parts[0]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] if any(parts) else ""
+    return digest("\n".join(parts)) if any(parts) else ""
 
 
 def with_facts(split: Split, **facts: Any) -> Split:

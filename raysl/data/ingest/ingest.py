@@ -7,7 +7,6 @@ it is started again: files that are complete, by their checksums, are kept.
 """
 
 import dataclasses
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import fingerprint_line
 from raysl.data.sources.parquet_labels import join_digests
 from raysl.errors import ConfigError, RunFailed
+from raysl.hashing import digest
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
@@ -242,7 +242,7 @@ def split_entry(
         "classes": list(classes),
         "is_multilabel": is_multilabel,
         "has_names": has_names,
-        "fingerprint": hashlib.sha256(lines).hexdigest()[:16],
+        "fingerprint": digest(lines),
         "labels_digest": join_digests(bytes.fromhex(shard.labels_digest) for shard in ordered),
         "column_bytes": sum(size for shard in ordered for _, size in shard.groups),
         "files": [_file_entry(shard) for shard in shards],

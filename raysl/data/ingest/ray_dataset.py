@@ -40,7 +40,7 @@ from raysl.data.limits import Limits, limiting
 from raysl.data.sources.class_names import LABELS, parse_labels
 from raysl.data.sources.ingested import IMAGES, stored_schema
 from raysl.data.sources.parquet_columns import NAME_COLUMNS
-from raysl.data.split import Rows, Split, runs
+from raysl.data.split import LabelledSplit, Split, runs
 from raysl.errors import ConfigError, RunFailed, log
 from raysl.hashing import Int64s
 from raysl.process.code_errors import explaining_code
@@ -238,7 +238,7 @@ class _FilePart(SplitPart):
         return f"{self.split}-{self.digest}"
 
 
-class _BlockRows(Split):
+class _BlockRows(LabelledSplit):
     """The rows of a block as a split; its fingerprint is a hash of the rows and the seed.
 
     Args:
@@ -246,7 +246,6 @@ class _BlockRows(Split):
     """
 
     classes = ()
-    is_random_access = True
 
     def __init__(self, block: pa.Table, seed: int | None) -> None:
         digest = hashlib.blake2b(f"{seed}".encode(), digest_size=12)
@@ -267,9 +266,12 @@ class _BlockRows(Split):
         )
 
     @override
-    def read(self, index: Int64s) -> Rows:
-        numbers = index.tolist()
-        return Rows([self.images[row] for row in numbers], self.labels[index], [self.names[row] for row in numbers])
+    def images_of(self, index: Int64s) -> list[bytes]:
+        return [self.images[row] for row in index.tolist()]
+
+    @override
+    def name_of(self, row: int) -> str:
+        return self.names[row]
 
 
 @dataclass(frozen=True)

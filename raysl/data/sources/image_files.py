@@ -1,6 +1,5 @@
 """Images in files of their own, below one folder, with separate labels."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,15 +8,16 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.limits import max_file_bytes
-from raysl.data.source import ConfigError, Int64s, Missing, Rows, Split, runs
+from raysl.data.source import ConfigError, Int64s, Missing, runs
 from raysl.data.sources.listing import File, composed, list_folder_files, printable, spellings
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded
+from raysl.data.split import Encoded, LabelledSplit
+from raysl.hashing import digest
 from raysl.storage.addresses import open_uri, stat_uri, storage_errors
 from raysl.storage.reads import REMOTE_READS, NotRegularFile, TooLarge, read_file
 
 
-class FilesSplit(Split):
+class FilesSplit(LabelledSplit):
     """Image files in the given order; one that has been deleted is read as a missing image.
 
     Args:
@@ -30,8 +30,6 @@ class FilesSplit(Split):
         known_as: names of the files in the fingerprint; default: their paths.
         notes: problems of the files, a line each.
     """
-
-    is_random_access = True
 
     def __init__(
         self,
@@ -51,9 +49,8 @@ class FilesSplit(Split):
         self.classes = classes
         self.notes = notes
         self.unit_sizes = runs(len(self.files))
-        digest = hashlib.sha256((known_as or self.files).digest().encode() + self.labels.tobytes())
-        digest.update(b"" if sizes is None else sizes.tobytes())
-        self.fingerprint = digest.hexdigest()[:16]
+        names = (known_as or self.files).digest()
+        self.fingerprint = digest(names, self.labels.tobytes(), b"" if sizes is None else sizes.tobytes())
         self._written = versions_digest(mtimes)
 
     @override
@@ -63,17 +60,12 @@ class FilesSplit(Split):
         return self._written
 
     @override
-    def read(self, index: Int64s) -> Rows:
-        return Rows(read_each(self._locate(index)), self.labels_of(index), self.names_of(index))
+    def images_of(self, index: Int64s) -> list[Encoded]:
+        return read_each(self._locate(index))
 
     @override
-    def labels_of(self, index: Int64s) -> Int64s:
-        return self.labels[index].astype(np.int64)
-
-    @override
-    def names_of(self, index: Int64s) -> list[str]:
-        _, root = open_uri(self.uri)
-        return [f"{root}/{printable(file)}" for file in self.files.take(index)]
+    def name_of(self, row: int) -> str:
+        return f"{open_uri(self.uri)[1]}/{printable(self.files[row])}"
 
     def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         system, root = open_uri(self.uri)
@@ -179,7 +171,7 @@ class Paths:
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits that change with the paths and their order."""
-        return hashlib.sha256(self._ends.tobytes() + self._block.tobytes()).hexdigest()[:16]
+        return digest(self._ends.tobytes(), self._block.data)
 
     def repeats(self) -> Int64s:
         """Return the indices of paths that are equal to an earlier one."""

@@ -1,6 +1,5 @@
 """A folder of images, with sub-folders as classes or flat."""
 
-import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from raysl.data.sources.listing import (
     printable,
 )
 from raysl.data.sources.part_names import HELD_OUT, group_by_part, held_out_notes, parse_part_name
+from raysl.hashing import digest
 from raysl.storage.addresses import join, stat_uri
 
 
@@ -182,9 +182,9 @@ class _FolderSplit(FilesSplit):
         paths, mtimes = (file.path for file in files), (file.mtime_ns for file in files)
         super().__init__(uri, paths, labels, known, notes=notes, mtimes=mtimes)
         content = "\n".join(f"{file.path} {file.size}" for file in files)
-        self.fingerprint = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self.fingerprint = digest(content)
 
     @override
     def content(self) -> Mapping[str, str]:
         # The fingerprint covers the folders, but not the classes that number them.
-        return {LABELS: hashlib.sha256(self.labels.tobytes()).hexdigest()[:16]}
+        return {LABELS: digest(self.labels.tobytes())}

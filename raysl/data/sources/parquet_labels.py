@@ -29,7 +29,7 @@ from raysl.data.sources.parquet_columns import (
     label_kind,
 )
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s
+from raysl.hashing import Int64s, digest
 from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import REMOTE_READS, in_parallel, retrying
 
@@ -170,7 +170,7 @@ def digest_of(labels: np.ndarray) -> bytes:
 
 def join_digests(digests: Iterable[bytes]) -> str:
     """Return 16 hexadecimal digits of the digests of all files."""
-    return hashlib.sha256(b"".join(digests)).hexdigest()[:16]
+    return digest(*digests)
 
 
 def label_reads(system: fs.FileSystem) -> int:

@@ -3,7 +3,6 @@
 Of many shards one file more has what a start needs from their indices, so that it does not read each of them.
 """
 
-import hashlib
 import io
 import json
 import re
@@ -24,7 +23,7 @@ from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError, log
-from raysl.hashing import Int64s
+from raysl.hashing import Int64s, digest
 from raysl.storage.folder import Folder, join, open_uri, storage_errors
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
 from raysl.storage.records import from_record
@@ -136,7 +135,7 @@ def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
     ending = ENDING_ARRAYS if shard.has_arrays else ENDING
     if folder is None:
         return shard.folder, f"{shard.name}{ending}"
-    origin = hashlib.sha256(shard.folder.encode()).hexdigest()[:8]  # shards of several folders may have the same names
+    origin = digest(shard.folder)[:8]  # shards of several folders may have the same names
     return folder, f"{origin}-{shard.name.replace('/', '-')}{ending}"
 
 
@@ -267,9 +266,9 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
     sizes = np.array([member.size for member in best.values()], np.int64)
     numbers = np.array([number[labels[key]] if key in labels else -1 for key in best], np.int64)
     keys = np.array([key.encode(errors="surrogateescape") for key in best], np.bytes_)
-    content = [*(array.tobytes() for array in (offsets, sizes, numbers, keys)), json.dumps(values).encode()]
+    content = [*(array.tobytes() for array in (offsets, sizes, numbers, keys)), json.dumps(values)]
     summary = Summary(
-        hashlib.sha256(b"".join(content)).hexdigest()[:16],
+        digest(*content),
         len(best),
         _read_units(offsets, offsets + sizes),
         values,
@@ -340,4 +339,4 @@ def _summaries_address(shards: Sequence[Shard], label_key: str | None, folder: s
     origins = ("" if shard.folder == home and folder is None else shard.folder for shard in shards)
     settings = ["arrays" if shards[0].has_arrays else "", shards[0].image_key or "", label_key or ""]
     names = "\n".join([*settings, *(f"{origin} {shard.name}" for origin, shard in zip(origins, shards, strict=True))])
-    return Folder(folder or home), f"{hashlib.sha256(names.encode()).hexdigest()[:16]}{SUMMARIES_ENDING}"
+    return Folder(folder or home), f"{digest(names)}{SUMMARIES_ENDING}"

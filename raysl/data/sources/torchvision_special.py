@@ -1,6 +1,5 @@
 """Torchvision's datasets that have no parts, more than one label an image, or HDF5 files."""
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from raysl.data.source import ConfigError, Int64s, Rows, Split, runs
+from raysl.data.source import ConfigError, Int64s, runs
+from raysl.data.split import Encoded, LabelledSplit
+from raysl.hashing import digest
 
 CLEVR_EDGES = (8.0, 8.5, 9.0, 9.5, 10.0)
 CLEVR_DISTANCES: tuple[str, ...] = ("below 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "10 or more")
@@ -81,18 +82,14 @@ WHOLE: Mapping[str, Callable[[Any, Any], tuple[list[str], Int64s]]] = {
 """Images and labels of a part of datasets that torchvision opens as a whole, by their names."""
 
 
-CLASSES = ("no tumour", "tumour")
-
-
-class PCAMSplit(Split):
+class PCAMSplit(LabelledSplit):
     """A part of Patch Camelyon (Veeling et al. 2018, arXiv 1806.03962): 96 x 96 images with or without a tumour.
 
     Args:
         dataset: torchvision's PCAM, opened.
     """
 
-    is_random_access = True
-    classes = CLASSES
+    classes = ("no tumour", "tumour")
 
     def __init__(self, dataset: Any) -> None:
         files = {kind: Path(dataset._base_folder) / file[0] for kind, file in dataset._FILES[dataset._split].items()}
@@ -100,25 +97,20 @@ class PCAMSplit(Split):
         with dataset.h5py.File(files["targets"]) as stored:
             self.labels = np.asarray(stored["y"][:], np.int64).reshape(-1)
         self.unit_sizes = runs(len(self.labels))
-        self.fingerprint = hashlib.sha256(f"PCAM {self.part}".encode() + self.labels.tobytes()).hexdigest()[:16]
+        self.fingerprint = digest(f"PCAM {self.part}", self.labels.tobytes())
 
     @override
     def written(self, ask: bool = True) -> str:
         return f"{self.images.stat().st_mtime_ns:x}"
 
     @override
-    def read(self, index: Int64s) -> Rows:
+    def images_of(self, index: Int64s) -> list[Encoded]:
         import h5py
 
         # opened for each read: an open HDF5 file cannot be sent to the processes that read
         with h5py.File(self.images) as stored:
-            images = [np.asarray(stored["x"][row]) for row in index.tolist()]
-        return Rows(images, self.labels_of(index), self.names_of(index))
+            return [np.asarray(stored["x"][row]) for row in index.tolist()]
 
     @override
-    def labels_of(self, index: Int64s) -> Int64s:
-        return self.labels[index]
-
-    @override
-    def names_of(self, index: Int64s) -> list[str]:
-        return [f"PCAM {self.part} {row}" for row in index.tolist()]
+    def name_of(self, row: int) -> str:
+        return f"PCAM {self.part} {row}"

@@ -1,6 +1,5 @@
 """Tar shards in the WebDataset layout."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,7 @@ from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import ConfigError, DamagedData
-from raysl.hashing import Int64s, hash_text
+from raysl.hashing import Int64s, digest, hash_text
 from raysl.process.screen import counted
 from raysl.storage.addresses import storage_errors
 from raysl.storage.cache import RecentlyUsed
@@ -140,7 +139,7 @@ class _ShardsSplit(Split):
         self._read_units = np.concatenate([summary.read_units for _, summary in full])
         self.numbers_key = hash_text(json.dumps(self.numbers))  # part of the cache's key: it holds labels by number
         names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
-        self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
+        self.fingerprint = digest(names)
         self.is_random_access = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in self.shards)
         self._written = versions_digest(shard.mtime_ns for shard in self.shards)
 
