@@ -157,7 +157,7 @@ def read_manifest(system: fs.FileSystem, folder: str) -> Json:
             for split in manifest["splits"].values():
                 check_types(split, path, _SPLIT_KINDS)
             for file in files_of(manifest):
-                check_types(file, path, _FILE_KINDS)
+                check_types(file, path, FILE_KINDS)
         except FileNotFoundError as error:
             raise ConfigError(f"{folder} holds no finished ingest: {MANIFEST_FILE} is missing") from error
         except Damaged as error:
@@ -174,7 +174,7 @@ _SPLIT_KINDS: dict[str, Any] = {
     "column_bytes": int,
     "files": list[dict[str, Any]],
 }
-_FILE_KINDS: dict[str, Any] = {
+FILE_KINDS: dict[str, Any] = {
     **dict.fromkeys(("bytes", "footer_bytes", "rows"), int),
     **dict.fromkeys(("name", "footer_sha256", "sha256"), str),
     "groups": list[int],

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -11,22 +11,27 @@ from raysl.data.source import SPLITS, Source, Split
 from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s, feistel, hash_text, hash_words, permutation
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class SplitPart:
-    """Rows [first, end) of a split; the parts of a split are numbered from 0 to num_parts - 1."""
+    """Rows [first, end) of a split; the parts of a split are numbered from 0 to num_parts - 1.
+
+    Args:
+        digest: hash of its rows, if that names its file.
+    """
 
     split: str
     number: int
     num_parts: int
     first: int
     end: int
+    digest: str = ""
 
     @property
     def name(self) -> str:
-        """Name of the part's file without its ending: `train-00002-of-00012`."""
+        """Name of the part's file without its ending: `train-00002-of-00012`, or `train-DIGEST`."""
+        if self.digest:
+            return f"{self.split}-{self.digest}"
         return f"{self.split}-{self.number:05}-of-{self.num_parts:05}"
 
     def runs(self, num_rows: int) -> Iterator[Int64s]:
@@ -35,18 +40,12 @@ class SplitPart:
             yield np.arange(start, min(self.end, start + num_rows))
 
 
-class Spread(Protocol):
-    """Applies a function to all parts, in this process or on a cluster; results come in any order."""
-
-    def __call__(
-        self, work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
-    ) -> Iterator[T]:
-        """Yield what `work` returns for the split and the rows of each part."""
+Work = Callable[[Split, SplitPart], Any]
+Spread = Callable[[Work, Mapping[str, Split], Sequence[SplitPart]], Iterator[Any]]
+"""Applies a function to all parts, in this process or on a cluster; results come in any order."""
 
 
-def in_process(
-    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
-) -> Iterator[T]:
+def in_process(work: Work, splits: Mapping[str, Split], parts: Sequence[SplitPart]) -> Iterator[Any]:
     """Work on one part after another in this process."""
     return (work(splits[part.split], part) for part in parts)
 

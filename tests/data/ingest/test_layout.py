@@ -81,7 +81,7 @@ def test_the_parts_of_a_split_hold_each_row_once(num_rows: int) -> None:
 
 
 def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"seed: -1 is out of range; give at least 0"):
+    with pytest.raises(ConfigError, match=r"seed=-1 is out of range; give a finite number of at least 0"):
         ingest_source(DIGITS, str(tmp_path / "out"), Layout(seed=-1))
 
 
