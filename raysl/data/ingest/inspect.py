@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -47,45 +48,6 @@ class Finding:
 
 
 @dataclass
-class Moments:
-    """Levels of the pixels of images, for the mean and the deviation of each channel.
-
-    >>> import torch
-    >>> moments = Moments()
-    >>> moments.add(torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2))
-    >>> moments.settings()
-    'data.mean=[0.5] data.std=[0.5]'
-
-    Args:
-        counts: int64 [C, 256], pixels of each level, by channel; [0, 256] before the first image.
-    """
-
-    counts: Int64s = field(default_factory=lambda: np.zeros((0, 256), np.int64))
-
-    def add(self, pixels: Tensor) -> None:
-        """Add those of an image uint8 [C, H, W]."""
-        self.merge(Moments(np.stack([np.bincount(row, minlength=256) for row in pixels.flatten(1).numpy()])))
-
-    def merge(self, other: "Moments") -> None:
-        """Add the counts of others."""
-        if len(other.counts):
-            self.counts = other.counts + self.counts if len(self.counts) else other.counts
-
-    def settings(self) -> str:
-        """Return the settings of the normalisation that fit these pixels; empty without any."""
-        if not self.counts.any():
-            return ""
-        means, stds = [], []
-        for levels in self.counts.tolist():  # Python's integers, which are exact for any number of pixels
-            num = sum(levels)
-            means.append(sum(level * count for level, count in enumerate(levels)) / num / 255)
-            square = sum(level**2 * count for level, count in enumerate(levels)) / num / 255**2
-            stds.append(max(square - means[-1] ** 2, 0) ** 0.5)
-        mean, std = (",".join(f"{value:.4g}" for value in values) for values in (means, stds))
-        return f"data.mean=[{mean}] data.std=[{std}]"
-
-
-@dataclass
 class Totals:
     """Counts over a split.
 
@@ -93,13 +55,30 @@ class Totals:
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
         classes: images by class; of a multi-label split, those where the class is present.
         notes: problems of its files, a line each.
+        levels: int64 [C, 256], pixels of each level, by channel; [0, 256] before the first image.
     """
 
     num_images: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
     notes: tuple[str, ...] = ()
-    moments: Moments = field(default_factory=Moments)
+    levels: Int64s = field(default_factory=lambda: np.zeros((0, 256), np.int64))
+
+    def add_levels(self, levels: Int64s) -> None:
+        """Add pixels of each level."""
+        if len(levels):
+            self.levels = levels + self.levels if len(self.levels) else levels
+
+    def settings(self) -> str:
+        """Return the settings of the normalisation that fit the pixels; empty without any."""
+        if not self.levels.any():
+            return ""
+        shares = self.levels / self.levels.sum(1, keepdims=True)  # [C, 256]
+        values = np.arange(256) / 255
+        means = shares @ values
+        stds = np.sqrt((shares * (values - means[:, None]) ** 2).sum(1))
+        mean, std = (",".join(f"{value:.4g}" for value in numbers) for numbers in (means, stds))
+        return f"data.mean=[{mean}] data.std=[{std}]"
 
 
 @dataclass(frozen=True)
@@ -119,7 +98,7 @@ class Inspection:
         lines = [str(finding) for finding in self.findings]
         for name, totals in self.totals.items():
             lines.append(f"{name:<12}{totals.num_images:,} images: {_describe_counts(totals.kinds.most_common())}")
-            below = (totals.moments.settings(), _describe_classes(totals.classes), *totals.notes)
+            below = (totals.settings(), _describe_classes(totals.classes), *totals.notes)
             lines += [f"{'':<12}{line}" for line in below if line]
         lines.append(f"{'corrupt':<12}{self.num_corrupt:,}")
         return "\n".join(lines)
@@ -133,20 +112,14 @@ class Inspection:
         ]
         folder.write("check.jsonl", "".join(lines).encode())
         totals = {
-            name: {
-                "images": total.num_images,
-                "kinds": total.kinds,
-                "classes": total.classes,
-                "notes": total.notes,
-                "settings": total.moments.settings(),
-            }
-            for name, total in self.totals.items()
+            name: {"images": each.num_images, "kinds": each.kinds, "classes": each.classes, "notes": each.notes}
+            | {"settings": each.settings()}
+            for name, each in self.totals.items()
         }
         folder.write("check.json", (json.dumps(totals, indent=1) + "\n").encode())
 
 
-@dataclass(frozen=True)
-class Inspected:
+class Inspected(NamedTuple):
     """Findings in a part; `digests` [n, 16] are checksums of the images `index` [n] that can be decoded."""
 
     part: SplitPart
@@ -172,7 +145,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
         total = totals[result.part.split]
         total.num_images += result.totals.num_images
         total.kinds += result.totals.kinds
-        total.moments.merge(result.totals.moments)
+        total.add_levels(result.totals.levels)
         total.classes.update(result.totals.classes)  # unlike +=, it keeps classes without images
     findings = {(one.split, one.index): one for result in results for one in result.findings}
     for repeat in _find_repeats(splits, results):
@@ -185,9 +158,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
 
 def inspect_part(split: Split, part: SplitPart) -> Inspected:
     """Read and decode the images of a part."""
-    totals = Totals(part.end - part.first)
-    for name in split.classes:
-        totals.classes[name] = 0
+    totals = Totals(part.end - part.first, classes=Counter(dict.fromkeys(split.classes, 0)))
     findings: list[Finding] = []
     index: list[int] = []
     digests: list[bytes] = []
@@ -198,7 +169,7 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
             try:
                 with limiting(split.limits):
                     pixels = decode(image, background=split.background, bands=split.bands)
-                    totals.moments.add(pixels)
+                    totals.add_levels(np.stack([np.bincount(row, minlength=256) for row in pixels.flatten(1).numpy()]))
                     problems = _describe_problems(image, pixels, name, totals.kinds, split)
             except CorruptImage as error:
                 totals.kinds["corrupt"] += 1
@@ -266,8 +237,6 @@ def _class_names(split: Split, labels: np.ndarray) -> Iterator[str]:
 
 def _find_repeats(splits: Mapping[str, Split], results: Sequence[Inspected]) -> list[Finding]:
     """Find images with the same bytes as an earlier one, in the same split or in one before it."""
-    if not results:
-        return []
     names = [name for result in results for name in [result.part.split] * len(result.index)]
     index = np.concatenate([result.index for result in results])
     digests = np.concatenate([result.digests for result in results])

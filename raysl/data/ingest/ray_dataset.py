@@ -249,5 +249,9 @@ class _BlockRows(LabelledSplit):
         return [self.images[row] for row in index.tolist()]
 
     @override
+    def labels_of(self, index: Int64s) -> np.ndarray:
+        return self.labels[index]  # numbers or names
+
+    @override
     def name_of(self, row: int) -> str:
         return self.names[row]
