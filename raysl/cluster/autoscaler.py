@@ -16,8 +16,8 @@ import yaml
 from ray.experimental.internal_kv import _internal_kv_get
 
 from raysl.cluster.growth import Growth, read_growth
-from raysl.cluster.head import on_head
 from raysl.cluster.private import kuberay_config
+from raysl.cluster.tasks import on_head
 from raysl.process.proc import PROC
 
 log = logging.getLogger("raysl")

@@ -11,9 +11,9 @@ from typing import Any
 
 import ray
 
-from raysl.cluster.at_work import note_submission
 from raysl.cluster.attaching import TOKEN, prepare, why_no_token
 from raysl.cluster.autoscaler import read_autoscaler
+from raysl.cluster.board import note_submission
 from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.private import show_by, starting_fast
 from raysl.cluster.resources import Resources

@@ -8,12 +8,12 @@ import ray
 from ray.exceptions import RayError, RpcError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from raysl.cluster.at_work import runs_at_work
 from raysl.cluster.autoscaler import Activity, read_activity
+from raysl.cluster.board import runs_at_work
 from raysl.cluster.connection import is_private
-from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.resources import amount
 from raysl.cluster.settings import cluster_settings
+from raysl.cluster.tasks import keep_actors_on_head
 from raysl.errors import RunFailed
 from raysl.process.screen import duration
 from raysl.process.waiting import waiting

@@ -25,7 +25,7 @@ from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.dump import plain
 from raysl.process.code_errors import explaining_code
-from raysl.process.node_files import forget_node_folders
+from raysl.process.temporary import forget_node_folders
 from raysl.redact import redact
 from raysl.storage.folder import Folder, outlast
 from raysl.train.costs import counting_costs

@@ -1,17 +1,22 @@
-"""The folder of an ingest: whether it may be filled, and whether it is complete."""
+"""The folder of an ingest: whether it may be filled, whether it is complete, and what its manifest says."""
 
 import hashlib
 import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
+from raysl.data.sources.class_names import LABELS
 from raysl.data.sources.listing import File, join_some
+from raysl.data.sources.parquet_columns import CLASSES_KEY, Footers, Range, units_of
 from raysl.errors import ConfigError
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
@@ -222,3 +227,62 @@ def _footer_sha256(system: fs.FileSystem, path: str, num_bytes: int, size: int) 
     with storage_errors("read", path):
         (footer,) = read_ranges(system, path, [num_bytes - size], [size])
     return hashlib.sha256(footer).hexdigest()
+
+
+IMAGES = "image"
+
+
+@dataclass(frozen=True)
+class IngestedSplit:
+    """One split of an ingest, as its manifest has it.
+
+    Args:
+        footers: contents of these files' footers.
+        labels_digest: see `labels_digest`.
+    """
+
+    paths: tuple[str, ...]
+    footers: Footers
+    labels_digest: str
+
+
+def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool = False) -> pa.Schema:
+    """Return the schema of the files that an ingest writes.
+
+    Args:
+        has_names: whether labels are stored as the names of their classes.
+    """
+    label = pa.list_(pa.int64()) if is_multilabel else pa.string() if has_names else pa.int64()
+    fields = {"index": pa.int64(), IMAGES: pa.large_binary(), LABELS: label, "name": pa.string()}
+    return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})
+
+
+def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSplit]:
+    """Return the splits that a manifest describes in full.
+
+    Lists of labels whose number of classes is unknown are read from the files.
+
+    Args:
+        folder: path of the ingest, empty or ending in a slash.
+    """
+    entries = [entry for entry in manifest["splits"].values() if entry["files"]]
+    return [_split(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]
+
+
+def _split(folder: str, entry: Mapping[str, Any]) -> IngestedSplit:
+    files = {f"{folder}{file['name']}": file for file in entry["files"]}
+    paths = tuple(sorted(files))
+    classes, is_multilabel, has_names = entry["classes"], entry["is_multilabel"], entry["has_names"]
+    ranges: dict[str, Range | None] = {}
+    if not (is_multilabel or has_names):
+        ranges = {path: (files[path]["labels"][0], files[path]["labels"][1]) for path in paths}
+    footers = Footers(
+        {paths[0]: stored_schema(classes, is_multilabel, has_names)},
+        ranges,
+        *units_of([np.array(files[path]["groups"], np.int64) for path in paths]),
+        entry["column_bytes"],
+        entry["fingerprint"],
+        label_width=len(classes) if is_multilabel else None,
+        has_names=has_names,
+    )
+    return IngestedSplit(paths, footers, entry["labels_digest"])

@@ -25,7 +25,7 @@ from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.ranges import check_ranges
 from raysl.data.decode.decode import CorruptImage
 from raysl.data.given import to_stored
-from raysl.data.ingest.folder import FORMAT, Json, claim, files_of
+from raysl.data.ingest.folder import FORMAT, IMAGES, Json, claim, files_of
 from raysl.data.ingest.ingest import (
     Ingested,
     finish,
@@ -38,7 +38,6 @@ from raysl.data.ingest.parts import SplitPart
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, encode_for_storage, encode_png, write_shard
 from raysl.data.limits import Limits, limiting
 from raysl.data.sources.class_names import LABELS, parse_labels
-from raysl.data.sources.ingested import IMAGES
 from raysl.data.sources.parquet_columns import NAME_COLUMNS
 from raysl.data.split import LabelledSplit, runs
 from raysl.errors import ConfigError, RunFailed, log

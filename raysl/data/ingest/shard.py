@@ -18,12 +18,11 @@ from raysl.config.background import WHITE, Color
 from raysl.config.ranges import Count, Seed, Within
 from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
-from raysl.data.ingest.folder import footer_of
+from raysl.data.ingest.folder import footer_of, stored_schema
 from raysl.data.ingest.parts import RowOrder, SplitPart
 from raysl.data.limits import limiting
 from raysl.data.source import Split
 from raysl.data.sources.class_names import LABELS, class_names
-from raysl.data.sources.ingested import stored_schema
 from raysl.data.sources.parquet_columns import Range
 from raysl.data.sources.parquet_labels import digest_of, find_range, raw_labels
 from raysl.errors import RunFailed

@@ -8,10 +8,9 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.data.ingest.folder import MANIFEST_FILE, check_finished, files_of
+from raysl.data.ingest.folder import IMAGES, MANIFEST_FILE, IngestedSplit, check_finished, files_of, ingested_splits
 from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen
-from raysl.data.sources.ingested import IMAGES, IngestedSplit, ingested_splits
 from raysl.data.sources.listing import File, join_some, list_files
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
 from raysl.data.sources.part_names import choose_files, held_out_notes

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from typing_extensions import override
 
+from raysl.data.ingest.folder import IngestedSplit
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
 from raysl.data.sources.image_files import Paths
-from raysl.data.sources.ingested import IngestedSplit
 from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
 from raysl.data.sources.parquet_labels import Labelling, digest_of, find_labelling, labels_digest
 from raysl.data.sources.versions import versions_digest
