@@ -77,12 +77,7 @@ def _from_kubernetes() -> Growth | None:
 
 @dataclass(frozen=True)
 class Activity:
-    """What an autoscaler is doing.
-
-    Args:
-        is_adding: whether nodes are on their way.
-        problem: why a node could not be started; empty if there is none.
-    """
+    """What an autoscaler is doing."""
 
     is_adding: bool = False
     problem: str = ""

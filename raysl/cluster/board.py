@@ -24,11 +24,7 @@ _NAMESPACE = b"raysl"
 
 
 class Board:
-    """Notes by name, which any process of a cluster writes and reads.
-
-    Args:
-        key: key of the run; other runs on the same cluster have other ones.
-    """
+    """Notes by name, which any process of a cluster writes and reads."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -34,7 +34,6 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str, need: str = "") -> Non
 
     Args:
         bundles: resources, each on one node: `[{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}]`.
-        user: purpose of the nodes, such as `workers`.
         need: the bundles in words; default: their sum.
 
     Raises:
@@ -97,10 +96,6 @@ def total(bundles: Sequence[Amounts]) -> dict[str, float]:
 
 def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activity, runs: Sequence[str] = ()) -> str:
     """Return what a cluster lacks, in words.
-
-    Args:
-        need: CPUs and GPUs that are waited for.
-        runs: names of the runs at work on the cluster.
 
     >>> describe_missing({"GPU": 8}, {"GPU": 2}, {"GPU": 2}, Activity(is_adding=True))
     'the cluster has 2 of 8 GPUs; the autoscaler is adding nodes'

@@ -77,7 +77,6 @@ def node_folder(token: str, name: str, make: Callable[[Path], None]) -> NodeFold
 
     Args:
         token: name of a command, hard to guess, because the temporary folder belongs to all users.
-        name: name of the folder among those of the command.
         make: fills an empty folder; if it fails or is killed, the next process to ask begins again.
     """
     root = _root(token)

@@ -24,7 +24,6 @@ class Waiting:
 
     Args:
         since: start of the first wait, in seconds since the epoch.
-        show: whether to show anything.
         still_s: seconds after which a line is repeated where there is no terminal.
     """
 
@@ -110,7 +109,6 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
 
     Args:
         since: start of the first wait, in seconds since the epoch; default: now.
-        show: whether to show anything.
     """
     global _active
     if _active is not None:

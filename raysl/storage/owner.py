@@ -140,9 +140,6 @@ def is_at_work(folder: Folder, versions: Mapping[str, Version]) -> bool:
     """Return whether a process works in a folder: by the lock of the system, in a bucket by the age of its beat.
 
     Nothing is written, and nothing is waited for.
-
-    Args:
-        versions: names and versions of what is in the folder.
     """
     if folder.is_local:
         return ".lock" in versions and is_owned(folder)
@@ -176,10 +173,8 @@ def own_remote(folder: Folder, on_lost: OnLost = end_process, times: OwnerTimes 
     """Own a folder by files in it; yields what `OwnerFiles.successor` takes.
 
     Args:
-        folder: behind a URI.
         on_lost: called with a message, in another thread, when another process has taken over; must keep this process
             from writing.
-        times: moments in seconds.
 
     Raises:
         RunInUse: if another process owns it.

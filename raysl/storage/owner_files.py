@@ -39,7 +39,6 @@ class Owner:
     Args:
         generation: number of the file; a process that takes the folder over creates the next one.
         token: random, of this owner alone.
-        who: process and machine, for messages.
         time: when it became the owner, in seconds since the epoch by its own clock.
         process: identity of its process; None where the system has none.
         job: id by which `ray job stop` stops it; empty outside of a Ray job.

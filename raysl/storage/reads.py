@@ -62,9 +62,6 @@ def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float]
 
     Args:
         read: may be called more than once.
-        what: a verb for the message: what it does.
-        uri: address for the message.
-        sleep: pauses for a number of seconds.
 
     Raises:
         RunFailed: after the last try; the message has the URI, the number of tries and the reason.

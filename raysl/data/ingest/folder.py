@@ -42,7 +42,6 @@ def claim(folder: Folder, plan: Json, data: DataConfig | None) -> None:
     """Write the plan into a new folder, or check that the folder was begun with the same plan.
 
     Args:
-        plan: everything that determines the content of its files.
         data: settings of the source; None for a dataset of Ray Data.
 
     Raises:
@@ -117,9 +116,6 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
 
     All sizes are compared, and the footers of files that are newer than the manifest;
     `raysl.data.ingest.ingest.verify` compares all bytes.
-
-    Args:
-        files: all files below it, by their paths there.
 
     Returns:
         The manifest of each ingest below the root, by its folder there: empty, or ending in a slash.
@@ -198,8 +194,6 @@ def first_damaged(
     """Return the name of the first file that is missing, or whose size or footer differs from the manifest's.
 
     Args:
-        files: entries of the manifest.
-        sizes: bytes of the files in the folder, by name.
         opened: names of the files whose footers are read.
     """
     for file in files:
@@ -234,12 +228,7 @@ IMAGES = "image"
 
 @dataclass(frozen=True)
 class IngestedSplit:
-    """One split of an ingest, as its manifest has it.
-
-    Args:
-        footers: contents of these files' footers.
-        labels_digest: see `labels_digest`.
-    """
+    """One split of an ingest, as its manifest has it."""
 
     paths: tuple[str, ...]
     footers: Footers
@@ -247,11 +236,7 @@ class IngestedSplit:
 
 
 def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool = False) -> pa.Schema:
-    """Return the schema of the files that an ingest writes.
-
-    Args:
-        has_names: whether labels are stored as the names of their classes.
-    """
+    """Return the schema of the files that an ingest writes."""
     label = pa.list_(pa.int64()) if is_multilabel else pa.string() if has_names else pa.int64()
     fields = {"index": pa.int64(), IMAGES: pa.large_binary(), LABELS: label, "name": pa.string()}
     return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})

@@ -29,13 +29,7 @@ MOST_CLASSES = 20  # that the table lists one by one
 
 @dataclass(frozen=True)
 class Finding:
-    """An image that is corrupt or odd.
-
-    Args:
-        split, index, name: identify the image.
-        is_corrupt: whether it cannot be decoded.
-        problems: problems in words.
-    """
+    """An image that is corrupt or odd."""
 
     split: str
     index: int
@@ -54,7 +48,6 @@ class Totals:
     Args:
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
         classes: images by class; of a multi-label split, those where the class is present.
-        notes: problems of its files, a line each.
         levels: int64 [C, 256], pixels of each level, by channel; [0, 256] before the first image.
     """
 
@@ -130,11 +123,7 @@ class Inspected(NamedTuple):
 
 
 def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
-    """Read and decode every image of a dataset.
-
-    Args:
-        spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
-    """
+    """Read and decode every image of a dataset."""
     splits = open_splits(resolve("source", data.name)(data))
     results = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))
     order = list(splits)

@@ -217,11 +217,7 @@ def _write_block(block: pa.Table, out: str, layout: Layout, stored: frozenset[st
 
 
 class _BlockRows(LabelledSplit):
-    """The rows of a block as a split; its fingerprint is a hash of the rows and the seed.
-
-    Args:
-        block: table that `_encode_block` returned.
-    """
+    """The rows of a block as a split; its fingerprint is a hash of the rows and the seed."""
 
     classes = ()
 

@@ -42,12 +42,10 @@ class Layout:
     """How an ingested dataset is stored.
 
     Args:
-        rows_per_file: images in a file.
         rows_per_group: images in a row group, which is the read unit of training; None: as many as make about 8 MB,
             at most 1,024.
         seed: seed of the order in which training images are stored; None keeps the order of the source.
         resize: short side that larger images are shrunk to, in pixels; None stores all files unchanged.
-        quality: JPEG quality of shrunk images, 1 to 100.
     """
 
     rows_per_file: Count = 10_000
@@ -65,7 +63,6 @@ class Shard:
         footer_bytes, footer_sha256: size and hash of its footer, compared whenever the dataset is opened.
         groups, group_bytes: rows and bytes before compression of each row group.
         labels: smallest and largest label; (-1, -1) where labels are lists or names.
-        labels_digest: digest of the labels.
         label_names: names of the classes in the file, where labels are names.
         corrupt: [index, name, reason] of the rows that were left out.
     """
@@ -101,11 +98,9 @@ def write_shard(out: str, layout: Layout, split: Split, part: SplitPart, has_nam
     """Write the file of a part and its record, in any process; a file that is complete already is kept.
 
     Args:
-        out: local path or URI of the folder.
         has_names: whether labels are the names of their classes.
 
     Raises:
-        ConfigError: if it cannot be written.
         RunFailed: if the file reads back differently, or the images cannot be read.
     """
     folder, name = Folder(out), f"{part.name}.parquet"
@@ -261,10 +256,7 @@ def encode_for_storage(
     """Return the encoded file to store for an image, after checking that it can be decoded.
 
     Args:
-        image: an encoded file or pixels, as a split reads them.
         resize: the short side that larger images are shrunk to, in pixels; None shrinks none.
-        quality: JPEG quality of shrunk images, 1 to 100.
-        background: the colour behind transparent images that are shrunk, see `decode`.
         bands: channels that are taken as they are stored, see `decode`; such images are not shrunk.
 
     Returns:

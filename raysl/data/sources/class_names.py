@@ -33,11 +33,7 @@ def check_numbers(labels: np.ndarray, origin: str) -> None:
 
 
 def check_range(least: int, most: int, origin: str, num_classes: int | None = None) -> None:
-    """Refuse labels below -1, above LARGEST, or not below `num_classes`.
-
-    Args:
-        num_classes: number of classes; default: any.
-    """
+    """Refuse labels below -1, above LARGEST, or not below `num_classes`."""
     if least < -1:
         raise ConfigError(f"{origin} has the label {least}; labels are 0, 1, ..., and -1 is unlabelled")
     if num_classes is not None and most >= num_classes:
@@ -116,12 +112,7 @@ def _refuse_unseen(labels: Sequence[str], origin: str, remedy: str) -> None:
 
 
 def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
-    """Read the text of a label, a number or a name, from a member of a tar; None if it has no such field.
-
-    Args:
-        content: a text, or a JSON object.
-        kind: `cls` or `json`.
-    """
+    """Read the text of a label, a number or a name, from a member of a tar; None if it has no such field."""
     if kind != "cls":
         return _parse_field(content, label_key, where)
     try:

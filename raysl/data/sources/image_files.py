@@ -21,14 +21,9 @@ class FilesSplit(LabelledSplit):
     """Image files in the given order; one that has been deleted is read as a missing image.
 
     Args:
-        uri: folder or URI.
-        files: paths below it.
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
-        classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, if a listing has them; part of the fingerprint.
-        mtimes: modification times in nanoseconds, if a listing has them.
         known_as: names of the files in the fingerprint; default: their paths.
-        notes: problems of the files, a line each.
     """
 
     def __init__(
@@ -86,7 +81,6 @@ def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> 
 
     Args:
         system, path: location of the file, whose name may be in composed or decomposed characters (NFC, NFD).
-        most: bytes that it may have; default: `max_file_bytes`.
 
     Raises:
         ConfigError: if a remote storage denies access, which probably concerns all files.
@@ -113,7 +107,6 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
     """Return each file of a list as its folder lists it; names are compared in composed characters (NFC).
 
     Args:
-        uri: folder or URI.
         files: names of files directly in it.
     """
     _, info = stat_uri(uri)

@@ -112,12 +112,7 @@ def _check_folder(uri: str) -> None:
 
 
 def _images(uri: str, has_arrays: bool, without: Sequence[str]) -> tuple[list[File], tuple[str, ...]]:
-    """List all images below a folder, sorted, and notes on their problems, a line each.
-
-    Args:
-        has_arrays: whether arrays are images too.
-        without: names of folders whose files are left out.
-    """
+    """List all images below a folder, sorted, and notes on their problems, a line each."""
     _check_folder(uri)
     listing = list_files(uri)
     outside = tuple(f"{name}/" for name in without)

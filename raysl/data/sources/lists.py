@@ -33,7 +33,6 @@ class Labels:
         values: int64 [N] of numbers or text [N] of names, or int8 [N, K] of 1 present, 0 absent and -1 ignore.
         classes: names of the K columns; empty of columns without names.
         absent: entry of a class that has no column, 0 or -1.
-        notes: descriptions for the user of labels that were found or not read, a line each.
     """
 
     values: np.ndarray
@@ -46,8 +45,6 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
     """Parse a column of labels; texts such as `cat|dog`, and lists, make it multi-label.
 
     Args:
-        values: numbers, texts, lists and None, in the order of the rows.
-        lines: line of each value, for messages. Default: rows, counted from 1.
         as_names: whether each text is one name, also with `|` in it or if it looks like a number.
     """
     has_lists = any(isinstance(value, list) for value in values)
@@ -105,9 +102,7 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
     """Return the labels in a table: its column of labels, or a column of 0 and 1 for each class.
 
     Args:
-        table: table with the columns of `label_columns`.
         label_column: column of the labels, which must exist unless it is the default; None: no labels are read.
-        as_names: whether labels that look like numbers are names.
     """
     if label_column is None or not table.names:
         return None
@@ -243,8 +238,6 @@ def read_image_list(
 
     Args:
         uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table.
-        path_column, label_column: columns of a table; None: no labels are read from it.
-        as_names: whether each label is one name, also if it looks like a number.
 
     Raises:
         ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
@@ -285,8 +278,6 @@ def read_labels(uri: str, label_column: str, as_names: bool = False) -> Labels:
 
     Args:
         uri: an array (.npy), [N] or [N, K] of a multi-label dataset, one label per line (.txt), or a table.
-        label_column: column of a table, which must exist.
-        as_names: whether each label is one name, also if it looks like a number.
     """
     kind = list_format(uri)
     if kind == ".txt":

@@ -110,9 +110,6 @@ class ParquetListing:
 
     Args:
         paths: maps the path relative to the folder to the path in the file system; sorted.
-        notes: one line for each kind of file that is not used.
-        versions: maps the path in the file system to the file's version.
-        ingested: splits whose files a manifest describes.
     """
 
     paths: dict[str, str]
@@ -174,7 +171,6 @@ def _file_versions(
     """Map the path of each file to its version.
 
     Args:
-        files: maps the path to the file as it is listed.
         hashes: maps the path of a file that an ingest wrote to its SHA-256 and its manifest's modification time.
     """
     without_mtime = [path for path, file in files.items() if file.mtime_ns is None]

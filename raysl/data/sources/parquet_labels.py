@@ -41,7 +41,6 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
 
     Args:
         column: column of integers, of texts or floats, which `parse_labels` reads, or of lists.
-        as_names: whether texts that look like numbers are names.
 
     Raises:
         ConfigError: if a text or float is no label, lists differ in length, or hold anything but 1, 0 and -1.
@@ -79,9 +78,7 @@ def find_classes(
     """Read all texts or floats, check them, and return the names of the classes, and whether labels are names.
 
     Args:
-        column: column of texts or floats.
         classes: names of the classes; empty: those of the labels.
-        as_names: whether texts that look like numbers are names.
     """
 
     def read(path: str) -> np.ndarray:
@@ -107,11 +104,7 @@ def find_classes(
 
 
 def count_lists(system: fs.FileSystem, files: Sequence[str], column: str, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Read all lists of labels, check that they have one label of each class, and return the names of the classes.
-
-    Args:
-        system, files, column, classes: arguments of `find_classes`; the column holds lists.
-    """
+    """Read all lists of labels, check that they have one label of each class, and return the names of the classes."""
 
     def read(path: str) -> tuple[str, ...]:
         return class_names(_read_labels(system, path, column))
@@ -124,11 +117,7 @@ def count_lists(system: fs.FileSystem, files: Sequence[str], column: str, classe
 
 
 def check_width(path: str, width: int, classes: tuple[str, ...]) -> None:
-    """Refuse lists of labels that are not one for each class.
-
-    Args:
-        classes: names of the classes; empty: any.
-    """
+    """Refuse lists of labels that are not one for each class."""
     if classes and width != len(classes):
         raise ConfigError(f"{path} has lists of {width} labels for {len(classes)} classes; give one for each class")
 
@@ -140,8 +129,6 @@ def count_classes(
 
     Args:
         ranges: smallest and largest label of each file; None: the column is read.
-        column: column of integers.
-        classes: names of the classes; empty: the numbers.
     """
 
     def read(path: str) -> Range:
@@ -200,8 +187,6 @@ class Labelling:
     Args:
         column: column of the labels; None without one.
         stored: names of the files' own numbers, where the training images may number these classes in another way.
-        is_multilabel: whether the column holds lists.
-        has_names: whether labels are names.
         has_plain_numbers: whether labels are numbers that neither the settings nor the files name.
         as_names: whether texts that look like numbers are names.
         by_file: int64 [F], label of the rows of each file, where its folder has it.
@@ -239,8 +224,6 @@ def find_labelling(
 
     Args:
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
-        named: names of the classes in the settings; may be empty.
-        training: labelling of the training images; None for these themselves.
     """
     schema = next(iter(footers.schemas.values()))
     kind = label_kind(schema, column)

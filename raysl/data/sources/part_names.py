@@ -66,12 +66,7 @@ def group_by_part(names: Iterable[str]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class PartFiles(Generic[T]):
-    """Shards of the training and held-out parts.
-
-    Args:
-        train, test: shards; either may be empty.
-        notes: about shards that are not used, a line each.
-    """
+    """Shards of the training and held-out parts."""
 
     train: list[T]
     test: list[T]
@@ -100,7 +95,6 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
 
     Args:
         paths: paths in a folder, of each shard, or of the folder of each image.
-        kind: `files` or `images`.
     """
     counts = Counter(iter(paths))  # a mapping counts by its keys
     alike = [path for path in counts if any(map(_is_held_out, path.split("/")))]

@@ -83,12 +83,7 @@ class ShardIndex:
 
 
 def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
-    """Read the index of every shard that has one newer than itself; make and write the others.
-
-    Args:
-        label_key: field of the label in `.json` members; None: these are not read.
-        folder: folder of the indices; default: beside the shards.
-    """
+    """Read the index of every shard that has one newer than itself; make and write the others."""
     if (known := _read_summaries(shards, label_key, folder)) is not None:
         return known
     is_stored = _are_stored(shards, folder)

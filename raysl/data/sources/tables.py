@@ -26,8 +26,6 @@ class Table:
     """Some columns of a table.
 
     Args:
-        names: names of all its columns.
-        columns: the values of the columns that were read.
         lines: line of each row; None of a format without lines.
     """
 
@@ -59,7 +57,6 @@ def read_table(uri: str, key: str, choose: Choice) -> Table:
     """Read some columns of a table.
 
     Args:
-        uri: address of a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
         key: name of a column; the delimiter of a .csv or .tsv is the one that gives its header such a column.
         choose: function from the names of all columns to those to read. Of a .jsonl the columns are the fields of the
             first line.

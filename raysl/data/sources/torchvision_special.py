@@ -22,9 +22,6 @@ def clevr_distances(dataset: Any, paths: Sequence[Any]) -> Int64s:
 
     The distance from the camera is the third of an object's `pixel_coords` (VTAB, Zhai et al. 2019, arXiv 1910.04867,
     task clevr-closest-object-distance).
-
-    Args:
-        dataset: torchvision's CLEVRClassification.
     """
     part = paths[0].parent.name
     scenes = json.loads((paths[0].parents[2] / "scenes" / f"CLEVR_{part}_scenes.json").read_text())["scenes"]
@@ -83,11 +80,7 @@ WHOLE: Mapping[str, Callable[[Any, Any], tuple[list[str], Int64s]]] = {
 
 
 class PCAMSplit(LabelledSplit):
-    """A part of Patch Camelyon (Veeling et al. 2018, arXiv 1806.03962): 96 x 96 images with or without a tumour.
-
-    Args:
-        dataset: torchvision's PCAM, opened.
-    """
+    """A part of Patch Camelyon (Veeling et al. 2018, arXiv 1806.03962): 96 x 96 images with or without a tumour."""
 
     classes = ("no tumour", "tumour")
 

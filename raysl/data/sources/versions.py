@@ -21,11 +21,7 @@ _TAGS = (
 
 
 def read_versions(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
-    """Return the version of each file; None if the storage has none or the file is missing.
-
-    Args:
-        files: file systems, and paths in them.
-    """
+    """Return the version of each file; None if the storage has none or the file is missing."""
     by_system: dict[int, list[int]] = {}
     for number, (system, _) in enumerate(files):
         by_system.setdefault(id(system) if not _is_local(system) else 0, []).append(number)

@@ -197,12 +197,7 @@ class _ShardsSplit(Split):
 def _number(
     known: Sequence[tuple[Shard, Summary]], named: tuple[str, ...], train: _ShardsSplit | None, uri: str
 ) -> tuple[dict[str, int], tuple[str, ...], bool]:
-    """Return the number of each label as it is written, the names of the classes, and whether labels are names.
-
-    Args:
-        named: names of the classes in the settings; empty: those of the training images, or of the labels.
-        train: the training images; None for these themselves.
-    """
+    """Return the number of each label as it is written, the names of the classes, and whether labels are names."""
     # reversed, so that a label is reported with the first shard that has it
     shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
     values = sorted(shards)

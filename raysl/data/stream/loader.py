@@ -48,8 +48,6 @@ class Loader:
 
     Args:
         recipe: the views, of each paired source.
-        order: order of the samples, cut into batches.
-        mean, std: numbers of the normalisation, by channel.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
@@ -126,7 +124,6 @@ class Loader:
 
         Args:
             views: views of the rows, normalised and on the device.
-            device: device of the batch.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
         return Batch(
@@ -149,13 +146,7 @@ class Loader:
     def plain_batches(
         self, split: Split, first: int, end: int, device: torch.device, known: Known | None = None
     ) -> Iterator[Batch]:
-        """Yield the images [first, end) of a split without augmentation, as the group "image" of one view.
-
-        Args:
-            split: any images, not only those of the loader.
-            first, end: row numbers in the split.
-            known: corrupt images of the split, as in `cut_images`.
-        """
+        """Yield the images [first, end) of a split without augmentation, as the group "image" of one view."""
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             yield self.finish_plain(self.load_plain(split, index, known), device)
@@ -166,9 +157,7 @@ class Loader:
         """Load images of a split as the group "image", on the CPU and before normalisation.
 
         Args:
-            split: any images, not only those of the loader.
             index: int64 [B], row numbers in the split.
-            known: corrupt images of the split, as in `cut_images`.
             interpolation: how images are resized; default: as in `plain_recipe`.
         """
         recipe = self.plain_recipe if interpolation is None else self.plain_recipe.resized(interpolation)
@@ -188,12 +177,7 @@ class Loader:
         )
 
     def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
-        """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run.
-
-        Args:
-            split: any images, not only those of the loader.
-            first, end: row numbers in the split.
-        """
+        """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run."""
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             cut = self._cut(split, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
@@ -257,11 +241,8 @@ class LocalBatches:
     """Batches made in this process: for notebooks, tests, and comparison with the distributed pipeline.
 
     Args:
-        loader: makes the rows of any step.
-        rank, world: choose the rows of a global batch.
         device: device of the batches; on a GPU a thread prepares the next ones (see `prefetch`).
         threads: threads that read and augment ahead; 0 does it when a batch is requested.
-        corrupt: records images that were replaced.
     """
 
     loader: Loader
