@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,39 @@ def class_names(labels: np.ndarray) -> tuple[str, ...]:
     if labels.dtype.kind == "U":
         return tuple(sorted({composed(name) for name in np.unique(labels).tolist() if name}))
     return tuple(str(number) for number in range(int(labels.max(initial=-1)) + 1))
+
+
+class Numbered(NamedTuple):
+    """Labels as numbers, int64 [N], the names of their classes, and whether labels are names."""
+
+    labels: Int64s
+    classes: tuple[str, ...]
+    has_names: bool
+
+
+def parse_and_number(
+    values: Sequence[Any],
+    origin: str,
+    lines: Sequence[int | str] | None,
+    named: tuple[str, ...],
+    training: tuple[tuple[str, ...], bool] | None,
+) -> Numbered:
+    """Parse texts of Parquet files or tars as `parse_labels` does, and number their classes.
+
+    Args:
+        named: names of the classes in the settings; empty: those of the training images, or of the labels.
+        training: classes of the training images, and whether their labels are names; None for these themselves.
+    """
+    known, are_names = training or ((), False)
+    labels = parse_labels(values, origin, lines, are_names or any(name.isdecimal() for name in named), REMEDY)
+    classes = named or known or class_names(labels)
+    if labels.dtype.kind == "U":
+        return Numbered(number_labels(labels, classes, origin), classes, True)
+    if len(labels):
+        largest = int(labels.argmax())
+        where = origin if lines is None else str(lines[largest])
+        check_range(int(labels.min()), int(labels[largest]), where, len(classes))
+    return Numbered(labels, classes, False)
 
 
 def number_labels(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> Int64s:

@@ -125,9 +125,10 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
 
 
 def listed_split(
-    uri: str, names: Sequence[str], present: Sequence[File], labels: np.ndarray, classes: tuple[str, ...]
+    uri: str, names: Sequence[str], labels: np.ndarray, classes: tuple[str, ...], listed_in: str
 ) -> FilesSplit:
-    """Return the images of a list, each by its name there and by the file that `check_present` has found."""
+    """Return the images of a list, which all have to be in a folder."""
+    present = check_present(uri, names, listed_in)
     sizes = np.array([-1 if file.size is None else file.size for file in present], np.int64)
     paths, mtimes = (file.path for file in present), (file.mtime_ns for file in present)
     return FilesSplit(uri, paths, labels, classes, sizes, Paths(names), mtimes=mtimes)

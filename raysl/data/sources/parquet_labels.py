@@ -16,6 +16,7 @@ from raysl.data.sources.class_names import (
     check_range,
     class_names,
     number_labels,
+    parse_and_number,
     parse_labels,
     renumber,
 )
@@ -275,17 +276,9 @@ def _label_by_folder(
         return None
     if without:
         raise ConfigError(f"{without[0]} is in no folder {column}=..., but other files are; move it, or leave it out")
-    as_names = _are_names(named, training)
-    labels = parse_labels(keys, f"the folders {column}=... of {files[0]}", as_names=as_names, remedy=REMEDY)
-    classes = named or (() if training is None else training.classes) or class_names(labels)
-    has_names = labels.dtype.kind == "U"
-    if has_names:
-        labels = number_labels(labels, classes, f"a folder {column}=...")
-    else:
-        check_range(int(labels.min()), int(labels.max()), f"a folder {column}=...", len(classes))
-        _check_kind(files[0], training)
-    is_plain = not named and not has_names
-    return Labelling(classes, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names, by_file=labels)
+    known = None if training is None else (training.classes, training.has_names)
+    labels, classes, has_names = parse_and_number(keys, f"the folders {column}=... of {files[0]}", None, named, known)
+    return Labelling(classes, has_names=has_names, has_plain_numbers=not (named or has_names), by_file=labels)
 
 
 def _are_names(named: tuple[str, ...], training: Labelling | None) -> bool:

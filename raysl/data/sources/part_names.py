@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from raysl.data.sources.listing import join_some
 
@@ -64,9 +63,8 @@ def group_by_part(names: Iterable[str]) -> dict[str, list[str]]:
     return parts
 
 
-@dataclass(frozen=True)
-class PartFiles(Generic[T]):
-    """Shards of the training and held-out parts."""
+class PartFiles(NamedTuple, Generic[T]):
+    """Shards of the training and held-out parts, and notes about those that are not used, a line each."""
 
     train: list[T]
     test: list[T]

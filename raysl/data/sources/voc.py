@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.image_files import check_present, listed_split
+from raysl.data.sources.image_files import listed_split
 from raysl.data.sources.tables import read_lines
 from raysl.storage.folder import Folder
 
@@ -57,8 +57,7 @@ class VOC(Source):
             more, its_labels = self._table(validation)
             files, labels, num_validation = files + more, np.concatenate([labels, its_labels]), len(more)
         uri = self._folder.uri_of("JPEGImages")
-        present = check_present(uri, files, f"the set {chosen!r}")
-        split = listed_split(uri, files, present, labels, self._classes)
+        split = listed_split(uri, files, labels, self._classes, f"the set {chosen!r}")
         split.num_validation = num_validation
         return split
 

@@ -13,15 +13,7 @@ from raysl.config.component import ASKS_TRUST
 from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
 from raysl.data.source import DataConfig, Rows, Source, Split
-from raysl.data.sources.class_names import (
-    LABELS,
-    REMEDY,
-    check_range,
-    check_seen,
-    class_names,
-    number_labels,
-    parse_labels,
-)
+from raysl.data.sources.class_names import LABELS, check_seen, parse_and_number
 from raysl.data.sources.part_names import choose_files, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
 from raysl.data.sources.shards import Shard, find_shards
@@ -201,15 +193,9 @@ def _number(
     # reversed, so that a label is reported with the first shard that has it
     shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
     values = sorted(shards)
-    as_names = any(name.isdecimal() for name in named) or (train is not None and train.has_names)
-    labels = parse_labels(values, uri, [shards[value] for value in values], as_names, REMEDY)
-    classes = named or (() if train is None else train.classes) or class_names(labels)
-    has_names = labels.dtype.kind == "U"
-    if has_names:
-        labels = number_labels(labels, classes, uri)
-    elif len(values):
-        check_range(int(labels.min()), int(labels.max()), shards[values[int(labels.argmax())]], len(classes))
-    return dict(zip(values, labels.tolist(), strict=True)), classes, has_names
+    training = None if train is None else (train.classes, train.has_names)
+    numbered = parse_and_number(values, uri, [shards[value] for value in values], named, training)
+    return dict(zip(values, numbered.labels.tolist(), strict=True)), numbered.classes, numbered.has_names
 
 
 def _check_labelled(config: "WebDataset.Config", uri: str, has_labels: bool) -> None:
