@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -126,16 +126,20 @@ class Loader:
             views: views of the rows, normalised and on the device.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
+        epoch = step // self.order.epoch_len
+        return self._batch(loaded, views, extras, device, lane=to_device(lane, device), epoch=epoch, step=step)
+
+    def _batch(
+        self, loaded: Loaded, views: dict[str, Tensor], extras: dict[str, Tensor], device: torch.device, **place: Any
+    ) -> Batch:
         return Batch(
             views,
             to_device(loaded.index, device),
             to_device(loaded.label, device),
-            to_device(lane, device),
-            {name: to_device(extra, device) for name, extra in extras.items()},
+            extras={name: to_device(extra, device) for name, extra in extras.items()},
             seed=self.order.seed,
-            epoch=step // self.order.epoch_len,
-            step=step,
             host_index=loaded.index.numpy(),
+            **place,
         )
 
     def plain(self, rank: int, world: int, device: torch.device, known: Known | None = None) -> Iterator[Batch]:
@@ -167,14 +171,7 @@ class Loader:
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
         """Move images to the device, as `finish` does, and normalise them; they belong to no step."""
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
-        return Batch(
-            self.normalized(views),
-            to_device(loaded.index, device),
-            to_device(loaded.label, device),
-            extras={name: to_device(extra, device) for name, extra in loaded.extras.items()},
-            seed=self.order.seed,
-            host_index=loaded.index.numpy(),
-        )
+        return self._batch(loaded, self.normalized(views), loaded.extras, device)
 
     def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
         """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run."""
