@@ -1,4 +1,4 @@
-"""Short notes between processes of a cluster, kept by its head; by them, which runs are at work."""
+"""Short notes between processes of a cluster, kept by its head: runs at work, and the files of users."""
 
 import json
 import threading
@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import ray
@@ -19,6 +21,7 @@ from ray.experimental.internal_kv import (
 )
 
 from raysl.process.environment import submission_id
+from raysl.user_files import NAMED, SENT, UserFile
 
 _NAMESPACE = b"raysl"
 
@@ -97,3 +100,36 @@ def runs_at_work() -> list[str]:
     """Return the runs whose drivers live, by name, each with the Ray job that stops it, if it is one."""
     notes = {name: _RUNS.read(name) for name in _RUNS.names("")}
     return sorted({note[0] for note in notes.values() if note is not None and time.time() - note[1] < STALE_S})
+
+
+_SOURCES = Board("files")
+"""Files by the names of their modules. The name holds a digest, so a note never changes."""
+
+
+def send_files() -> None:
+    """Send the users' files that this process has imported to the head of the cluster that it is connected to."""
+    names = _names()
+    for name, file in NAMED.copy().items():  # while Ray starts, another thread imports the files of settings
+        # the source first: a process that reads the name must find the source
+        _SOURCES.write(file.module, asdict(file))
+        names.write(name, file.module)
+
+
+def receive_files() -> None:
+    """Have names of users' files in settings mean those that the driver of this process has sent, if there is one."""
+    if not _SOURCES.is_there:  # a trial that runs without Ray
+        return
+    names = _names()
+    for name in names.names(""):
+        SENT[name] = UserFile(**_SOURCES.read(names.read(name)))
+
+
+def _names() -> Board:
+    """Return the names of the modules of this job's files, by the names of the files in settings."""
+    return Board(f"file names of {ray.get_runtime_context().get_job_id()}")
+
+
+def find_spec(module: str) -> ModuleSpec | None:
+    """Return the specification of a module from a user's file; None if no driver has sent it."""
+    note = _SOURCES.read(module) if _SOURCES.is_there else None
+    return None if note is None else UserFile(**note).spec()

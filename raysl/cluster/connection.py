@@ -13,11 +13,10 @@ import ray
 
 from raysl.cluster.attaching import TOKEN, prepare, why_no_token
 from raysl.cluster.autoscaler import read_autoscaler
-from raysl.cluster.board import note_submission
+from raysl.cluster.board import note_submission, send_files
 from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.private import show_by, starting_fast
 from raysl.cluster.resources import Resources
-from raysl.cluster.sent_files import send_files
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import RunFailed

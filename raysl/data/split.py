@@ -1,10 +1,10 @@
 """One part of a dataset: encoded images that can be read by their indices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -14,6 +14,8 @@ from raysl.data.decode.bands import Bands
 from raysl.data.limits import Limits
 from raysl.hashing import Int64s as Int64s
 from raysl.hashing import digest
+
+T = TypeVar("T")
 
 LABELS = "labels"
 """Key of the labels' digest in `Split.content`."""
@@ -213,6 +215,15 @@ def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
     order = np.argsort(units, kind="stable")
     used_units, firsts = np.unique(units[order], return_index=True)
     return zip(used_units.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
+
+
+def gather(starts: Int64s, index: Int64s, read: Callable[[int, Int64s], Iterable[T]]) -> list[T]:
+    """Return a value for each row of `index`; `read` returns those of some rows of a read unit, numbered inside it."""
+    values: list[Any] = [None] * len(index)
+    for unit, positions in by_unit(starts, index):
+        for position, value in zip(positions.tolist(), read(unit, index[positions] - starts[unit]), strict=True):
+            values[position] = value
+    return values
 
 
 def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:

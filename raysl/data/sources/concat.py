@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 from raysl.data.sources.listing import composed
-from raysl.data.split import Encoded, by_unit
+from raysl.data.split import Encoded, by_unit, gather
 from raysl.hashing import digest
 
 
@@ -78,11 +78,7 @@ class _ConcatSplit(Split):
         return self._join_labels(labels, index)
 
     def names_of(self, index: Int64s) -> list[str]:
-        names = [""] * len(index)
-        for number, positions, rows in self._parts(index):
-            for position, name in zip(positions.tolist(), self.splits[number].names_of(rows), strict=True):
-                names[position] = name
-        return names
+        return gather(self.starts, index, lambda number, rows: self.splits[number].names_of(rows))
 
     @property
     @override

@@ -20,7 +20,7 @@ from raysl.data.sources.image_files import Paths
 from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
 from raysl.data.sources.parquet_labels import Labelling, digest_of, find_labelling, labels_digest
 from raysl.data.sources.versions import versions_digest
-from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, joined_digest
+from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, gather, joined_digest
 from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s, hash_text
 from raysl.storage.addresses import open_uri
@@ -187,12 +187,11 @@ class ParquetSplit(Split):
 
     @override
     def names_of(self, index: Int64s) -> list[str]:
-        names = [""] * len(index)
-        for number, positions in by_unit(self.starts, index):
-            unit, rows = self._unit(number, with_images=False), index[positions] - self.starts[number]
-            for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
-                names[position] = self._name(number, unit, row)
-        return names
+        def names(number: int, rows: Int64s) -> list[str]:
+            unit = self._unit(number, with_images=False)
+            return [self._name(number, unit, row) for row in rows.tolist()]
+
+        return gather(self.starts, index, names)
 
     def _no_labels(self, num: int) -> Int64s:
         return np.full((num, len(self.classes)) if self.is_multilabel else num, -1, np.int64)

@@ -18,7 +18,7 @@ from raysl.data.sources.part_names import choose_files, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
 from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded, by_unit
+from raysl.data.split import by_unit, gather
 from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s, digest, hash_text
 from raysl.process.screen import counted
@@ -146,15 +146,13 @@ class _ShardsSplit(Split):
 
     @override
     def read(self, index: Int64s) -> Rows:
-        images: list[Encoded] = [None] * len(index)
-        for unit, positions in by_unit(self.starts, index):
-            shard_index, rows = self._index(unit), index[positions] - self.starts[unit]
+        def images(unit: int, rows: Int64s) -> list[bytes]:
+            shard_index = self._index(unit)
             system, path = self.shards[unit].locate()
             with storage_errors("read", path):
-                parts = read_together(system, path, shard_index.offsets[rows], shard_index.sizes[rows])
-            for position, image in zip(positions.tolist(), parts, strict=True):
-                images[position] = image
-        return Rows(images, self.labels_of(index), self.names_of(index))
+                return read_together(system, path, shard_index.offsets[rows], shard_index.sizes[rows])
+
+        return Rows(gather(self.starts, index, images), self.labels_of(index), self.names_of(index))
 
     @override
     def labels_of(self, index: Int64s) -> Int64s:
@@ -165,13 +163,11 @@ class _ShardsSplit(Split):
 
     @override
     def names_of(self, index: Int64s) -> list[str]:
-        names = [""] * len(index)
-        for unit, positions in by_unit(self.starts, index):
+        def names(unit: int, rows: Int64s) -> list[str]:
             _, path = self.shards[unit].locate()
-            keys = self._index(unit).keys[index[positions] - self.starts[unit]]
-            for position, key in zip(positions.tolist(), keys.tolist(), strict=True):
-                names[position] = f"{path}: {key.decode(errors='backslashreplace')}"
-        return names
+            return [f"{path}: {key.decode(errors='backslashreplace')}" for key in self._index(unit).keys[rows].tolist()]
+
+        return gather(self.starts, index, names)
 
     def _index(self, unit: int) -> ShardIndex:
         shard, digest = self.shards[unit], self.digests[unit]
