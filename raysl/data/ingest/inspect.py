@@ -113,12 +113,12 @@ class Inspection:
 
 
 class Inspected(NamedTuple):
-    """Findings in a part; `digests` [n, 16] are checksums of the images `index` [n] that can be decoded."""
+    """Findings in a part; `digests` [n, 16] are checksums of the images `rows` [n] that can be decoded."""
 
     part: SplitPart
     findings: list[Finding]
     totals: Totals
-    index: np.ndarray
+    rows: np.ndarray
     digests: np.ndarray
 
 
@@ -226,8 +226,8 @@ def _class_names(split: Split, labels: np.ndarray) -> Iterator[str]:
 
 def _find_repeats(splits: Mapping[str, Split], results: Sequence[Inspected]) -> list[Finding]:
     """Find images with the same bytes as an earlier one, in the same split or in one before it."""
-    names = [name for result in results for name in [result.part.split] * len(result.index)]
-    index = np.concatenate([result.index for result in results])
+    names = [name for result in results for name in [result.part.split] * len(result.rows)]
+    index = np.concatenate([result.rows for result in results])
     digests = np.concatenate([result.digests for result in results])
     _, first, group = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     originals = first[group.reshape(-1)]  # [n], positions

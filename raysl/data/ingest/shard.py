@@ -84,7 +84,7 @@ class Shard:
 class _Row(NamedTuple):
     """One image as it is stored."""
 
-    index: int
+    number: int
     image: bytes
     label: Any
     name: str
@@ -119,7 +119,8 @@ def write_shard(out: str, layout: Layout, split: Split, part: SplitPart, has_nam
 
 def _write(folder: Folder, name: str, schema: pa.Schema, order: RowOrder, layout: Layout) -> tuple[int, str, Corrupt]:
     """Write a file; return its size, its SHA-256, and the rows that were left out."""
-    uri, corrupt, digest = folder.uri_of(name), [], hashlib.sha256()
+    uri, digest = folder.uri_of(name), hashlib.sha256()
+    corrupt: Corrupt = []
     unfinished = f"{folder.path}/{name}.{uuid.uuid4().hex[:8]}{PART}"
     with storage_errors("write", uri):
         stream = folder.system.open_output_stream(unfinished)

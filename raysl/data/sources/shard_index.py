@@ -261,9 +261,8 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
     sizes = np.array([member.size for member in best.values()], np.int64)
     numbers = np.array([number[labels[key]] if key in labels else -1 for key in best], np.int64)
     keys = np.array([key.encode(errors="surrogateescape") for key in best], np.bytes_)
-    content = [*(array.tobytes() for array in (offsets, sizes, numbers, keys)), json.dumps(values)]
     summary = Summary(
-        digest(*content),
+        digest(*(array.tobytes() for array in (offsets, sizes, numbers, keys)), json.dumps(values)),
         len(best),
         _read_units(offsets, offsets + sizes),
         values,
