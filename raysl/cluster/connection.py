@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -221,7 +222,8 @@ def cluster_resources() -> Resources:
     """Return the resources that the connected cluster has or may add, shared as set by `share_cluster`."""
     if is_private():
         return Resources.of(_nodes(), None, ClusterConfig(), "", _trials)
-    return Resources.of(_nodes(), _growth(), cluster_settings(), MAY_GROW, _trials)
+    address = ray.get_runtime_context().gcs_address
+    return Resources.of(_nodes(), _growth(address), cluster_settings(), MAY_GROW, _trials)
 
 
 def node_resources() -> list[dict[str, float]]:
@@ -237,11 +239,9 @@ MAY_GROW = "; if its autoscaler adds nodes, set {} to what it may add up to"
 """Advice where nobody knows whether a cluster grows: it has no autoscaler, or one that cannot be asked.
 
 `{}` stands for the settings that say it."""
-_growths: dict[str, Growth | None] = {}  # of a cluster, by its address
 
 
-def _growth() -> Growth | None:
-    address = ray.get_runtime_context().gcs_address
-    if address not in _growths:
-        _growths[address] = read_autoscaler()
-    return _growths[address]
+@cache
+def _growth(address: str) -> Growth | None:
+    """Return what the autoscaler of the connected cluster, which has this address, may add up to."""
+    return read_autoscaler()

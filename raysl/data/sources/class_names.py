@@ -1,6 +1,5 @@
 """Labels of images: parsing a column of them, checking numbers, and numbering the names of classes."""
 
-import json
 import re
 from collections.abc import Sequence
 from types import NoneType
@@ -142,29 +141,6 @@ def check_seen(held_out: Split, train: Split, origin: str) -> None:
 def _refuse_unseen(labels: Sequence[str], origin: str, remedy: str) -> None:
     if labels:
         raise ConfigError(f"{origin} has labels that no training image has: {join_some(labels, 5)}; {remedy}")
-
-
-def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
-    """Read the text of a label, a number or a name, from a member of a tar; None if it has no such field."""
-    if kind != "cls":
-        return _parse_field(content, label_key, where)
-    try:
-        return content.decode().strip()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{where} holds {content[:40]!r}, not a number or a name in UTF-8") from error
-
-
-def _parse_field(content: bytes, label_key: str | None, where: str) -> str | None:
-    try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
-    label = fields.get(label_key) if isinstance(fields, dict) else None
-    if label is not None and type(label) not in (int, float, str):
-        raise ConfigError(
-            f"{where}: {label_key} is {label!r}, not a number or a name; set data.label_key= to another field"
-        )
-    return None if label is None else str(label).strip()
 
 
 REMEDY = "give data.classes= the names"

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.places import ARRAYS, IMAGES, is_hidden
-from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError, log
@@ -247,7 +246,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
         # a .cls counts more than a .json, whichever of them comes first in the tar
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)
-            label = read_member_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
+            label = _read_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
             if label is not None:
                 labels[key] = label
     left_out = [printable(name) for key, name in dotted if key not in images]
@@ -272,6 +271,22 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
         " beside ".join(printable(member.name) for member in unread[0]) if unread else "",
     )
     return ShardIndex(offsets, sizes, numbers, keys, summary)
+
+
+def _read_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
+    """Read the text of a label, a number or a name, from a `.cls` or `.json`; None if that has no such field."""
+    try:
+        if kind == "cls":
+            return content.decode().strip()
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} holds {content[:40]!r}, not a text in UTF-8 or JSON: {error}") from error
+    label = fields.get(label_key) if isinstance(fields, dict) else None
+    if label is not None and type(label) not in (int, float, str):
+        raise ConfigError(
+            f"{where}: {label_key} is {label!r}, not a number or a name; set data.label_key= to another field"
+        )
+    return None if label is None else str(label).strip()
 
 
 def _read_units(offsets: Int64s, ends: Int64s) -> list[int]:

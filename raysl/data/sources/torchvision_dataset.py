@@ -134,6 +134,10 @@ class TorchvisionDataset(Source):
     def _files(self, part: Part) -> tuple[list[str], Int64s, tuple[str, ...]]:
         """Return the paths below `root` of a part, their labels int64 [N], and names of the classes."""
         config = self.config
+        if part is not None and LAYOUTS[config.dataset].train is None:
+            raise ConfigError(
+                f"{config.dataset} has no part {part!r}; leave out data.train_split= and data.test_split="
+            )
         paths: Sequence[Any]
         if config.dataset in WHOLE:
             dataset = _open(config.dataset, config.root, None, config.download)

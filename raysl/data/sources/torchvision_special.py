@@ -34,21 +34,10 @@ def clevr_distances(dataset: Any, paths: Sequence[Any]) -> Int64s:
 
 def _caltech101(dataset: Any, part: str | None) -> tuple[list[str], Int64s]:
     """Return all images and labels; torchvision leaves out the folder BACKGROUND_Google."""
-    _refuse_part("Caltech101", part)
     folder = os.path.join(dataset.root, "101_ObjectCategories")
     pairs = zip(dataset.y, dataset.index, strict=True)
     paths = [os.path.join(folder, dataset.categories[label], f"image_{number:04d}.jpg") for label, number in pairs]
     return paths, np.array(dataset.y, np.int64)
-
-
-def _eurosat(dataset: Any, part: str | None) -> tuple[list[str], Int64s]:
-    _refuse_part("EuroSAT", part)
-    return [path for path, _ in dataset.samples], np.array([label for _, label in dataset.samples], np.int64)
-
-
-def _refuse_part(dataset: str, part: str | None) -> None:
-    if part is not None:
-        raise ConfigError(f"{dataset} has no part {part!r}; leave out data.train_split= and data.test_split=")
 
 
 def _sun397(dataset: Any, part: str) -> tuple[list[str], Int64s]:
@@ -73,7 +62,6 @@ def _sun397(dataset: Any, part: str) -> tuple[list[str], Int64s]:
 
 WHOLE: Mapping[str, Callable[[Any, Any], tuple[list[str], Int64s]]] = {
     "Caltech101": _caltech101,
-    "EuroSAT": _eurosat,
     "SUN397": _sun397,
 }
 """Images and labels of a part of datasets that torchvision opens as a whole, by their names."""

@@ -378,12 +378,12 @@ def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a number or a name in UTF-8"),
+        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a text in UTF-8 or JSON"),
         (
             {"1.png": b"x", "1.cls": b"cat", "2.png": b"x", "2.cls": b"1"},
             "a.tar: the label 'cat' is no whole number, but the shard ",
         ),
-        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json is not JSON"),
+        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json holds b'{', not a text in UTF-8 or JSON"),
         (
             {"1.png": b"x", "1.json": b'{"label": ["cat"]}'},
             "a.tar: 1.json: label is ['cat'], not a number or a name; set data.label_k",
