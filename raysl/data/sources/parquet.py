@@ -1,8 +1,8 @@
 """Parquet files with a column of encoded images."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from pyarrow import fs
 from typing_extensions import override
@@ -13,7 +13,7 @@ from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen
 from raysl.data.sources.listing import File, join_some, list_files
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
-from raysl.data.sources.part_names import choose_files, held_out_notes
+from raysl.data.sources.part_names import choose_part
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
 from raysl.storage.addresses import stat_uri
@@ -66,30 +66,21 @@ class Parquet(Source):
         return train
 
     @cached_property
-    def _path_listing(self) -> "ParquetListing":
-        return list_parquet_files(self.config.path)
+    def _list(self) -> "Callable[[str], ParquetListing]":
+        return cache(list_parquet_files)
 
     def _open(self, name: str) -> ParquetSplit | None:
         """Return a split; the training images number held-out labels, where there are any."""
         config, is_train = self.config, name == "train"
-        if (uri := getattr(config, name)) is not None:
-            listing = list_parquet_files(uri)
-            paths = list(listing.paths.values())
-            notes = (*listing.notes, *(held_out_notes(listing.paths, uri) if is_train else ()))
-        elif config.path is None:
-            if is_train:
-                raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
+        kind = "a Parquet file or a folder of them"
+        chosen = choose_part(config, name, kind, lambda uri: self._list(uri).paths.items())
+        if chosen is None:
             return None
-        else:
-            uri, listing = config.path, self._path_listing
-            parts = choose_files(listing.paths.items(), uri)
-            if is_train and not parts.train:
-                raise ConfigError(f"{uri!r} holds only val and test files; give data.train=")
-            if not is_train and not parts.test:
-                return None
-            paths, notes = (parts.train, (*listing.notes, *parts.notes)) if is_train else (parts.test, listing.notes)
-            if not is_train and config.train is None:
-                notes = ()  # the training split shows the notes on `path`
+        uri, paths, notes = chosen
+        listing = self._list(uri)
+        # the training split shows the notes on `path`
+        if is_train or config.test is not None or config.train is not None:
+            notes = (*listing.notes, *notes)
         has_training = not is_train and (config.train is not None or config.path is not None)
         train = self._train if has_training and not config.classes else None
         # facts in a manifest hold for its own columns and for exactly its files

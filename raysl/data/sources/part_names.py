@@ -2,10 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from raysl.data.sources.listing import join_some
+from raysl.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -86,6 +87,32 @@ def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
         )
     notes += held_out_notes((path for path, _ in train), where)
     return PartFiles([file for _, file in train], [file for _, file in test], tuple(notes))
+
+
+def choose_part(
+    config: Any, name: str, kind: str, list_files: Callable[[str], Iterable[tuple[str, T]]]
+) -> tuple[str, list[T], tuple[str, ...]] | None:
+    """Return address, shards and notes of a split, by `train`, `test` and `path` of a source; None if there is none.
+
+    Args:
+        kind: what a path has to be, for messages.
+        list_files: lists the shards at an address, each with its path.
+    """
+    is_train = name == "train"
+    if (uri := getattr(config, name)) is not None:
+        listed = list(list_files(uri))
+        notes = held_out_notes((path for path, _ in listed), uri) if is_train else []
+        return uri, [file for _, file in listed], tuple(notes)
+    if config.path is None:
+        if is_train:
+            raise ConfigError(f"{config.name} needs data.path= or data.train=, {kind}")
+        return None
+    parts = choose_files(list_files(config.path), config.path)
+    if is_train and not parts.train:
+        raise ConfigError(f"{config.path!r} holds only val and test files; give data.train=")
+    if is_train:
+        return config.path, parts.train, parts.notes
+    return (config.path, parts.test, ()) if parts.test else None
 
 
 def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> list[str]:

@@ -14,7 +14,7 @@ from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
 from raysl.data.source import DataConfig, Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen, parse_and_number
-from raysl.data.sources.part_names import choose_files, held_out_notes
+from raysl.data.sources.part_names import choose_part
 from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
 from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
@@ -67,20 +67,9 @@ class WebDataset(Source):
 
     @override
     def split(self, name: str) -> Split | None:
-        config, is_train = self.config, name == "train"
-        if (uri := getattr(config, name)) is not None:
-            shards = self._find(uri)
-            notes = held_out_notes([shard.name for shard in shards], uri) if is_train else []
-            return self._make_split(name, uri, shards, notes)
-        if config.path is None:
-            if is_train:
-                raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
-            return None
-        parts = choose_files(((shard.name, shard) for shard in self._find(config.path)), config.path)
-        if is_train and not parts.train:
-            raise ConfigError(f"{config.path!r} holds only val and test shards; give data.train=")
-        shards, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
-        return self._make_split(name, config.path, shards, notes) if shards else None
+        kind = "a folder of .tar files or a pattern"
+        chosen = choose_part(self.config, name, kind, lambda uri: [(shard.name, shard) for shard in self._find(uri)])
+        return None if chosen is None else self._make_split(name, *chosen)
 
     def _make_split(self, name: str, uri: str, shards: Sequence[Shard], notes: Sequence[str]) -> "_ShardsSplit":
         """Return a split; the training images number held-out labels, where there are any."""

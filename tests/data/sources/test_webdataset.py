@@ -400,7 +400,7 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, files: Files, message:
 
 def test_places_without_shards_are_told(tmp_path: Path) -> None:
     write(tmp_path / "val-0.tar", samples(range(1)))
-    assert "holds only val and test shards; give data.train=" in message_of(source_of(tmp_path))
+    assert "holds only val and test files; give data.train=" in message_of(source_of(tmp_path))
     (tmp_path / "empty").mkdir()
     assert "no .tar files in" in message_of(source_of(tmp_path / "empty"))
     assert "no file or folder" in message_of(source_of(tmp_path / "none"))
