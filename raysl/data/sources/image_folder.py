@@ -61,17 +61,15 @@ class ImageFolder(Source):
 
     @cached_property
     def _train(self) -> "_FolderSplit":
-        folder = self.config.train or self._inside("train")
-        if folder is not None:
-            files, problems = self._images(folder)
-            notes = _training_notes(folder, files, "data.train=") + self._unused_notes()
-            return _FolderSplit(folder, files, notes + problems)
-        if self.config.path is None:
-            raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
-        held_out = [name for part in HELD_OUT for name in self._names[part]]
-        files, problems = self._images(self.config.path, without=held_out)
-        notes = _training_notes(self.config.path, files, "data.path=", held_out)
-        return _FolderSplit(self.config.path, files, notes + problems)
+        named, held_out = self.config.train or self._inside("train"), []
+        if named is None:
+            if self.config.path is None:
+                raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
+            held_out = [name for part in HELD_OUT for name in self._names[part]]
+        folder = named or self.config.path
+        files, problems = self._images(folder, held_out)
+        notes = _training_notes(folder, files, "data.train=" if named else "data.path=", held_out)
+        return _FolderSplit(folder, files, notes + (self._unused_notes() if named else ()) + problems)
 
     def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
         return _images(uri, isinstance(self.config.channels, int), without)

@@ -95,7 +95,7 @@ def choose_part(
     """Return address, shards and notes of a split, by `train`, `test` and `path` of a source; None if there is none.
 
     Args:
-        kind: what a path has to be, for messages.
+        kind: description of a good path, for messages.
         list_files: lists the shards at an address, each with its path.
     """
     is_train = name == "train"

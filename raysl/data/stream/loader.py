@@ -130,7 +130,7 @@ class Loader:
         return self._batch(loaded, views, extras, device, lane=to_device(lane, device), epoch=epoch, step=step)
 
     def _batch(
-        self, loaded: Loaded, views: dict[str, Tensor], extras: dict[str, Tensor], device: torch.device, **place: Any
+        self, loaded: Loaded, views: dict[str, Tensor], extras: dict[str, Tensor], device: torch.device, **moment: Any
     ) -> Batch:
         return Batch(
             views,
@@ -139,7 +139,7 @@ class Loader:
             extras={name: to_device(extra, device) for name, extra in extras.items()},
             seed=self.order.seed,
             host_index=loaded.index.numpy(),
-            **place,
+            **moment,
         )
 
     def plain(self, rank: int, world: int, device: torch.device, known: Known | None = None) -> Iterator[Batch]:
