@@ -5,7 +5,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -226,15 +225,6 @@ def _footer_sha256(system: fs.FileSystem, path: str, num_bytes: int, size: int) 
 IMAGES = "image"
 
 
-@dataclass(frozen=True)
-class IngestedSplit:
-    """One split of an ingest, as its manifest has it."""
-
-    paths: tuple[str, ...]
-    footers: Footers
-    labels_digest: str
-
-
 def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool = False) -> pa.Schema:
     """Return the schema of the files that an ingest writes."""
     label = pa.list_(pa.int64()) if is_multilabel else pa.string() if has_names else pa.int64()
@@ -242,8 +232,8 @@ def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool =
     return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})
 
 
-def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSplit]:
-    """Return the splits that a manifest describes in full.
+def ingested_footers(folder: str, manifest: Mapping[str, Any]) -> dict[tuple[str, ...], Footers]:
+    """Return what a manifest says of the footers of each split that it describes in full, by the paths of its files.
 
     Lists of labels whose number of classes is unknown are read from the files.
 
@@ -251,17 +241,18 @@ def ingested_splits(folder: str, manifest: Mapping[str, Any]) -> list[IngestedSp
         folder: path of the ingest, empty or ending in a slash.
     """
     entries = [entry for entry in manifest["splits"].values() if entry["files"]]
-    return [_split(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]
+    footers = [_footers(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]
+    return dict(footers)
 
 
-def _split(folder: str, entry: Mapping[str, Any]) -> IngestedSplit:
+def _footers(folder: str, entry: Mapping[str, Any]) -> tuple[tuple[str, ...], Footers]:
     files = {f"{folder}{file['name']}": file for file in entry["files"]}
     paths = tuple(sorted(files))
     classes, is_multilabel, has_names = entry["classes"], entry["is_multilabel"], entry["has_names"]
     ranges: dict[str, Range | None] = {}
     if not (is_multilabel or has_names):
         ranges = {path: (files[path]["labels"][0], files[path]["labels"][1]) for path in paths}
-    footers = Footers(
+    return paths, Footers(
         {paths[0]: stored_schema(classes, is_multilabel, has_names)},
         ranges,
         *units_of([np.array(files[path]["groups"], np.int64) for path in paths]),
@@ -269,5 +260,5 @@ def _split(folder: str, entry: Mapping[str, Any]) -> IngestedSplit:
         entry["fingerprint"],
         label_width=len(classes) if is_multilabel else None,
         has_names=has_names,
+        labels_digest=entry["labels_digest"],
     )
-    return IngestedSplit(paths, footers, entry["labels_digest"])

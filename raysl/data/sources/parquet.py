@@ -8,10 +8,11 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.data.ingest.folder import IMAGES, MANIFEST_FILE, IngestedSplit, check_finished, files_of, ingested_splits
+from raysl.data.ingest.folder import IMAGES, MANIFEST_FILE, check_finished, files_of, ingested_footers
 from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen
 from raysl.data.sources.listing import File, join_some, list_files
+from raysl.data.sources.parquet_columns import Footers
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
 from raysl.data.sources.part_names import choose_part
 from raysl.data.sources.shards import check_names
@@ -85,8 +86,7 @@ class Parquet(Source):
         train = self._train if has_training and not config.classes else None
         # facts in a manifest hold for its own columns and for exactly its files
         has_known_columns = config.image_column == IMAGES and config.label_column in (LABELS, None)
-        described = listing.ingested if has_known_columns else ()
-        manifest = next((split for split in described if split.paths == tuple(paths)), None)
+        manifest = listing.ingested.get(tuple(paths)) if has_known_columns else None
         columns = config.image_column, config.label_column
         split = ParquetSplit(uri, paths, *columns, config.classes, train, listing.versions, manifest)
         split.notes = (*notes, *split.notes)
@@ -106,7 +106,7 @@ class ParquetListing:
     paths: dict[str, str]
     notes: tuple[str, ...]
     versions: dict[str, FileVersion]
-    ingested: tuple[IngestedSplit, ...] = ()
+    ingested: dict[tuple[str, ...], Footers]
 
 
 def list_parquet_files(uri: str) -> ParquetListing:
@@ -115,7 +115,7 @@ def list_parquet_files(uri: str) -> ParquetListing:
     if info.type == fs.FileType.File:
         # a file that the user names is used whatever a manifest beside it says
         versions = _file_versions(system, {info.path: File(info.path, info.size, info.mtime_ns, None)}, {})
-        return ParquetListing({info.path.rpartition("/")[2]: info.path}, (), versions)
+        return ParquetListing({info.path.rpartition("/")[2]: info.path}, (), versions, {})
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a Parquet file or a folder of them")
     files = {file.path: file for file in list_files(uri).files}
@@ -152,8 +152,10 @@ def list_parquet_files(uri: str) -> ParquetListing:
         for path, sha256 in listed.items()
     }
     versions = _file_versions(system, used, written)
-    ingested = (split for folder in manifests for split in ingested_splits(f"{info.path}/{folder}", manifests[folder]))
-    return ParquetListing(paths, (note,) if excluded else (), versions, tuple(ingested))
+    ingested: dict[tuple[str, ...], Footers] = {}
+    for folder, manifest in manifests.items():
+        ingested |= ingested_footers(f"{info.path}/{folder}", manifest)
+    return ParquetListing(paths, (note,) if excluded else (), versions, ingested)
 
 
 def _file_versions(

@@ -44,6 +44,7 @@ class Footers:
         num_bytes: size of all columns before compression.
         fingerprint: changes with the names of the files, their rows and `num_bytes`.
         sizes_digest: changes with the size of any column of any row group; empty if hashes of the files are known.
+        labels_digest: changes with any label; empty if the labels have to be read for that.
     """
 
     schemas: dict[str, pa.Schema]
@@ -56,6 +57,7 @@ class Footers:
     sizes_digest: str = ""
     label_width: int | None = None
     has_names: bool = False
+    labels_digest: str = ""
 
 
 def folder_label(path: str, column: str) -> str | None:

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from typing_extensions import override
 
-from raysl.data.ingest.folder import IngestedSplit
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
 from raysl.data.sources.image_files import Paths
-from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
+from raysl.data.sources.parquet_columns import Footers, check_alike, name_column, read_footers, unread_columns
 from raysl.data.sources.parquet_labels import Labelling, digest_of, find_labelling, labels_digest
 from raysl.data.sources.versions import versions_digest
 from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, gather, joined_digest
@@ -88,7 +87,7 @@ class ParquetSplit(Split):
         classes: tuple[str, ...],
         training: "ParquetSplit | None" = None,
         versions: Mapping[str, FileVersion] | None = None,
-        manifest: IngestedSplit | None = None,
+        manifest: Footers | None = None,
     ) -> None:
         self.uri = uri
         self.files = Paths(files)
@@ -96,7 +95,7 @@ class ParquetSplit(Split):
         self.image_column = image_column
         system, _ = open_uri(uri)
         if manifest is not None:
-            footers = manifest.footers
+            footers = manifest
         else:
             num_bytes = {path: version.num_bytes for path, version in zip(self.files, known, strict=True)}
             footers = read_footers(system, list(self.files), image_column, label_column, num_bytes)
