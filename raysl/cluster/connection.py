@@ -69,7 +69,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
     level = logging.INFO if is_verbose else logging.ERROR
-    show_by(_show if is_verbose else _show_less)
+    show_by((lambda show, *printed: show(*printed)) if is_verbose else _show_less)
     if address := os.environ.get("RAY_ADDRESS"):
         prepare(address)
         for name, value in _ATTACHED_SETTINGS.items():
@@ -174,10 +174,6 @@ def hearing(listen: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listen)
-
-
-def _show(show: Callable[..., None], data: dict[str, Any], ignore_prefix: bool) -> None:
-    show(data, ignore_prefix)
 
 
 def _show_less(show: Callable[..., None], data: dict[str, Any], ignore_prefix: bool) -> None:

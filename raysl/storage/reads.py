@@ -236,12 +236,13 @@ class RangeFile:
         size = max(0, min(size, self.num_bytes - self.position))
         low = self.position - self._start
         if size and not 0 <= low <= low + size <= len(self._content):
-            low = self._fetch(size)
+            self._fetch(size)
+            low = 0
         self.position += size
         return self._content[low : low + size]
 
-    def _fetch(self, size: int) -> int:
-        """Read the range at the position; return where the position is in it."""
+    def _fetch(self, size: int) -> None:
+        """Read a range that begins at the position."""
         # a reader that goes on, perhaps from inside the last range, gets longer ranges; one that jumps begins again
         ahead = self.position - self._start
         goes_on = 0 <= ahead <= len(self._content) + LONG_SKIP
@@ -250,7 +251,6 @@ class RangeFile:
         size = min(max(size, self._size), self.num_bytes - self.position)
         part = self.system, self.path, self._file, self._start, size
         self._content = retrying(lambda: _read_part(*part), "read", self.path)
-        return 0
 
 
 def small_reads(system: fs.FileSystem) -> int:
