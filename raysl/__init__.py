@@ -21,7 +21,7 @@ class _SentFiles:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith(PREFIX):
             return None
-        from raysl.cluster.sent_files import find_spec  # imports Ray
+        from raysl.cluster.board import find_spec  # imports Ray
 
         return find_spec(name)
 

@@ -38,6 +38,14 @@ def hash_words(*words: int) -> int:
     return state
 
 
+def digest(*parts: str | bytes | memoryview) -> str:
+    """Return 16 hexadecimal digits that change with the content of the parts, laid end to end."""
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part)
+    return content.hexdigest()[:16]
+
+
 def hash_text(text: str) -> int:
     """Return a number in [0, 2**64) that depends on a text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

@@ -1,7 +1,7 @@
 """Python files of users as modules, and their names in settings.
 
 A file becomes a module whose name holds a digest. Pickles refer to that module, and a process that does not have the
-file imports it from the source that the driver has sent (`raysl.cluster.sent_files`).
+file imports it from the source that the driver has sent (`raysl.cluster.board`).
 """
 
 import hashlib

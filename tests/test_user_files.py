@@ -8,7 +8,7 @@ import pytest
 import ray.cloudpickle
 
 from raysl import user_files
-from raysl.cluster import sent_files
+from raysl.cluster import board
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.sweeps.load import load_sweep
@@ -35,13 +35,13 @@ class Mine:
 def another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Notes:
     """The notes of a cluster's head; `leave` then makes this process like one that has none of the user's files."""
     notes = Notes()
-    monkeypatch.setattr(sent_files, "_SOURCES", notes)
-    monkeypatch.setattr(sent_files, "_names", lambda: notes_of_names)
+    monkeypatch.setattr(board, "_SOURCES", notes)
+    monkeypatch.setattr(board, "_names", lambda: notes_of_names)
     notes_of_names = Notes()
     for name in ("_read", "NAMED", "SENT"):
         monkeypatch.setattr(user_files, name, {})
-    monkeypatch.setattr(sent_files, "NAMED", user_files.NAMED)
-    monkeypatch.setattr(sent_files, "SENT", user_files.SENT)
+    monkeypatch.setattr(board, "NAMED", user_files.NAMED)
+    monkeypatch.setattr(board, "SENT", user_files.SENT)
     monkeypatch.chdir(tmp_path)
     return notes
 
@@ -60,7 +60,7 @@ def test_a_cached_function_of_a_user_travels_to_a_process_without_the_file(
 ) -> None:
     (tmp_path / "mine.py").write_text(CACHED)
     pickled = ray.cloudpickle.dumps(resolve("source", "mine.py:Mine")())
-    sent_files.send_files()
+    board.send_files()
     leave(tmp_path, monkeypatch)
     mine = pickle.loads(pickled)
     assert mine.square(3) == 9
@@ -76,10 +76,10 @@ def test_a_name_in_settings_means_the_file_that_the_driver_has_sent(
 ) -> None:
     (tmp_path / "mine.py").write_text(CACHED)
     module = resolve("source", "mine.py:Mine").__module__
-    sent_files.send_files()
+    board.send_files()
     leave(tmp_path, monkeypatch)
     (tmp_path / "mine.py").write_text("class Other: pass\n")
-    sent_files.receive_files()
+    board.receive_files()
     assert resolve("source", "mine.py:Mine").__module__ == module
 
 
@@ -96,10 +96,10 @@ def test_files_that_another_thread_imports_meanwhile_are_no_error(
         write(name, value)
 
     monkeypatch.setattr(another_process, "write", imports_meanwhile)
-    sent_files.send_files()
-    sent_files.send_files()
+    board.send_files()
+    board.send_files()
     leave(tmp_path, monkeypatch)
-    sent_files.receive_files()
+    board.receive_files()
     assert set(user_files.SENT) == {"mine.py", "other.py"}
 
 

@@ -4,20 +4,17 @@ Ray does not tell drivers what may be added. That is in the configuration that t
 started with, or in the RayCluster of Kubernetes, so it is read there.
 """
 
-import json
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import ray
 import yaml
-from ray.experimental.internal_kv import _internal_kv_get
 
 from raysl.cluster.growth import Growth, read_growth
-from raysl.cluster.head import on_head
 from raysl.cluster.private import kuberay_config
+from raysl.cluster.tasks import on_head
 from raysl.process.proc import PROC
 
 log = logging.getLogger("raysl")
@@ -77,36 +74,17 @@ def _from_kubernetes() -> Growth | None:
 
 @dataclass(frozen=True)
 class Activity:
-    """What an autoscaler is doing.
-
-    Args:
-        is_adding: whether nodes are on their way.
-        problem: why a node could not be started; empty if there is none.
-    """
+    """What an autoscaler is doing."""
 
     is_adding: bool = False
     problem: str = ""
 
 
 def read_activity() -> Activity:
-    """Return what the autoscaler of the connected cluster is doing now."""
+    """Return what the autoscaler of the connected cluster is doing now; nothing is known of its version 1."""
     from ray.autoscaler.v2.sdk import get_cluster_status  # takes a while
 
     now = get_cluster_status(ray.get_runtime_context().gcs_address, ANSWER_S)
-    if now.stats.autoscaler_version != "0":  # version 2 of Ray's autoscaler, with `ray up` and KubeRay
-        problems = [failed.details for failed in now.failed_launches if failed.details]
-        return Activity(bool(now.pending_launches or now.pending_nodes), _first_line(problems[-1]) if problems else "")
-    status: dict[str, Any] = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
-    report = status.get("autoscaler_report") or {}
-    failed = (report.get("node_availability_summary") or {}).get("node_availabilities") or {}
-    problems = [
-        str((each.get("unavailable_node_information") or {}).get("description") or "") for each in failed.values()
-    ]
-    return Activity(
-        bool(report.get("pending_nodes") or report.get("pending_launches")),
-        _first_line(next((problem for problem in problems if problem), "")),
-    )
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "").rstrip(".")
+    problems = [failed.details for failed in now.failed_launches if failed.details]
+    lines = problems[-1].strip().splitlines() if problems else []
+    return Activity(bool(now.pending_launches or now.pending_nodes), lines[0].rstrip(".") if lines else "")

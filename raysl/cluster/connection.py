@@ -6,18 +6,18 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
 import ray
 
-from raysl.cluster.at_work import note_submission
 from raysl.cluster.attaching import TOKEN, prepare, why_no_token
 from raysl.cluster.autoscaler import read_autoscaler
+from raysl.cluster.board import note_submission, send_files
 from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.private import show_by, starting_fast
 from raysl.cluster.resources import Resources
-from raysl.cluster.sent_files import send_files
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import RunFailed
@@ -69,7 +69,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
     level = logging.INFO if is_verbose else logging.ERROR
-    show_by(_show if is_verbose else _show_less)
+    show_by((lambda show, *printed: show(*printed)) if is_verbose else _show_less)
     if address := os.environ.get("RAY_ADDRESS"):
         prepare(address)
         for name, value in _ATTACHED_SETTINGS.items():
@@ -176,10 +176,6 @@ def hearing(listen: Callable[[str], None]) -> Iterator[None]:
         _listeners.remove(listen)
 
 
-def _show(show: Callable[..., None], data: dict[str, Any], ignore_prefix: bool) -> None:
-    show(data, ignore_prefix)
-
-
 def _show_less(show: Callable[..., None], data: dict[str, Any], ignore_prefix: bool) -> None:
     """Show what Ray prints without notes that need no action, and a failure in one line."""
     text = "\n".join(data["lines"])
@@ -222,7 +218,8 @@ def cluster_resources() -> Resources:
     """Return the resources that the connected cluster has or may add, shared as set by `share_cluster`."""
     if is_private():
         return Resources.of(_nodes(), None, ClusterConfig(), "", _trials)
-    return Resources.of(_nodes(), _growth(), cluster_settings(), MAY_GROW, _trials)
+    address = ray.get_runtime_context().gcs_address
+    return Resources.of(_nodes(), _growth(address), cluster_settings(), MAY_GROW, _trials)
 
 
 def node_resources() -> list[dict[str, float]]:
@@ -238,11 +235,9 @@ MAY_GROW = "; if its autoscaler adds nodes, set {} to what it may add up to"
 """Advice where nobody knows whether a cluster grows: it has no autoscaler, or one that cannot be asked.
 
 `{}` stands for the settings that say it."""
-_growths: dict[str, Growth | None] = {}  # of a cluster, by its address
 
 
-def _growth() -> Growth | None:
-    address = ray.get_runtime_context().gcs_address
-    if address not in _growths:
-        _growths[address] = read_autoscaler()
-    return _growths[address]
+@cache
+def _growth(address: str) -> Growth | None:
+    """Return what the autoscaler of the connected cluster, which has this address, may add up to."""
+    return read_autoscaler()

@@ -34,13 +34,7 @@ _KILLED = "its process was killed, as by SIGKILL or by the kernel for lack of me
 
 @dataclass(frozen=True)
 class Worker:
-    """Where a training worker is.
-
-    Args:
-        node: address of its node.
-        node_id: Ray's id of its node.
-        actor: handle of its actor, as text.
-    """
+    """Where a training worker is."""
 
     node: str
     pid: int
@@ -179,11 +173,7 @@ _ENDS = {
 
 
 def out_of_memory(text: str) -> str | None:
-    """Return which node ran out of memory, which process was ended for it and what to lower; None for other texts.
-
-    Args:
-        text: message of Ray when it ends processes of a node that is short of memory.
-    """
+    """Return which node ran out of memory, which process was ended for it and what to lower; None for other texts."""
     node = re.search(r"\(IP: ([^,)]+)[^)]*\) was ([\d.]+) ?GB used / ([\d.]+) ?GB", text)
     if node is None or "low on memory" not in text:
         return None

@@ -8,11 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of one kind.
-
-    Args:
-        most: largest number of nodes.
-    """
+    """Up to `most` nodes of one kind."""
 
     cpus: float
     gpus: float
@@ -21,10 +17,7 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Growth:
-    """The nodes that an autoscaler may have at a time, head included.
-
-    Args:
-        most_nodes: largest number of nodes of all groups together; None for no limit.
+    """The nodes that an autoscaler may have at a time, head included: `most_nodes` of all groups together.
 
     >>> growth = Growth((NodeGroup(cpus=16, gpus=1, most=8), NodeGroup(cpus=32, gpus=0, most=16)), most_nodes=20)
     >>> growth.cpus, growth.gpus
@@ -54,11 +47,7 @@ class Growth:
 
 
 def read_growth(config: Mapping[str, Any], origin: str) -> Growth | None:
-    """Read the configuration of Ray's autoscaler (`ray up`, KubeRay); None if it adds no nodes.
-
-    Args:
-        config: content of the file, with `available_node_types`, each with `resources` and `max_workers`.
-    """
+    """Read the configuration of Ray's autoscaler (`ray up`, KubeRay); None if it adds no nodes."""
     kinds = config.get("available_node_types") or {}
     head = config.get("head_node_type")
     is_fixed = config.get("provider", {}).get("type") == "readonly"  # nodes that were started by hand

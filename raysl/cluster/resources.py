@@ -135,9 +135,6 @@ class WorkerShape:
     """Resources of each training worker.
 
     Args:
-        device: `cpu` or `cuda`.
-        cpus: CPUs that Ray reserves for it.
-        task_cpus: CPUs of each data task.
         gpus: GPUs that Ray reserves for it on `cuda`: 1, or a share of one.
     """
 

@@ -8,12 +8,12 @@ import ray
 from ray.exceptions import RayError, RpcError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from raysl.cluster.at_work import runs_at_work
 from raysl.cluster.autoscaler import Activity, read_activity
+from raysl.cluster.board import runs_at_work
 from raysl.cluster.connection import is_private
-from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.resources import amount
 from raysl.cluster.settings import cluster_settings
+from raysl.cluster.tasks import keep_actors_on_head
 from raysl.errors import RunFailed
 from raysl.process.screen import duration
 from raysl.process.waiting import waiting
@@ -34,7 +34,6 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str, need: str = "") -> Non
 
     Args:
         bundles: resources, each on one node: `[{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}]`.
-        user: purpose of the nodes, such as `workers`.
         need: the bundles in words; default: their sum.
 
     Raises:
@@ -97,10 +96,6 @@ def total(bundles: Sequence[Amounts]) -> dict[str, float]:
 
 def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activity, runs: Sequence[str] = ()) -> str:
     """Return what a cluster lacks, in words.
-
-    Args:
-        need: CPUs and GPUs that are waited for.
-        runs: names of the runs at work on the cluster.
 
     >>> describe_missing({"GPU": 8}, {"GPU": 2}, {"GPU": 2}, Activity(is_adding=True))
     'the cluster has 2 of 8 GPUs; the autoscaler is adding nodes'

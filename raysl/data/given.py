@@ -1,6 +1,5 @@
 """Images that a caller passes, in memory or as paths and URIs, as a split."""
 
-import hashlib
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from raysl.data.decode.bands import Bands
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded, Int64s, Rows, Split, runs
+from raysl.data.split import Encoded, Int64s, LabelledSplit, runs
 from raysl.errors import ConfigError
+from raysl.hashing import digest
 from raysl.storage.addresses import open_uri
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's modes that a PNG file can store
@@ -30,12 +30,11 @@ GivenImage = bytes | np.ndarray | str
 
 
 @dataclass
-class GivenImages(Split):
+class GivenImages(LabelledSplit):
     """Images in memory, or files that are read when they are needed.
 
     Args:
         labels: int64 [N], -1 where unlabelled.
-        names: names of the images, for messages; default: their numbers.
     """
 
     images: Sequence[GivenImage]
@@ -46,14 +45,10 @@ class GivenImages(Split):
         self.unit_sizes = runs(len(self.images))
         self.fingerprint = f"images:{len(self.images)}"
         self.classes = tuple(map(str, range(int(self.labels.max(initial=-1)) + 1)))
-        self.is_random_access = True
 
     @override
     def content(self) -> Mapping[str, str]:
-        digest = hashlib.sha256(self.labels.tobytes())
-        for image in self.images:
-            digest.update(_identify(image))
-        return {"pixels": digest.hexdigest()[:16]}
+        return {"pixels": digest(self.labels.tobytes(), *map(_identify, self.images))}
 
     @override
     def written(self, ask: bool = True) -> str:
@@ -61,10 +56,13 @@ class GivenImages(Split):
         return versions_digest(read_versions(files))
 
     @override
-    def read(self, index: Int64s) -> Rows:
-        numbers = index.tolist()
-        names = [f"image {number}" if self.names is None else self.names[number] for number in numbers]
-        return Rows([_read(self.images[number]) for number in numbers], self.labels[index], names)
+    def images_of(self, index: Int64s) -> list[Encoded]:
+        images = (self.images[row] for row in index.tolist())
+        return [read_if_there(*open_uri(image)) if isinstance(image, str) else image for image in images]
+
+    @override
+    def name_of(self, row: int) -> str:
+        return f"image {row}" if self.names is None else self.names[row]
 
 
 def _identify(image: GivenImage) -> bytes:
@@ -72,10 +70,6 @@ def _identify(image: GivenImage) -> bytes:
     if isinstance(image, np.ndarray):
         return f"{image.shape}".encode() + image.tobytes()
     return image if isinstance(image, bytes) else image.encode("utf-8", "surrogateescape")
-
-
-def _read(image: GivenImage) -> Encoded:
-    return read_if_there(*open_uri(image)) if isinstance(image, str) else image
 
 
 def list_images(images: Any) -> list[Any]:
@@ -89,13 +83,7 @@ def list_images(images: Any) -> list[Any]:
 
 
 def split_images(images: Sequence[Any], first: int = 0, bands: Bands | None = None) -> GivenImages:
-    """Make a split of images without labels.
-
-    Args:
-        images: images as `to_stored` takes them, encoded bytes, paths or URIs.
-        first: number of the first image, for messages.
-        bands: how channels are read that are taken as they are stored.
-    """
+    """Make a split of images without labels."""
     stored: list[GivenImage] = []
     names, wrong = [], []
     for number, image in enumerate(images, first):

@@ -1,11 +1,10 @@
 """One part of a dataset: encoded images that can be read by their indices."""
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -14,6 +13,9 @@ from raysl.config.background import WHITE, Color
 from raysl.data.decode.bands import Bands
 from raysl.data.limits import Limits
 from raysl.hashing import Int64s as Int64s
+from raysl.hashing import digest
+
+T = TypeVar("T")
 
 LABELS = "labels"
 """Key of the labels' digest in `Split.content`."""
@@ -150,11 +152,42 @@ class Split(ABC):
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
 
 
+class LabelledSplit(Split):
+    """A split whose labels are all in memory and whose rows can be read in any order; a subclass reads the images.
+
+    Attributes:
+        labels: int [N], or [N, K] of a multi-label split.
+    """
+
+    is_random_access = True
+    labels: np.ndarray
+
+    @abstractmethod
+    def images_of(self, index: Int64s) -> Sequence[Encoded]:
+        """Read the images with these indices, as in `Rows`."""
+
+    @abstractmethod
+    def name_of(self, row: int) -> str:
+        """Return the name of an image, as in `Rows`."""
+
+    @override
+    def read(self, index: Int64s) -> Rows:
+        return Rows(self.images_of(index), self.labels_of(index), self.names_of(index))
+
+    @override
+    def labels_of(self, index: Int64s) -> Int64s:
+        return self.labels[index].astype(np.int64)
+
+    @override
+    def names_of(self, index: Int64s) -> list[str]:
+        return [self.name_of(row) for row in index.tolist()]
+
+
 def joined_digest(parts: Sequence[str]) -> str:
     """Return 16 hexadecimal digits that change with each part; a single part as it is, empty if all parts are empty."""
     if len(parts) == 1:
         return parts[0]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] if any(parts) else ""
+    return digest("\n".join(parts)) if any(parts) else ""
 
 
 def with_facts(split: Split, **facts: Any) -> Split:
@@ -182,6 +215,15 @@ def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
     order = np.argsort(units, kind="stable")
     used_units, firsts = np.unique(units[order], return_index=True)
     return zip(used_units.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
+
+
+def gather(starts: Int64s, index: Int64s, read: Callable[[int, Int64s], Iterable[T]]) -> list[T]:
+    """Return a value for each row of `index`; `read` returns those of some rows of a read unit, numbered inside it."""
+    values: list[Any] = [None] * len(index)
+    for unit, positions in by_unit(starts, index):
+        for position, value in zip(positions.tolist(), read(unit, index[positions] - starts[unit]), strict=True):
+            values[position] = value
+    return values
 
 
 def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:

@@ -12,11 +12,11 @@ import ray.cloudpickle
 from ray.exceptions import RayError, RayTaskError, RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raysl.cluster.at_work import runs_at_work
 from raysl.cluster.autoscaler import read_activity, read_autoscaler
+from raysl.cluster.board import runs_at_work
 from raysl.cluster.failures import reason
-from raysl.cluster.head import HEAD, keep_actors_on_head
 from raysl.cluster.resources import amount
+from raysl.cluster.tasks import HEAD, keep_actors_on_head
 from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import node as node_module
 from raysl.doctor.measures import JOIN_S, image_speed, sum_speed

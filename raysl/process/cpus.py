@@ -46,11 +46,7 @@ def usable_cpus() -> int:
 
 @dataclass(frozen=True)
 class Cpus:
-    """The CPUs of a machine on which a run counts for its threads.
-
-    Args:
-        free: number of those that other work leaves to it.
-    """
+    """The CPUs of a machine on which a run counts for its threads."""
 
     usable: int
     free: int
@@ -74,7 +70,6 @@ class CpuTime:
     """Seconds of CPU up to a moment.
 
     Args:
-        when: moment, in seconds of the monotonic clock.
         idle: seconds in which CPUs of the machine were idle, over all of them.
         used: seconds that this process and those below it have used.
     """

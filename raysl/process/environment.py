@@ -109,12 +109,18 @@ def environment_text(facts: dict[str, Any]) -> str:
     rows: list[tuple[str, Any]] = [("python", facts["python"]), ("executable", facts["executable"])]
     rows += [("system", facts["system"]), *packages.items()]
     rows += [(f"torch {name}", value) for name, value in facts["torch"].items()]
-    rows += [(f"device {device['index']}", _describe_device(device)) for device in facts["devices"]]
-    rows += [] if facts["devices"] else [("devices", "no GPU")]
+    rows += [
+        (f"device {each['index']}", f"{each['name']}, capability {each['capability']}, {each['memory']:.1f} GiB")
+        for each in facts["devices"]
+    ] or [("devices", "no GPU")]
     rows += [("driver", facts["driver"])]
     rows += [("cpu", f"{facts['cpu']['model']}, {facts['cpu']['usable']} of {facts['cpu']['cores']} cores")]
-    rows += [(name, _describe_space(facts[name])) for name in ("memory", "disk", "shm")]
-    rows += [("git", _describe_git(facts["git"])), *facts["variables"].items()]
+    for name in ("memory", "disk", "shm"):
+        space = facts[name]
+        rows.append((name, None if space is None else f"{space['total']:.1f} GiB, {space['free']:.1f} free"))
+    git = facts["git"]
+    rows.append(("git", None if git is None else f"{git['revision']}{', changed' if git['is_changed'] else ''}"))
+    rows += facts["variables"].items()
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {'-' if value is None else value}" for name, value in rows)
 
@@ -238,15 +244,3 @@ def _git(folder: Path) -> dict[str, Any] | None:
         }
     except (OSError, subprocess.SubprocessError):  # git is missing, or refuses the folder
         return None
-
-
-def _describe_device(device: dict[str, Any]) -> str:
-    return f"{device['name']}, capability {device['capability']}, {device['memory']:.1f} GiB"
-
-
-def _describe_space(space: dict[str, float] | None) -> str | None:
-    return None if space is None else f"{space['total']:.1f} GiB, {space['free']:.1f} free"
-
-
-def _describe_git(state: dict[str, Any] | None) -> str | None:
-    return None if state is None else f"{state['revision']}{', changed' if state['is_changed'] else ''}"

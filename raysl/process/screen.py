@@ -33,11 +33,7 @@ def set_up_logging() -> None:
 
 @contextmanager
 def logging_shown(show: bool = True) -> Iterator[None]:
-    """Show log lines of raysl while inside, unless the program has set up logging itself.
-
-    Args:
-        show: whether to change anything.
-    """
+    """Show log lines of raysl while inside, unless the program has set up logging itself."""
     if not show or log.level != logging.NOTSET:
         yield
         return

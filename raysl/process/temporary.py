@@ -1,11 +1,13 @@
-"""Temporary folders. Those that a killed process left behind are deleted when the next one is made.
+"""Temporary folders: those of one process, and those that the processes of a node share."""
 
-Their names tell which process made them: `raysl_<kind>_<machine>-<pid>-<start>_<random>`.
-"""
-
+import fcntl
+import os
 import re
 import shutil
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raysl.hashing import hash_text
@@ -46,3 +48,109 @@ def _prefix(kind: str) -> str:
             if maker.has_ended():
                 shutil.rmtree(path, ignore_errors=True)
     return f"raysl_{kind}_{machine}-{current.pid}-{current.started}_"
+
+
+PREFIX = "raysl_shared_"
+YOUNG_S = 600.0
+"""Seconds for which folders stay after their last use began or ended, because a next task may be about to start."""
+_LOCK = "lock"
+
+
+class NodeFolder:
+    """A folder that stays while it is in use; `close` ends the use by this process."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    def close(self) -> None:
+        """End the use; the content may be deleted from now on."""
+        if self._lock >= 0:
+            with suppress(OSError):
+                os.utime(self.path.parent / _LOCK)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def node_folder(token: str, name: str, make: Callable[[Path], None]) -> NodeFolder:
+    """Return a folder of this node, which the first process to ask for it makes while others wait.
+
+    Args:
+        token: name of a command, hard to guess, because the temporary folder belongs to all users.
+        make: fills an empty folder; if it fails or is killed, the next process to ask begins again.
+    """
+    root = _root(token)
+    if not root.exists():
+        delete_abandoned()
+    with _making(root):
+        path = root / name
+        if not path.exists():
+            draft = root / f"{name}.draft"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            (draft / _LOCK).touch()
+            make(draft)
+            # renamed when it is whole, so that a maker that is killed leaves only a draft
+            draft.rename(path)
+        os.utime(root / _LOCK)
+        # processes that use the folder share this lock; while one holds it, nobody counts the folder as abandoned
+        lock = os.open(path / _LOCK, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    return NodeFolder(path, lock)
+
+
+def forget_node_folders(token: str) -> None:
+    """Delete the folders of a command on this node, also those that are in use; files that are open stay readable."""
+    shutil.rmtree(_root(token), ignore_errors=True)
+
+
+def delete_abandoned() -> None:
+    """Delete the folders of commands that no process has used or made lately."""
+    for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(FileNotFoundError):  # its command deletes it now
+            is_ours, used = root.stat().st_uid == os.getuid(), (root / _LOCK).stat().st_mtime
+            if is_ours and time.time() - used > YOUNG_S and all(map(_is_free, root.rglob(_LOCK))):
+                shutil.rmtree(root, ignore_errors=True)
+
+
+def _root(token: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{token}"
+
+
+@contextmanager
+def _making(root: Path) -> Iterator[None]:
+    """Hold the lock of a command's folders, which are created if they are missing."""
+    while True:
+        root.mkdir(mode=0o700, exist_ok=True)
+        try:
+            lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:  # another process has just deleted the folder
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # while this process waited for the lock, another one may have deleted the folder and its lock
+            if _is_at(lock, root / _LOCK):
+                yield
+                return
+        finally:
+            os.close(lock)
+
+
+def _is_at(lock: int, path: Path) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(lock), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody holds a lock."""
+    lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

@@ -24,7 +24,6 @@ class Waiting:
 
     Args:
         since: start of the first wait, in seconds since the epoch.
-        show: whether to show anything.
         still_s: seconds after which a line is repeated where there is no terminal.
     """
 
@@ -101,7 +100,8 @@ class Waiting:
                     log.info("%6.1f s  still %s%s ...", time.time() - self.since, self._what, self._detail)
 
 
-_active: Waiting | None = None
+_SILENT = Waiting(0.0, show=False)
+_active = _SILENT
 
 
 @contextmanager
@@ -110,10 +110,9 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
 
     Args:
         since: start of the first wait, in seconds since the epoch; default: now.
-        show: whether to show anything.
     """
     global _active
-    if _active is not None:
+    if _active is not _SILENT:
         yield _active
         return
     with logging_shown(show):
@@ -121,26 +120,23 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
         try:
             yield _active
         finally:
-            ended, _active = _active, None
+            ended, _active = _active, _SILENT
             ended.end()
 
 
 def enter(what: str) -> None:
     """Begin to wait for `what`, inside a block of `waiting`; elsewhere do nothing."""
-    if _active is not None:
-        _active.enter(what)
+    _active.enter(what)
 
 
 def narrow(what: str) -> None:
     """Replace what is waited for by what is left of it, inside a block of `waiting`; elsewhere do nothing."""
-    if _active is not None:
-        _active.narrow(what)
+    _active.narrow(what)
 
 
 def count(num_done: int, total: int, before: int = 0) -> None:
     """Say how much of the present wait is done, inside a block of `waiting`; elsewhere do nothing."""
-    if _active is not None:
-        _active.count(num_done, total, before)
+    _active.count(num_done, total, before)
 
 
 def process_start() -> float:

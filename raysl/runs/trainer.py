@@ -14,8 +14,7 @@ from ray.train import ControllerError, FailureConfig, Result, RunConfig, Scaling
 from ray.train import UserCallback as UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from raysl.cluster.at_work import at_work
-from raysl.cluster.board import Board
+from raysl.cluster.board import Board, at_work
 from raysl.cluster.connection import disconnect, inherited_settings, is_private, not_inherited
 from raysl.cluster.failures import is_late_start, reason
 from raysl.cluster.names import ray_name

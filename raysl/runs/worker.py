@@ -16,9 +16,8 @@ from ray.exceptions import RayError
 
 from raysl import distributed as dist
 from raysl.checkpoint.checkpoint_folder import read_meta
-from raysl.cluster.board import Board
+from raysl.cluster.board import Board, receive_files
 from raysl.cluster.names import ray_name
-from raysl.cluster.sent_files import receive_files
 from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.loader import Loader

@@ -11,9 +11,6 @@ T = TypeVar("T")
 class RecentlyUsed(Generic[T]):
     """Values by key. Those unused for longest are dropped first; the newest always stays.
 
-    Args:
-        max_bytes: size of all values together.
-
     >>> cache = RecentlyUsed(max_bytes=10)
     >>> cache.get("a", lambda: ("value", 5)), cache.get("a", lambda: ("other", 5))
     ('value', 'value')
@@ -30,7 +27,6 @@ class RecentlyUsed(Generic[T]):
 
         Args:
             make: returns the value with its size in bytes; called if it is not cached.
-            is_kept: whether a value that was made is cached.
         """
         with self._lock:
             if key in self._values:

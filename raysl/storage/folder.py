@@ -58,7 +58,6 @@ def outlast(
         action: may be called more than once.
         goes_on: called before each pause; the error is raised when it returns False.
         patience_s: seconds after which the error is raised; default: half an hour.
-        sleep: pauses for a number of seconds.
 
     Raises:
         StorageError: the error of the last try.
@@ -241,7 +240,6 @@ class Version(NamedTuple):
     """Size and time of a file; another content has other ones.
 
     Args:
-        size: bytes; None for a folder.
         time: moment of its last change, in nanoseconds since 1970; None where the client does not tell.
     """
 

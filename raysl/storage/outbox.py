@@ -7,11 +7,7 @@ from raysl.storage.folder import without_waiting
 
 
 class Outbox:
-    """Writes that are tried again, so that a storage that fails, or a full disk, delays nobody.
-
-    Attributes:
-        num_waiting: writes that are still to be done.
-    """
+    """Writes that are tried again, so that a storage that fails, or a full disk, delays nobody."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Callable[[], None]] = {}

@@ -13,33 +13,25 @@ nobody. Clocks of other machines are trusted to within `OwnerTimes.clock_error_s
 """
 
 import fcntl
-import json
-import math
 import os
-import re
-import socket
 import stat
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from raysl.errors import ConfigError, RunFailed, RunInUse, log
-from raysl.process.environment import submission_id
-from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once
 from raysl.storage.folder import Folder, Version, storage_errors
-from raysl.storage.notes import Notes, Unconditional
+from raysl.storage.owner_files import BEAT_PREFIX
+from raysl.storage.owner_files import Owner as Owner
+from raysl.storage.owner_files import OwnerFiles as OwnerFiles
 from raysl.storage.reads import NotRegularFile
-from raysl.storage.records import Damaged, from_record, read_record
+from raysl.storage.records import Damaged, read_record
 
-OWNER_FILE = re.compile(r"\.lock-(\d{6,})")
-BEAT_PREFIX = ".beat-"
 ATTEMPTS = 10
 LOOKS, LOOK_S = 5, 0.05  # tries of a local lock, which somebody who looks at it may have for a moment
 FRESH_S = 120.0
@@ -65,59 +57,6 @@ class OwnerTimes:
     clock_error_s: float = 300.0
     look_s: float = 5.0
     settle_s: float = 5.0
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The content of an owner file; the fields are its keys.
-
-    Args:
-        generation: number of the file; a process that takes the folder over creates the next one.
-        token: random, of this owner alone.
-        who: process and machine, for messages.
-        time: when it became the owner, in seconds since the epoch by its own clock.
-        process: identity of its process; None where the system has none.
-        job: id by which `ray job stop` stops it; empty outside of a Ray job.
-    """
-
-    generation: int
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    who: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
-    time: float = field(default_factory=time.time)
-    process: ProcessIdentity | None = field(default_factory=ProcessIdentity.current)
-    job: str = field(default_factory=submission_id)
-
-    def __str__(self) -> str:
-        who = f"the Ray job {self.job}, {self.who}" if self.job else self.who
-        if math.isinf(self.time):
-            return who
-        return f"{who} (since {datetime.fromtimestamp(self.time, UTC):%Y-%m-%d %H:%M} UTC)"
-
-    @classmethod
-    def parse(cls, content: bytes | str, generation: int) -> "Owner":
-        """Read the content of an owner file; of a damaged one only the generation is known."""
-        try:
-            fields = read_record(content, "an owner", optional={"process": dict | None})
-            process = from_record(ProcessIdentity, fields["process"], "an owner") if fields.get("process") else None
-            owner = from_record(cls, {"job": "", **fields, "generation": generation, "process": None}, "an owner")
-            return replace(owner, process=process)
-        except Damaged:  # half written
-            return cls(generation, "", "another process", math.inf, None, "")
-
-    @property
-    def name(self) -> str:
-        """Name of the owner file."""
-        return f".lock-{self.generation:06d}"
-
-    @property
-    def content(self) -> bytes:
-        """Content of the owner file."""
-        return json.dumps(asdict(self)).encode()
-
-    @property
-    def beat_name(self) -> str:
-        """Name of the file that the owner rewrites."""
-        return f"{BEAT_PREFIX}{self.token}"
 
 
 def end_process(message: str) -> None:
@@ -201,9 +140,6 @@ def is_at_work(folder: Folder, versions: Mapping[str, Version]) -> bool:
     """Return whether a process works in a folder: by the lock of the system, in a bucket by the age of its beat.
 
     Nothing is written, and nothing is waited for.
-
-    Args:
-        versions: names and versions of what is in the folder.
     """
     if folder.is_local:
         return ".lock" in versions and is_owned(folder)
@@ -237,10 +173,8 @@ def own_remote(folder: Folder, on_lost: OnLost = end_process, times: OwnerTimes 
     """Own a folder by files in it; yields what `OwnerFiles.successor` takes.
 
     Args:
-        folder: behind a URI.
         on_lost: called with a message, in another thread, when another process has taken over; must keep this process
             from writing.
-        times: moments in seconds.
 
     Raises:
         RunInUse: if another process owns it.
@@ -258,7 +192,7 @@ def own_remote(folder: Folder, on_lost: OnLost = end_process, times: OwnerTimes 
         raise RunFailed(beat.loss)
 
 
-def _take(files: "OwnerFiles", times: OwnerTimes) -> Owner:
+def _take(files: OwnerFiles, times: OwnerTimes) -> Owner:
     for _ in range(ATTEMPTS):
         before = files.newest()
         if before is not None and not _is_abandoned(files, before, times):
@@ -277,7 +211,7 @@ def _take(files: "OwnerFiles", times: OwnerTimes) -> Owner:
     raise _in_use(files.folder, Owner.parse("", 0))
 
 
-def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
+def _is_abandoned(files: OwnerFiles, owner: Owner, times: OwnerTimes) -> bool:
     """Return whether the beat of an owner has stopped, after up to `stale_s`; False if it gave the folder back.
 
     Raises:
@@ -326,7 +260,7 @@ def _in_use(folder: Folder, owner: Owner) -> RunInUse:
 class _Beat(threading.Thread):
     """Renews the beat of an owner until the end, or until another process has taken over."""
 
-    def __init__(self, files: "OwnerFiles", owner: Owner, times: OwnerTimes, on_lost: OnLost) -> None:
+    def __init__(self, files: OwnerFiles, owner: Owner, times: OwnerTimes, on_lost: OnLost) -> None:
         super().__init__(name="raysl-owner", daemon=True)
         self.files = files
         self.owner = owner
@@ -371,124 +305,3 @@ class _Beat(threading.Thread):
                 "and the same command goes on from the newest checkpoint"
             )
         return self.loss
-
-
-class OwnerFiles:
-    """The owner files of a remote folder.
-
-    Its methods raise ConfigError while the storage fails: a StorageError where that may pass.
-    """
-
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.notes = Notes(folder)
-        self._read_version: Version | None = None  # of the file that was this process's when it was last read
-
-    def newest(self) -> Owner | None:
-        """Return the owner that counts; None where there is none."""
-        while generations := self._generations():
-            owner = self._read_owner(max(generations))
-            if owner is not None:  # it may have been removed since the listing
-                return owner
-        return None
-
-    def successor(self, owner: Owner) -> str | None:
-        """Describe who owns the folder in place of `owner`; None while that one does.
-
-        This takes one request while the file of `owner` stays as it was when it was read.
-        """
-        versions = self.notes.versions()
-        version = versions.get(owner.name)
-        if version is not None and version == self._read_version and self._last(versions) == owner.name:
-            return None
-        successor = self._read_successor(owner)
-        # a version without a time could stay the same while another process writes the file: then read it each time
-        self._read_version = None if successor or version is None or version.time is None else version
-        return successor
-
-    def _read_successor(self, owner: Owner) -> str | None:
-        newest = self.newest()
-        if newest is None or newest.generation < owner.generation:
-            newest = self._read_owner(owner.generation)  # a listing made while others' files come and go may lack files
-        if newest is None:
-            return "no one (its files were removed)"
-        return None if newest == owner else str(newest)
-
-    def signs(self, owner: Owner) -> tuple[str, Version | None, Version | bytes | None] | None:
-        """Return what changes while an owner is at work, or once another one counts; None where there is none."""
-        versions = self.notes.versions()
-        last, beat = self._last(versions), versions.get(owner.beat_name)
-        if last is None:
-            return None
-        return last, versions[last], beat if beat is None or beat.time is not None else self.beat(owner)
-
-    def beat(self, owner: Owner) -> bytes:
-        """Return what an owner wrote last; it is at work while this changes."""
-        return self.notes.read(owner.beat_name) or b""
-
-    def renew(self, owner: Owner) -> None:
-        """Write the next beat of an owner."""
-        self.notes.write(owner.beat_name, json.dumps({"time": time.time()}).encode())
-
-    def create(self, owner: Owner, settle_s: float) -> bool:
-        """Write an owner file unless its generation exists; return whether it is this owner's.
-
-        The storage is asked for that in one request, and once more, which it must refuse. Where it has no such request,
-        or ignores the condition, the file is written, others get `settle_s` seconds to write theirs, and it is read.
-        """
-        is_written = False
-        with suppress(Unconditional):
-            is_written = self.notes.create(owner.name, owner.content)
-            if not is_written or not self.notes.create(owner.name, owner.content):
-                return self._is_of(owner)  # after a lost answer the client may have asked again, and met its own file
-        log.warning(
-            "%s has no writes that only one process can make (s3:// needs boto3 for them, gs:// gcsfs): "
-            "the run is safe from a second driver unless both start in the same few seconds",
-            self.folder.uri,
-        )
-        if not is_written:
-            if self.notes.read(owner.name) is not None:
-                return False
-            self.notes.write(owner.name, owner.content)
-        time.sleep(settle_s)
-        return self._is_of(owner)
-
-    def is_heir(self, owner: Owner, before: Owner | None) -> bool:
-        """Return whether an owner file just created counts: it is the newest, and the one before it is still there.
-
-        An owner file is removed only after all lower ones, so nobody else has taken over from one that is still there.
-        """
-        if max(self._generations(), default=0) != owner.generation:
-            return False
-        return before is None or self._read_owner(before.generation) == before
-
-    def remove(self, owner: Owner) -> None:
-        """Delete the files of an owner."""
-        self.notes.delete(owner.name)
-        self.notes.delete(owner.beat_name)
-
-    def remove_others(self, owner: Owner) -> None:
-        """Delete the files of earlier owners."""
-        names = self.notes.versions()
-        # from the lowest number on, as `is_heir` expects
-        for generation in self._generations(names):
-            if generation < owner.generation:
-                self.notes.delete(f".lock-{generation:06d}")
-        for name in names:
-            if name.startswith(BEAT_PREFIX) and name != owner.beat_name:
-                self.notes.delete(name)
-
-    def _generations(self, names: Iterable[str] | None = None) -> list[int]:
-        matches = map(OWNER_FILE.fullmatch, self.notes.versions() if names is None else names)
-        return sorted(int(match[1]) for match in matches if match)
-
-    def _last(self, names: Iterable[str]) -> str | None:
-        return max(filter(OWNER_FILE.fullmatch, names), key=lambda name: int(name[len(".lock-") :]), default=None)
-
-    def _read_owner(self, generation: int) -> Owner | None:
-        content = self.notes.read(f".lock-{generation:06d}")
-        return None if content is None else Owner.parse(content, generation)
-
-    def _is_of(self, owner: Owner) -> bool:
-        created = self._read_owner(owner.generation)
-        return created is not None and created.token == owner.token

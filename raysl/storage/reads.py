@@ -62,9 +62,6 @@ def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float]
 
     Args:
         read: may be called more than once.
-        what: a verb for the message: what it does.
-        uri: address for the message.
-        sleep: pauses for a number of seconds.
 
     Raises:
         RunFailed: after the last try; the message has the URI, the number of tries and the reason.
@@ -239,12 +236,13 @@ class RangeFile:
         size = max(0, min(size, self.num_bytes - self.position))
         low = self.position - self._start
         if size and not 0 <= low <= low + size <= len(self._content):
-            low = self._fetch(size)
+            self._fetch(size)
+            low = 0
         self.position += size
         return self._content[low : low + size]
 
-    def _fetch(self, size: int) -> int:
-        """Read the range at the position; return where the position is in it."""
+    def _fetch(self, size: int) -> None:
+        """Read a range that begins at the position."""
         # a reader that goes on, perhaps from inside the last range, gets longer ranges; one that jumps begins again
         ahead = self.position - self._start
         goes_on = 0 <= ahead <= len(self._content) + LONG_SKIP
@@ -253,7 +251,6 @@ class RangeFile:
         size = min(max(size, self._size), self.num_bytes - self.position)
         part = self.system, self.path, self._file, self._start, size
         self._content = retrying(lambda: _read_part(*part), "read", self.path)
-        return 0
 
 
 def small_reads(system: fs.FileSystem) -> int:

@@ -17,8 +17,8 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianSt
 from ray.tune.search import BasicVariantGenerator
 from typing_extensions import override
 
-from raysl.cluster.head import HEAD
 from raysl.cluster.resources import TRIAL_CPUS
+from raysl.cluster.tasks import HEAD
 from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder

@@ -14,7 +14,7 @@ from raysl.config.channels import MEAN, STD
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.sizes import find_size_setting
 from raysl.data.decode.images import check_readable
-from raysl.data.ingest.split_parts import warn_of_notes
+from raysl.data.ingest.parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
 from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks

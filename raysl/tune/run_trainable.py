@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from raysl.checkpoint.checkpoint_folder import PREFIX, checkpoint_name, checkpoint_names, newest_whole
 from raysl.checkpoint.lineage import read_parents
+from raysl.cluster.board import receive_files
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
-from raysl.cluster.sent_files import receive_files
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
 from raysl.config.load import load_config

@@ -23,7 +23,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError, DamagedData, RunFailed
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import RawPixels
-from raysl.process.node_files import forget_node_folders
+from raysl.process.temporary import forget_node_folders
 from raysl.storage.folder import Folder
 
 ABOUT = About({"weights": "a"}, num_rows=10, part_rows=4, dtype="fp32")

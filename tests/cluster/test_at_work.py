@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from raysl.cluster import at_work
+from raysl.cluster import board as module
 from tests.processes import wait_until
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
 from tests.runs.runs import start
@@ -39,32 +39,32 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def board(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Notes on the head, in place of a cluster."""
     notes: dict[str, Any] = {}
-    for board in (at_work._RUNS, at_work._SUBMISSIONS):
+    for board in (module._RUNS, module._SUBMISSIONS):
         monkeypatch.setattr(board, "write", notes.__setitem__)
         monkeypatch.setattr(board, "read", notes.get)
         monkeypatch.setattr(board, "remove", notes.pop)
         monkeypatch.setattr(board, "names", lambda prefix: [name for name in notes if name != "job 1"])
     context = SimpleNamespace(get_job_id=lambda: "job 1")
-    monkeypatch.setattr(at_work.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: context)
     return notes
 
 
 def test_a_run_at_work_is_named_while_its_driver_renews_the_note(
     board: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(at_work, "RENEW_S", 0.01)
-    with at_work.at_work("a"):
-        wait_until(lambda: at_work.runs_at_work() == ["a"], 5)
+    monkeypatch.setattr(module, "RENEW_S", 0.01)
+    with module.at_work("a"):
+        wait_until(lambda: module.runs_at_work() == ["a"], 5)
         (note,) = board
         first = board[note][1]
         wait_until(lambda: board[note][1] > first, 5)
-        board["killed"] = ["b", time.time() - at_work.STALE_S]
-        assert at_work.runs_at_work() == ["a"]
-    assert at_work.runs_at_work() == []
-    monkeypatch.setattr(at_work, "submission_id", lambda: "raysubmit_1")
-    at_work.note_submission()
-    with at_work.at_work("c"):
-        wait_until(lambda: at_work.runs_at_work() == ["c of the Ray job raysubmit_1"], 5)
+        board["killed"] = ["b", time.time() - module.STALE_S]
+        assert module.runs_at_work() == ["a"]
+    assert module.runs_at_work() == []
+    monkeypatch.setattr(module, "submission_id", lambda: "raysubmit_1")
+    module.note_submission()
+    with module.at_work("c"):
+        wait_until(lambda: module.runs_at_work() == ["c of the Ray job raysubmit_1"], 5)
 
 
 @pytest.mark.slow

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from raysl.process import node_files
-from raysl.process.node_files import delete_abandoned, forget_node_folders, node_folder
+from raysl.process import temporary
+from raysl.process.temporary import delete_abandoned, forget_node_folders, node_folder
 
 USER = """
-from raysl.process.node_files import node_folder
+from raysl.process.temporary import node_folder
 folder = node_folder("killed", "a", lambda path: None)
 print(folder.path, flush=True)
 input()
@@ -73,7 +73,7 @@ def test_unused_folders_stay_while_they_are_young_and_used_ones_stay(
     unused.close()
     delete_abandoned()
     assert unused.path.exists()
-    monkeypatch.setattr(node_files, "YOUNG_S", -1.0)
+    monkeypatch.setattr(temporary, "YOUNG_S", -1.0)
     delete_abandoned()
     assert used.path.exists()
     assert not unused.path.exists()
@@ -83,7 +83,7 @@ def test_unused_folders_stay_while_they_are_young_and_used_ones_stay(
 def test_what_a_killed_process_has_left_is_deleted_by_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_files, "YOUNG_S", -1.0)
+    monkeypatch.setattr(temporary, "YOUNG_S", -1.0)
     with subprocess.Popen([sys.executable, "-c", USER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         left = Path(process.stdout.readline().decode().strip())

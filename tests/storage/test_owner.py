@@ -26,8 +26,8 @@ from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
 from raysl.process.environment import JOB_VARIABLE
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
-from raysl.storage.notes import Unconditional, create_new
 from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, is_at_work, is_owned, own_folder, own_remote
+from raysl.storage.owner_files import Unconditional, create_new
 from raysl.train.disk import Disk
 from raysl.train.store import RemoteStore
 from tests.checkpoint.facts import facts

@@ -15,7 +15,7 @@ from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
-from raysl.cluster.head import HEAD
+from raysl.cluster.tasks import HEAD
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.sweeps.distributions import parse

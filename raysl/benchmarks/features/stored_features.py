@@ -15,7 +15,7 @@ from torch import Tensor
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet
 from raysl.benchmarks.features.store import ABOUT_FILE, Rows, Store, array_of
 from raysl.errors import ConfigError
-from raysl.process.node_files import node_folder
+from raysl.process.temporary import node_folder
 from raysl.storage.addresses import open_uri, storage_errors
 from raysl.storage.folder import Folder
 
@@ -141,7 +141,7 @@ class StoredSet:
 
     Args:
         stores: whole stores by the names of their stages.
-        token: name of the files that the processes of a node share, see `raysl.process.node_files`; empty: each process
+        token: name of the files that the processes of a node share, see `raysl.process.temporary`; empty: each process
             has features of its own.
     """
 

@@ -42,7 +42,7 @@ from raysl.data.sources.subset import sample_of
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import RawPixels
 from raysl.process.code_errors import explaining_code
-from raysl.process.node_files import forget_node_folders
+from raysl.process.temporary import forget_node_folders
 from raysl.process.waiting import enter
 from raysl.storage.folder import Folder, outlast
 from raysl.train.costs import counting_costs

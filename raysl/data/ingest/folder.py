@@ -1,4 +1,4 @@
-"""The folder of an ingest: whether it may be filled, and whether it is complete."""
+"""The folder of an ingest: whether it may be filled, whether it is complete, and what its manifest says."""
 
 import hashlib
 import json
@@ -7,11 +7,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
+from raysl.data.sources.class_names import LABELS
 from raysl.data.sources.listing import File, join_some
+from raysl.data.sources.parquet_columns import CLASSES_KEY, Footers, Range, units_of
 from raysl.errors import ConfigError
 from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
@@ -37,7 +41,6 @@ def claim(folder: Folder, plan: Json, data: DataConfig | None) -> None:
     """Write the plan into a new folder, or check that the folder was begun with the same plan.
 
     Args:
-        plan: everything that determines the content of its files.
         data: settings of the source; None for a dataset of Ray Data.
 
     Raises:
@@ -113,9 +116,6 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
     All sizes are compared, and the footers of files that are newer than the manifest;
     `raysl.data.ingest.ingest.verify` compares all bytes.
 
-    Args:
-        files: all files below it, by their paths there.
-
     Returns:
         The manifest of each ingest below the root, by its folder there: empty, or ending in a slash.
     """
@@ -157,7 +157,7 @@ def read_manifest(system: fs.FileSystem, folder: str) -> Json:
             for split in manifest["splits"].values():
                 check_types(split, path, _SPLIT_KINDS)
             for file in files_of(manifest):
-                check_types(file, path, _FILE_KINDS)
+                check_types(file, path, FILE_KINDS)
         except FileNotFoundError as error:
             raise ConfigError(f"{folder} holds no finished ingest: {MANIFEST_FILE} is missing") from error
         except Damaged as error:
@@ -174,7 +174,7 @@ _SPLIT_KINDS: dict[str, Any] = {
     "column_bytes": int,
     "files": list[dict[str, Any]],
 }
-_FILE_KINDS: dict[str, Any] = {
+FILE_KINDS: dict[str, Any] = {
     **dict.fromkeys(("bytes", "footer_bytes", "rows"), int),
     **dict.fromkeys(("name", "footer_sha256", "sha256"), str),
     "groups": list[int],
@@ -193,8 +193,6 @@ def first_damaged(
     """Return the name of the first file that is missing, or whose size or footer differs from the manifest's.
 
     Args:
-        files: entries of the manifest.
-        sizes: bytes of the files in the folder, by name.
         opened: names of the files whose footers are read.
     """
     for file in files:
@@ -222,3 +220,45 @@ def _footer_sha256(system: fs.FileSystem, path: str, num_bytes: int, size: int) 
     with storage_errors("read", path):
         (footer,) = read_ranges(system, path, [num_bytes - size], [size])
     return hashlib.sha256(footer).hexdigest()
+
+
+IMAGES = "image"
+
+
+def stored_schema(classes: Sequence[str], is_multilabel: bool, has_names: bool = False) -> pa.Schema:
+    """Return the schema of the files that an ingest writes."""
+    label = pa.list_(pa.int64()) if is_multilabel else pa.string() if has_names else pa.int64()
+    fields = {"index": pa.int64(), IMAGES: pa.large_binary(), LABELS: label, "name": pa.string()}
+    return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(classes).encode()})
+
+
+def ingested_footers(folder: str, manifest: Mapping[str, Any]) -> dict[tuple[str, ...], Footers]:
+    """Return what a manifest says of the footers of each split that it describes in full, by the paths of its files.
+
+    Lists of labels whose number of classes is unknown are read from the files.
+
+    Args:
+        folder: path of the ingest, empty or ending in a slash.
+    """
+    entries = [entry for entry in manifest["splits"].values() if entry["files"]]
+    footers = [_footers(folder, entry) for entry in entries if entry["classes"] or not entry["is_multilabel"]]
+    return dict(footers)
+
+
+def _footers(folder: str, entry: Mapping[str, Any]) -> tuple[tuple[str, ...], Footers]:
+    files = {f"{folder}{file['name']}": file for file in entry["files"]}
+    paths = tuple(sorted(files))
+    classes, is_multilabel, has_names = entry["classes"], entry["is_multilabel"], entry["has_names"]
+    ranges: dict[str, Range | None] = {}
+    if not (is_multilabel or has_names):
+        ranges = {path: (files[path]["labels"][0], files[path]["labels"][1]) for path in paths}
+    return paths, Footers(
+        {paths[0]: stored_schema(classes, is_multilabel, has_names)},
+        ranges,
+        *units_of([np.array(files[path]["groups"], np.int64) for path in paths]),
+        entry["column_bytes"],
+        entry["fingerprint"],
+        label_width=len(classes) if is_multilabel else None,
+        has_names=has_names,
+        labels_digest=entry["labels_digest"],
+    )

@@ -7,7 +7,6 @@ it is started again: files that are complete, by their checksums, are kept.
 """
 
 import dataclasses
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +20,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from raysl.components import resolve
 from raysl.config.dump import plain
+from raysl.config.ranges import check_ranges
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import (
     CORRUPT_FILE,
+    FILE_KINDS,
     FORMAT,
     MANIFEST_FILE,
     Json,
@@ -33,12 +34,13 @@ from raysl.data.ingest.folder import (
     read_manifest,
     to_json,
 )
-from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
-from raysl.data.ingest.split_parts import Spread, cut_parts, in_process, open_splits, warn_of_notes
+from raysl.data.ingest.parts import Spread, cut_parts, in_process, open_splits, warn_of_notes
+from raysl.data.ingest.shard import RECORDS, Layout, Shard, write_shard
 from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import fingerprint_line
 from raysl.data.sources.parquet_labels import join_digests
 from raysl.errors import ConfigError, RunFailed
+from raysl.hashing import digest
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
@@ -68,8 +70,6 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
     """Store all images of a dataset as Parquet files; files that exist from an interrupted ingest are kept.
 
     Args:
-        out: local path or URI of a new folder, or of one that the same call began to fill.
-        layout: how images are stored; default: unchanged, 10,000 to a file, training images in a random order.
         spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
 
     Raises:
@@ -78,7 +78,7 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
         RunFailed: if no image of a split can be decoded, or the storage keeps failing.
     """
     layout = layout or Layout()
-    check_layout(layout)
+    check_ranges(layout)
     folder = Folder(out)
     if layout.resize is not None and isinstance(data.channels, int):
         raise ConfigError(
@@ -96,7 +96,7 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
     sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
     shards: dict[str, Shard] = {}
     with progress("images", sum(sizes.values())) as advance:
-        for shard in spread(ShardWriter(folder.uri, layout), splits, parts):
+        for shard in spread(partial(write_shard, folder.uri, layout), splits, parts):
             shards[shard.name] = shard
             advance(sizes[shard.name])
     # files may be finished in any order, and the manifest must not depend on it
@@ -110,11 +110,7 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
 
 
 def finish(folder: Folder, manifest: Json, corrupt: Mapping[str, Sequence[tuple[int, str, str]]]) -> Ingested:
-    """Write the list of corrupt images and, last, the manifest.
-
-    Args:
-        corrupt: index, name and reason of each image that was left out, by split.
-    """
+    """Write the list of corrupt images and, last, the manifest."""
     lines = [
         json.dumps({"split": split, "index": index, "name": name, "reason": reason}) + "\n"
         for split, rows in corrupt.items()
@@ -163,20 +159,6 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield lambda number: bar.advance(task, number)
 
 
-def check_layout(layout: Layout) -> None:
-    """Refuse values out of their range."""
-    lines = []
-    for name, value in asdict(layout).items():
-        least = 0 if name == "seed" else 1
-        if value is not None and (type(value) is not int or value < least):
-            problem = "is out of range" if type(value) is int else "is not an integer"
-            lines.append(f"{name.replace('_', '-')}: {value!r} {problem}; give at least {least}")
-    if type(layout.quality) is int and layout.quality > 100:
-        lines.append(f"quality: {layout.quality} is out of range; give 1 to 100")
-    if lines:
-        raise ConfigError("\n".join(lines))
-
-
 def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json:
     """Return all that determines the content of the files, in JSON types: no pipeline settings, no credentials."""
     common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
@@ -223,16 +205,14 @@ def split_entry(
     """Return the manifest's entry for a split.
 
     Args:
-        shards: records of its files.
         num_samples: images before any was left out.
-        has_names: whether labels are stored as the names of their classes.
 
     Raises:
         RunFailed: if all images were left out.
     """
     rows = sum(shard.rows for shard in shards)
     ordered = sorted(shards, key=lambda shard: shard.name)  # as `data=parquet` reads them
-    lines = b"".join(fingerprint_line(shard.name, [(num, size) for num, size in shard.groups]) for shard in ordered)
+    lines = (fingerprint_line(shard.name, [*zip(shard.groups, shard.group_bytes, strict=True)]) for shard in ordered)
     if rows == 0:
         index, where, reason = shards[0].corrupt[0]
         raise RunFailed(f"none of the {num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
@@ -242,23 +222,10 @@ def split_entry(
         "classes": list(classes),
         "is_multilabel": is_multilabel,
         "has_names": has_names,
-        "fingerprint": hashlib.sha256(lines).hexdigest()[:16],
+        "fingerprint": digest(*lines),
         "labels_digest": join_digests(bytes.fromhex(shard.labels_digest) for shard in ordered),
-        "column_bytes": sum(size for shard in ordered for _, size in shard.groups),
-        "files": [_file_entry(shard) for shard in shards],
-    }
-
-
-def _file_entry(shard: Shard) -> Json:
-    return {
-        "name": shard.name,
-        "rows": shard.rows,
-        "bytes": shard.num_bytes,
-        "sha256": shard.sha256,
-        "footer_bytes": shard.footer_bytes,
-        "footer_sha256": shard.footer_sha256,
-        "groups": [num for num, _ in shard.groups],
-        "labels": list(shard.labels),
+        "column_bytes": sum(sum(shard.group_bytes) for shard in ordered),
+        "files": [{key: value for key, value in asdict(shard).items() if key in FILE_KINDS} for shard in shards],
     }
 
 

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +15,7 @@ from raysl.config.places import ENDINGS, IMAGES
 from raysl.config.schema import DataConfig
 from raysl.data.decode.bands import TIFFS, is_array
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
-from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
+from raysl.data.ingest.parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
 from raysl.data.source import Int64s, Split
 from raysl.storage.folder import Folder
@@ -28,13 +29,7 @@ MOST_CLASSES = 20  # that the table lists one by one
 
 @dataclass(frozen=True)
 class Finding:
-    """An image that is corrupt or odd.
-
-    Args:
-        split, index, name: identify the image.
-        is_corrupt: whether it cannot be decoded.
-        problems: problems in words.
-    """
+    """An image that is corrupt or odd."""
 
     split: str
     index: int
@@ -47,59 +42,36 @@ class Finding:
 
 
 @dataclass
-class Moments:
-    """Levels of the pixels of images, for the mean and the deviation of each channel.
-
-    >>> import torch
-    >>> moments = Moments()
-    >>> moments.add(torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2))
-    >>> moments.settings()
-    'data.mean=[0.5] data.std=[0.5]'
-
-    Args:
-        counts: int64 [C, 256], pixels of each level, by channel; [0, 256] before the first image.
-    """
-
-    counts: Int64s = field(default_factory=lambda: np.zeros((0, 256), np.int64))
-
-    def add(self, pixels: Tensor) -> None:
-        """Add those of an image uint8 [C, H, W]."""
-        self.merge(Moments(np.stack([np.bincount(row, minlength=256) for row in pixels.flatten(1).numpy()])))
-
-    def merge(self, other: "Moments") -> None:
-        """Add the counts of others."""
-        if len(other.counts):
-            self.counts = other.counts + self.counts if len(self.counts) else other.counts
-
-    def settings(self) -> str:
-        """Return the settings of the normalisation that fit these pixels; empty without any."""
-        if not self.counts.any():
-            return ""
-        means, stds = [], []
-        for levels in self.counts.tolist():  # Python's integers, which are exact for any number of pixels
-            num = sum(levels)
-            means.append(sum(level * count for level, count in enumerate(levels)) / num / 255)
-            square = sum(level**2 * count for level, count in enumerate(levels)) / num / 255**2
-            stds.append(max(square - means[-1] ** 2, 0) ** 0.5)
-        mean, std = (",".join(f"{value:.4g}" for value in values) for values in (means, stds))
-        return f"data.mean=[{mean}] data.std=[{std}]"
-
-
-@dataclass
 class Totals:
     """Counts over a split.
 
     Args:
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
         classes: images by class; of a multi-label split, those where the class is present.
-        notes: problems of its files, a line each.
+        levels: int64 [C, 256], pixels of each level, by channel; [0, 256] before the first image.
     """
 
     num_images: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
     notes: tuple[str, ...] = ()
-    moments: Moments = field(default_factory=Moments)
+    levels: Int64s = field(default_factory=lambda: np.zeros((0, 256), np.int64))
+
+    def add_levels(self, levels: Int64s) -> None:
+        """Add pixels of each level."""
+        if len(levels):
+            self.levels = levels + self.levels if len(self.levels) else levels
+
+    def settings(self) -> str:
+        """Return the settings of the normalisation that fit the pixels; empty without any."""
+        if not self.levels.any():
+            return ""
+        shares = self.levels / self.levels.sum(1, keepdims=True)  # [C, 256]
+        values = np.arange(256) / 255
+        means = shares @ values
+        stds = np.sqrt((shares * (values - means[:, None]) ** 2).sum(1))
+        mean, std = (",".join(f"{value:.4g}" for value in numbers) for numbers in (means, stds))
+        return f"data.mean=[{mean}] data.std=[{std}]"
 
 
 @dataclass(frozen=True)
@@ -119,7 +91,7 @@ class Inspection:
         lines = [str(finding) for finding in self.findings]
         for name, totals in self.totals.items():
             lines.append(f"{name:<12}{totals.num_images:,} images: {_describe_counts(totals.kinds.most_common())}")
-            below = (totals.moments.settings(), _describe_classes(totals.classes), *totals.notes)
+            below = (totals.settings(), _describe_classes(totals.classes), *totals.notes)
             lines += [f"{'':<12}{line}" for line in below if line]
         lines.append(f"{'corrupt':<12}{self.num_corrupt:,}")
         return "\n".join(lines)
@@ -133,35 +105,25 @@ class Inspection:
         ]
         folder.write("check.jsonl", "".join(lines).encode())
         totals = {
-            name: {
-                "images": total.num_images,
-                "kinds": total.kinds,
-                "classes": total.classes,
-                "notes": total.notes,
-                "settings": total.moments.settings(),
-            }
-            for name, total in self.totals.items()
+            name: {"images": each.num_images, "kinds": each.kinds, "classes": each.classes, "notes": each.notes}
+            | {"settings": each.settings()}
+            for name, each in self.totals.items()
         }
         folder.write("check.json", (json.dumps(totals, indent=1) + "\n").encode())
 
 
-@dataclass(frozen=True)
-class Inspected:
-    """Findings in a part; `digests` [n, 16] are checksums of the images `index` [n] that can be decoded."""
+class Inspected(NamedTuple):
+    """Findings in a part; `digests` [n, 16] are checksums of the images `rows` [n] that can be decoded."""
 
     part: SplitPart
     findings: list[Finding]
     totals: Totals
-    index: np.ndarray
+    rows: np.ndarray
     digests: np.ndarray
 
 
 def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
-    """Read and decode every image of a dataset.
-
-    Args:
-        spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
-    """
+    """Read and decode every image of a dataset."""
     splits = open_splits(resolve("source", data.name)(data))
     results = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))
     order = list(splits)
@@ -172,7 +134,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
         total = totals[result.part.split]
         total.num_images += result.totals.num_images
         total.kinds += result.totals.kinds
-        total.moments.merge(result.totals.moments)
+        total.add_levels(result.totals.levels)
         total.classes.update(result.totals.classes)  # unlike +=, it keeps classes without images
     findings = {(one.split, one.index): one for result in results for one in result.findings}
     for repeat in _find_repeats(splits, results):
@@ -185,9 +147,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
 
 def inspect_part(split: Split, part: SplitPart) -> Inspected:
     """Read and decode the images of a part."""
-    totals = Totals(part.end - part.first)
-    for name in split.classes:
-        totals.classes[name] = 0
+    totals = Totals(part.end - part.first, classes=Counter(dict.fromkeys(split.classes, 0)))
     findings: list[Finding] = []
     index: list[int] = []
     digests: list[bytes] = []
@@ -198,7 +158,7 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
             try:
                 with limiting(split.limits):
                     pixels = decode(image, background=split.background, bands=split.bands)
-                    totals.moments.add(pixels)
+                    totals.add_levels(np.stack([np.bincount(row, minlength=256) for row in pixels.flatten(1).numpy()]))
                     problems = _describe_problems(image, pixels, name, totals.kinds, split)
             except CorruptImage as error:
                 totals.kinds["corrupt"] += 1
@@ -266,10 +226,8 @@ def _class_names(split: Split, labels: np.ndarray) -> Iterator[str]:
 
 def _find_repeats(splits: Mapping[str, Split], results: Sequence[Inspected]) -> list[Finding]:
     """Find images with the same bytes as an earlier one, in the same split or in one before it."""
-    if not results:
-        return []
-    names = [name for result in results for name in [result.part.split] * len(result.index)]
-    index = np.concatenate([result.index for result in results])
+    names = [name for result in results for name in [result.part.split] * len(result.rows)]
+    index = np.concatenate([result.rows for result in results])
     digests = np.concatenate([result.digests for result in results])
     _, first, group = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     originals = first[group.reshape(-1)]  # [n], positions

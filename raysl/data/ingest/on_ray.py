@@ -1,9 +1,9 @@
 """Ingesting on all CPUs of a cluster."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -13,15 +13,14 @@ from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import instance
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.ingest import Ingested, ingest_source
+from raysl.data.ingest.parts import SplitPart, Work
 from raysl.data.ingest.shard import Layout
-from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.process.code_errors import explaining_code
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-T = TypeVar("T")
 MOST_TASKS = 1000
 """Tasks that run or wait for a CPU at a time."""
 
@@ -75,18 +74,14 @@ def ingest(
     return ingest_source(instance(data, DataConfig, "data", way), out, layout(**sizes), on_ray)
 
 
-def on_ray(
-    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
-) -> Iterator[T]:
+def on_ray(work: Work, splits: Mapping[str, Split], parts: Sequence[SplitPart]) -> Iterator[Any]:
     """Work on parts as tasks of one CPU each, on all CPUs that the cluster has or adds."""
     connect()
     wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
     return _results(work, splits, parts)
 
 
-def _results(
-    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
-) -> Iterator[T]:
+def _results(work: Work, splits: Mapping[str, Split], parts: Sequence[SplitPart]) -> Iterator[Any]:
     """Yield what `work` returns for each part, in any order; each call is a task of one CPU.
 
     Ray repeats the task of a lost node elsewhere. What plain tasks return is small, and an execution of Ray Data would
@@ -113,10 +108,6 @@ def _results(
 
 @explaining_code(of_users=True)
 def _call(shared: list[Any], part: SplitPart) -> Any:
-    """Call a function for a part.
-
-    Args:
-        shared: reference to the function and the splits, in a list, so that a process fetches them once.
-    """
+    """Call a function for a part; `shared` holds a reference, which Ray would resolve outside of a list."""
     work, splits = fetch_once(shared[0])
     return work(splits[part.split], part)

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -22,26 +22,24 @@ from raysl.cluster.connection import connect
 from raysl.cluster.failures import reason
 from raysl.cluster.numbered_parts import Numpy, blocks
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.config.ranges import check_ranges
 from raysl.data.decode.decode import CorruptImage
 from raysl.data.given import to_stored
-from raysl.data.ingest.folder import FORMAT, Json, claim, files_of
+from raysl.data.ingest.folder import FORMAT, IMAGES, Json, claim, files_of
 from raysl.data.ingest.ingest import (
     Ingested,
-    check_layout,
     finish,
     progress,
     read_finished,
     split_entry,
     summarize,
 )
-from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter, encode_for_storage, encode_png
-from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.ingest.parts import SplitPart
+from raysl.data.ingest.shard import RECORDS, Layout, Shard, encode_for_storage, encode_png, write_shard
 from raysl.data.limits import Limits, limiting
-from raysl.data.sources.class_names import LABELS
-from raysl.data.sources.ingested import IMAGES, stored_schema
-from raysl.data.sources.label_column import parse_labels
+from raysl.data.sources.class_names import LABELS, parse_labels
 from raysl.data.sources.parquet_columns import NAME_COLUMNS
-from raysl.data.split import Rows, Split, runs
+from raysl.data.split import LabelledSplit, runs
 from raysl.errors import ConfigError, RunFailed, log
 from raysl.hashing import Int64s
 from raysl.process.code_errors import explaining_code
@@ -55,7 +53,7 @@ _ENCODED = pa.schema({IMAGES: pa.large_binary(), LABELS: pa.string(), "name": pa
 
 def ingest_dataset(dataset: Dataset, out: str, layout: Layout) -> Ingested:
     """Store all images of a dataset as Parquet files; arguments and errors as of `raysl.ingest`."""
-    check_layout(layout)
+    check_ranges(layout)
     if layout.seed is None:
         raise ConfigError("seed: None keeps the order of a source, and a dataset of Ray Data has none; give an integer")
     folder = Folder(out)
@@ -67,9 +65,9 @@ def ingest_dataset(dataset: Dataset, out: str, layout: Layout) -> Ingested:
     connect()
     wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
     files = (
-        dataset.map_batches(_Encode(layout), batch_size=None, batch_format="numpy")
+        dataset.map_batches(_encode_block, fn_args=[layout], batch_size=None, batch_format="numpy")
         .repartition(target_num_rows_per_block=layout.rows_per_file, strict=True)
-        .map_batches(_Write(_BlockWriter(folder.uri, layout), stored), batch_size=None, batch_format="pyarrow")
+        .map_batches(_write_block, fn_args=[folder.uri, layout, stored], batch_size=None, batch_format="pyarrow")
     )
     shards = _write(folder, files)
     if manifest is not None and stored is not None:
@@ -124,7 +122,7 @@ def _copied(folder: Folder, shard: Shard, times: int) -> Shard:
     if times == 1:
         return shard
     name = f"{shard.name.removesuffix('.parquet')}-{times}.parquet"
-    if folder.size(name) != shard.num_bytes:
+    if folder.size(name) != shard.bytes:
         folder.write(name, folder.read(shard.name))
     return replace(shard, name=name)
 
@@ -148,51 +146,47 @@ def _other_rows(uri: str) -> ConfigError:
     )
 
 
-@dataclass(frozen=True)
-class _Encode:
-    """Turns the images of a block into encoded files, and each label into JSON."""
+@explaining_code(of_users=True)
+def _encode_block(block: Numpy, layout: Layout) -> pa.Table:
+    """Turn the images of a block into encoded files, and each label into JSON."""
+    num_rows = len(next(iter(block.values()), ()))
+    if not num_rows:
+        return _ENCODED.empty_table()
+    if IMAGES not in block:
+        raise ConfigError(
+            f"the dataset has no column {IMAGES!r}; its columns: {', '.join(block)}; rename one, such as by "
+            f"dataset.rename_columns({{'bytes': {IMAGES!r}}})"
+        )
+    names = next((block[name] for name in NAME_COLUMNS if name in block), [None] * num_rows)
+    labels = block.get(LABELS, [None] * num_rows)
+    columns = (
+        [_encode(image, layout) for image in block[IMAGES]],
+        list(map(_label_text, labels)),
+        [None if name is None else str(name) for name in names],
+    )
+    return pa.table([pa.array(column, kind.type) for column, kind in zip(columns, _ENCODED, strict=True)], _ENCODED)
 
-    layout: Layout
 
-    @explaining_code(of_users=True)
-    def __call__(self, block: Numpy) -> pa.Table:
-        num_rows = len(next(iter(block.values()), ()))
-        if not num_rows:
-            return _ENCODED.empty_table()
-        if IMAGES not in block:
-            raise ConfigError(
-                f"the dataset has no column {IMAGES!r}; its columns: {', '.join(block)}; rename one, such as by "
-                f"dataset.rename_columns({{'bytes': {IMAGES!r}}})"
-            )
-        names = next((block[name] for name in NAME_COLUMNS if name in block), [None] * num_rows)
-        labels = block.get(LABELS, [None] * num_rows)
-        rows = [
-            (self._encode(image), _label_text(label), None if name is None else str(name))
-            for image, label, name in zip(block[IMAGES], labels, names, strict=True)
-        ]
-        columns = zip(*rows, strict=True)
-        return pa.table([pa.array(column, kind.type) for column, kind in zip(columns, _ENCODED, strict=True)], _ENCODED)
-
-    def _encode(self, image: Any) -> bytes:
-        """Return the file to store for an image; that of a corrupt one stays, for `_Write` to leave it out."""
-        if isinstance(image, dict):  # as Hugging Face's datasets have it
-            image = image.get("bytes")
-        if isinstance(image, str):
-            raise ConfigError(
-                f"the column {IMAGES!r} holds {image!r:.60}, a str; give encoded files as bytes "
-                "(ray.data.read_binary_files reads paths), or uint8 arrays [H, W, 3]"
-            )
-        if image is None or (isinstance(image, bytes) and self.layout.resize is None):
-            return image or b""
-        # an array with transparency is refused by `to_stored`, and a Pillow image of it is not
-        with_alpha = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] in ((2,), (4,))
-        image = Image.fromarray(image) if with_alpha else image
-        stored = image if isinstance(image, bytes) else to_stored(image, f"an image in the column {IMAGES!r}")
-        try:
-            with limiting(Limits()):
-                return encode_for_storage(stored, self.layout.resize, self.layout.quality)
-        except CorruptImage:
-            return stored if isinstance(stored, bytes) else encode_png(stored)
+def _encode(image: Any, layout: Layout) -> bytes:
+    """Return the file to store for an image; that of a corrupt one stays, for `_write_block` to leave it out."""
+    if isinstance(image, dict):  # as Hugging Face's datasets have it
+        image = image.get("bytes")
+    if isinstance(image, str):
+        raise ConfigError(
+            f"the column {IMAGES!r} holds {image!r:.60}, a str; give encoded files as bytes "
+            "(ray.data.read_binary_files reads paths), or uint8 arrays [H, W, 3]"
+        )
+    if image is None or (isinstance(image, bytes) and layout.resize is None):
+        return image or b""
+    # an array with transparency is refused by `to_stored`, and a Pillow image of it is not
+    with_alpha = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] in ((2,), (4,))
+    image = Image.fromarray(image) if with_alpha else image
+    stored = image if isinstance(image, bytes) else to_stored(image, f"an image in the column {IMAGES!r}")
+    try:
+        with limiting(Limits()):
+            return encode_for_storage(stored, layout.resize, layout.quality)
+    except CorruptImage:
+        return stored if isinstance(stored, bytes) else encode_png(stored)
 
 
 def _label_text(label: Any) -> str:
@@ -205,49 +199,27 @@ def _label_text(label: Any) -> str:
     return json.dumps(value)
 
 
-@dataclass(frozen=True)
-class _Write:
-    """Writes the file of a block of encoded rows, and returns its record.
+@explaining_code(of_users=True)
+def _write_block(block: pa.Table, out: str, layout: Layout, stored: frozenset[str] | None) -> dict[str, list[str]]:
+    """Write the file of a block of encoded rows, and return its record.
 
     Args:
         stored: names of the files of a finished ingest, to which none is added; None of another one.
     """
-
-    writer: "_BlockWriter"
-    stored: frozenset[str] | None
-
-    @explaining_code(of_users=True)
-    def __call__(self, block: pa.Table) -> dict[str, list[str]]:
-        if not len(block):
-            return {"shard": []}
-        rows = _BlockRows(block, self.writer.layout.seed)
-        part = _FilePart(SPLIT, 0, 1, 0, len(block), rows.fingerprint)
-        if self.stored is not None and f"{part.name}.parquet" not in self.stored:
-            raise _other_rows(self.writer.out)
-        return {"shard": [json.dumps(asdict(self.writer(rows, part)))]}
+    if not len(block):
+        return {"shard": []}
+    rows = _BlockRows(block, layout.seed)
+    part = SplitPart(SPLIT, 0, 1, 0, len(block), rows.fingerprint)
+    if stored is not None and f"{part.name}.parquet" not in stored:
+        raise _other_rows(out)
+    shard = write_shard(out, layout, rows, part, has_names=rows.labels.dtype.kind == "U")
+    return {"shard": [json.dumps(asdict(shard))]}
 
 
-@dataclass(frozen=True)
-class _FilePart(SplitPart):
-    """All rows of a block; `digest` names their file."""
-
-    digest: str
-
-    @property
-    @override
-    def name(self) -> str:
-        return f"{self.split}-{self.digest}"
-
-
-class _BlockRows(Split):
-    """The rows of a block as a split; its fingerprint is a hash of the rows and the seed.
-
-    Args:
-        block: table that `_Encode` returned.
-    """
+class _BlockRows(LabelledSplit):
+    """The rows of a block as a split; its fingerprint is a hash of the rows and the seed."""
 
     classes = ()
-    is_random_access = True
 
     def __init__(self, block: pa.Table, seed: int | None) -> None:
         digest = hashlib.blake2b(f"{seed}".encode(), digest_size=12)
@@ -268,16 +240,13 @@ class _BlockRows(Split):
         )
 
     @override
-    def read(self, index: Int64s) -> Rows:
-        numbers = index.tolist()
-        return Rows([self.images[row] for row in numbers], self.labels[index], [self.names[row] for row in numbers])
-
-
-@dataclass(frozen=True)
-class _BlockWriter(ShardWriter):
-    """Writes the files of blocks, whose labels may be names."""
+    def images_of(self, index: Int64s) -> list[bytes]:
+        return [self.images[row] for row in index.tolist()]
 
     @override
-    def schema(self, split: Split) -> pa.Schema:
-        assert isinstance(split, _BlockRows)
-        return stored_schema((), is_multilabel=False, has_names=split.labels.dtype.kind == "U")
+    def labels_of(self, index: Int64s) -> np.ndarray:
+        return self.labels[index]  # numbers or names
+
+    @override
+    def name_of(self, row: int) -> str:
+        return self.names[row]

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.config.background import WHITE, Color
+from raysl.config.ranges import Count, Seed, Within
 from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
-from raysl.data.ingest.folder import footer_of
-from raysl.data.ingest.row_order import RowOrder
-from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.ingest.folder import footer_of, stored_schema
+from raysl.data.ingest.parts import RowOrder, SplitPart
 from raysl.data.limits import limiting
 from raysl.data.source import Split
 from raysl.data.sources.class_names import LABELS, class_names
-from raysl.data.sources.ingested import stored_schema
 from raysl.data.sources.parquet_columns import Range
 from raysl.data.sources.parquet_labels import digest_of, find_range, raw_labels
 from raysl.errors import RunFailed
@@ -43,19 +42,17 @@ class Layout:
     """How an ingested dataset is stored.
 
     Args:
-        rows_per_file: images in a file.
         rows_per_group: images in a row group, which is the read unit of training; None: as many as make about 8 MB,
             at most 1,024.
         seed: seed of the order in which training images are stored; None keeps the order of the source.
         resize: short side that larger images are shrunk to, in pixels; None stores all files unchanged.
-        quality: JPEG quality of shrunk images, 1 to 100.
     """
 
-    rows_per_file: int = 10_000
-    rows_per_group: int | None = None
-    seed: int | None = 0
-    resize: int | None = None
-    quality: int = 95
+    rows_per_file: Count = 10_000
+    rows_per_group: Count | None = None
+    seed: Seed | None = 0
+    resize: Count | None = None
+    quality: Annotated[int, Within(1, 100)] = 95
 
 
 @dataclass(frozen=True)
@@ -63,169 +60,141 @@ class Shard:
     """The record of a complete file.
 
     Args:
-        corrupt: [index, name, reason] of the rows that were left out.
         footer_bytes, footer_sha256: size and hash of its footer, compared whenever the dataset is opened.
-        groups: rows and bytes before compression of each row group.
+        groups, group_bytes: rows and bytes before compression of each row group.
         labels: smallest and largest label; (-1, -1) where labels are lists or names.
         label_names: names of the classes in the file, where labels are names.
-        labels_digest: digest of the labels.
+        corrupt: [index, name, reason] of the rows that were left out.
     """
 
     name: str
     rows: int
-    num_bytes: int
+    bytes: int
     sha256: str
-    corrupt: list[tuple[int, str, str]]
     footer_bytes: int
     footer_sha256: str
-    groups: list[tuple[int, int]]
+    groups: list[int]
+    group_bytes: list[int]
     labels: Range
-    label_names: list[str]
     labels_digest: str
+    label_names: list[str]
+    corrupt: list[tuple[int, str, str]]
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """One image as it is stored."""
 
-    index: int
+    number: int
     image: bytes
     label: Any
     name: str
 
 
-@dataclass(frozen=True)
-class ShardWriter:
-    """Writes the file of any part, in any process; a file that is complete already is kept.
+Corrupt = list[tuple[int, str, str]]
+"""Index, name and reason of each row that is left out."""
+
+
+def write_shard(out: str, layout: Layout, split: Split, part: SplitPart, has_names: bool = False) -> Shard:
+    """Write the file of a part and its record, in any process; a file that is complete already is kept.
 
     Args:
-        out: local path or URI of the folder.
+        has_names: whether labels are the names of their classes.
+
+    Raises:
+        RunFailed: if the file reads back differently, or the images cannot be read.
     """
+    folder, name = Folder(out), f"{part.name}.parquet"
+    record = f"{RECORDS}/{name}.json"
+    if content := folder.read_if_there(record):
+        shard = read_as(Shard, content, folder.uri_of(record))
+        if folder.exists(name) and folder.sha256(name) == shard.sha256:
+            return shard
+    order = RowOrder(split, part, layout.seed if part.split == "train" else None)
+    schema = stored_schema(split.classes, split.is_multilabel, has_names)
+    shard = _read_back(folder, name, order, *_write(folder, name, schema, order, layout))
+    # the record comes last: a file with a record was written and read back as a whole
+    folder.write(record, json.dumps(asdict(shard)).encode())
+    return shard
 
-    out: str
-    layout: Layout
 
-    def __call__(self, split: Split, part: SplitPart) -> Shard:
-        """Write the file of a part and its record.
+def _write(folder: Folder, name: str, schema: pa.Schema, order: RowOrder, layout: Layout) -> tuple[int, str, Corrupt]:
+    """Write a file; return its size, its SHA-256, and the rows that were left out."""
+    uri, digest = folder.uri_of(name), hashlib.sha256()
+    corrupt: Corrupt = []
+    unfinished = f"{folder.path}/{name}.{uuid.uuid4().hex[:8]}{PART}"
+    with storage_errors("write", uri):
+        stream = folder.system.open_output_stream(unfinished)
+    writer = pq.ParquetWriter(
+        _Tee(stream, digest),
+        schema,
+        # encoded images do not get smaller; statistics of labels tell their range without reading them
+        compression={"index": "zstd", "image": "none", "label": "zstd", "name": "zstd"},
+        use_dictionary=False,
+        write_statistics=["index", "label"],
+    )
+    try:
+        for group in _groups(order, layout, corrupt):
+            columns = zip(*group, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            with storage_errors("write", uri):
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=len(group))
+    finally:
+        with storage_errors("write", uri):
+            writer.close()
+            num_bytes = int(stream.tell())
+            stream.close()
+    with storage_errors("write", uri):
+        folder.system.move(unfinished, f"{folder.path}/{name}")
+    return num_bytes, digest.hexdigest(), sorted(corrupt)
 
-        Raises:
-            ConfigError: if it cannot be written.
-            RunFailed: if the file reads back differently, or the images cannot be read.
-        """
-        folder = Folder(self.out)
-        name = f"{part.name}.parquet"
-        if record := folder.read_if_there(f"{RECORDS}/{name}.json"):
-            shard = read_as(Shard, record, f"{self.out}/{RECORDS}/{name}.json")
-            if folder.exists(name) and folder.sha256(name) == shard.sha256:
-                return shard
-        order = RowOrder(split, part, self.layout.seed if part.split == "train" else None)
-        shard = _read_back(folder, name, order, *self._write(folder, name, order))
-        # the record comes last: a file with a record was written and read back as a whole
-        folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
-        return shard
 
-    def schema(self, split: Split) -> pa.Schema:
-        """Return the schema of a split's files."""
-        return stored_schema(split.classes, split.is_multilabel)
-
-    def _write(self, folder: Folder, name: str, order: RowOrder) -> tuple[int, str, list[tuple[int, str, str]]]:
-        """Write a file; return its size, its SHA-256, and index, name and reason of the rows that were left out."""
-        corrupt: list[tuple[int, str, str]] = []
-        unfinished = f"{name}.{uuid.uuid4().hex[:8]}{PART}"
-        schema = self.schema(order.split)
-        with _Sink(folder, unfinished, schema) as sink:
-            for group in self._groups(order, corrupt):
-                sink.add(_to_table(group, schema))
-        with storage_errors("write", folder.uri_of(name)):
-            folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
-        return sink.num_bytes, sink.digest.hexdigest(), sorted(corrupt)
-
-    def _groups(self, order: RowOrder, corrupt: list[tuple[int, str, str]]) -> Iterator[list[_Row]]:
-        """Yield the rows of each row group; broken images are left out and added to `corrupt`."""
-        pool: list[_Row] = []
-        turn = 0
-        for index in order.chunks():
-            pool += self._read(order.split, index, corrupt)
-            if order.is_mixed:
-                if sum(len(row.image) for row in pool) < MIXED_BYTES:
-                    continue
-                pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
-                turn += 1
-            # the last group may still get rows from the next chunk, so it stays in the pool
-            *whole, pool = self._cut(pool)
-            yield from whole
+def _groups(order: RowOrder, layout: Layout, corrupt: Corrupt) -> Iterator[list[_Row]]:
+    """Yield the rows of each row group; broken images are left out and added to `corrupt`."""
+    pool: list[_Row] = []
+    turn = 0
+    for index in order.chunks():
+        pool += _read(order.split, index, layout, corrupt)
         if order.is_mixed:
+            if sum(len(row.image) for row in pool) < MIXED_BYTES:
+                continue
             pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
-        yield from filter(None, self._cut(pool))
-
-    def _cut(self, rows: list[_Row]) -> list[list[_Row]]:
-        """Cut rows into row groups; the last one may be incomplete, or empty."""
-        most_rows = self.layout.rows_per_group or MOST_GROUP_ROWS
-        groups: list[list[_Row]] = [[]]
-        num_bytes = 0
-        for row in rows:
-            num_bytes += len(row.image)
-            is_full = num_bytes > GROUP_BYTES and self.layout.rows_per_group is None
-            if groups[-1] and (len(groups[-1]) == most_rows or is_full):
-                groups.append([])
-                num_bytes = len(row.image)
-            groups[-1].append(row)
-        return groups
-
-    def _read(self, split: Split, index: Int64s, corrupt: list[tuple[int, str, str]]) -> Iterator[_Row]:
-        """Yield the rows with these indices; broken images are left out and added to `corrupt`."""
-        with limiting(split.limits):
-            rows = split.read(index)
-        for number, image, label, name in zip(index.tolist(), rows.images, rows.labels, rows.names, strict=True):
-            try:
-                with limiting(split.limits):
-                    stored = encode_for_storage(
-                        image, self.layout.resize, self.layout.quality, split.background, split.bands
-                    )
-            except CorruptImage as error:
-                corrupt.append((number, name, str(error)))
-            else:
-                # Arrow stores only UTF-8, and names of files may have other bytes
-                yield _Row(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
+            turn += 1
+        # the last group may still get rows from the next chunk, so it stays in the pool
+        *whole, pool = _cut(pool, layout)
+        yield from whole
+    if order.is_mixed:
+        pool = [pool[number] for number in order.mix(len(pool), turn).tolist()]
+    yield from filter(None, _cut(pool, layout))
 
 
-def _to_table(rows: list[_Row], schema: pa.Schema) -> pa.Table:
-    columns = zip(*((row.index, row.image, row.label, row.name) for row in rows), strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+def _cut(rows: list[_Row], layout: Layout) -> list[list[_Row]]:
+    """Cut rows into row groups; the last one may be incomplete, or empty."""
+    most_rows = layout.rows_per_group or MOST_GROUP_ROWS
+    groups: list[list[_Row]] = [[]]
+    num_bytes = 0
+    for row in rows:
+        num_bytes += len(row.image)
+        is_full = num_bytes > GROUP_BYTES and layout.rows_per_group is None
+        if groups[-1] and (len(groups[-1]) == most_rows or is_full):
+            groups.append([])
+            num_bytes = len(row.image)
+        groups[-1].append(row)
+    return groups
 
 
-class _Sink:
-    """Writes a Parquet file in row groups and takes the checksum of the bytes on the way."""
-
-    def __init__(self, folder: Folder, name: str, schema: pa.Schema) -> None:
-        self.uri = folder.uri_of(name)
-        self.schema = schema
-        self.digest = hashlib.sha256()
-        self.num_bytes = 0
-        with storage_errors("write", self.uri):
-            self.stream = folder.system.open_output_stream(f"{folder.path}/{name}")
-        self.writer = pq.ParquetWriter(
-            _Tee(self.stream, self.digest),
-            schema,
-            # encoded images do not get smaller; statistics of labels tell their range without reading them
-            compression={"index": "zstd", "image": "none", "label": "zstd", "name": "zstd"},
-            use_dictionary=False,
-            write_statistics=["index", "label"],
-        )
-
-    def add(self, table: pa.Table) -> None:
-        with storage_errors("write", self.uri):
-            self.writer.write_table(table, row_group_size=len(table))
-
-    def __enter__(self) -> "_Sink":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with storage_errors("write", self.uri):
-            self.writer.close()
-            self.num_bytes = int(self.stream.tell())
-            self.stream.close()
+def _read(split: Split, index: Int64s, layout: Layout, corrupt: Corrupt) -> Iterator[_Row]:
+    """Yield the rows with these indices; broken images are left out and added to `corrupt`."""
+    with limiting(split.limits):
+        rows = split.read(index)
+    for number, image, label, name in zip(index.tolist(), rows.images, rows.labels, rows.names, strict=True):
+        try:
+            with limiting(split.limits):
+                stored = encode_for_storage(image, layout.resize, layout.quality, split.background, split.bands)
+        except CorruptImage as error:
+            corrupt.append((number, name, str(error)))
+        else:
+            # Arrow stores only UTF-8, and names of files may have other bytes
+            yield _Row(number, stored, label, name.encode("utf-8", "backslashreplace").decode())
 
 
 class _Tee(io.RawIOBase):
@@ -247,14 +216,8 @@ class _Tee(io.RawIOBase):
         return len(memoryview(content))
 
 
-def _read_back(
-    folder: Folder, name: str, order: RowOrder, num_bytes: int, sha256: str, corrupt: list[tuple[int, str, str]]
-) -> Shard:
-    """Check that a file has the bytes that were written, and the rows of its part without the corrupt ones.
-
-    Returns:
-        The record of the file.
-    """
+def _read_back(folder: Folder, name: str, order: RowOrder, num_bytes: int, sha256: str, corrupt: Corrupt) -> Shard:
+    """Return the record of a file whose bytes are those that were written, and whose rows are those of its part."""
     uri, path = folder.uri_of(name), f"{folder.path}/{name}"
     if folder.sha256(name) != sha256:
         raise RunFailed(f"{uri} reads back with other bytes than were written; check the storage, then start again")
@@ -271,15 +234,16 @@ def _read_back(
     return Shard(
         name=name,
         rows=len(table),
-        num_bytes=num_bytes,
+        bytes=num_bytes,
         sha256=sha256,
-        corrupt=corrupt,
         footer_bytes=footer_bytes,
         footer_sha256=footer_sha256,
-        groups=[(group.num_rows, group.total_byte_size) for group in groups],
+        groups=[group.num_rows for group in groups],
+        group_bytes=[group.total_byte_size for group in groups],
         labels=find_range(labels) if labels.ndim == 1 and not has_names else (-1, -1),
-        label_names=list(class_names(labels)) if has_names else [],
         labels_digest=digest_of(labels).hex(),
+        label_names=list(class_names(labels)) if has_names else [],
+        corrupt=corrupt,
     )
 
 
@@ -293,10 +257,7 @@ def encode_for_storage(
     """Return the encoded file to store for an image, after checking that it can be decoded.
 
     Args:
-        image: an encoded file or pixels, as a split reads them.
         resize: the short side that larger images are shrunk to, in pixels; None shrinks none.
-        quality: JPEG quality of shrunk images, 1 to 100.
-        background: the colour behind transparent images that are shrunk, see `decode`.
         bands: channels that are taken as they are stored, see `decode`; such images are not shrunk.
 
     Returns:

@@ -12,8 +12,6 @@ from typing_extensions import override
 
 from raysl.components import ALIASES
 from raysl.config.config_files import CATALOG_FILE, packaged_folder, read_file
-from raysl.config.dump import show
-from raysl.config.fields import component_class, list_settings
 from raysl.config.load import node_from_dict
 from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
 
@@ -54,18 +52,6 @@ class Catalog(Source):
         return make_source(config), file
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A dataset of a catalog.
-
-    Args:
-        settings: settings of its source, as plain values, with the `name` of the source.
-    """
-
-    settings: dict[str, Any]
-    file: Path
-
-
 def catalog_files() -> list[Path]:
     """Return the catalogs: the user's, in the variable RAYSL_CATALOG, before the packaged one."""
     users = os.environ.get(OWN_CATALOG)
@@ -73,12 +59,12 @@ def catalog_files() -> list[Path]:
     return [packaged] if not users else [Path(users).expanduser().absolute(), packaged]
 
 
-def entries() -> dict[str, Entry]:
-    """Read all datasets of the catalogs, by name; the first catalog with a name counts."""
-    datasets: dict[str, Entry] = {}
+def entries() -> dict[str, tuple[Any, Path]]:
+    """Read the settings and the file of all datasets of the catalogs, by name; the first with a name counts."""
+    datasets: dict[str, tuple[Any, Path]] = {}
     for file in catalog_files():
         for name, settings in _read(file).items():
-            datasets.setdefault(name, Entry(settings, file))
+            datasets.setdefault(name, (settings, file))
     return datasets
 
 
@@ -93,16 +79,13 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(sorted(known))}"
         files = " and ".join(str(file) for file in catalog_files())
         raise ConfigError(f"no dataset {name!r} in {files}; {hint}")
-    entry = known[name]
+    settings, file = known[name]
     _check_circle(name, known, ())
-    settings = {"name": entry.settings} if isinstance(entry.settings, str) else entry.settings
-    where = f"{entry.file}: {name}"
-    _check_keys(settings, where)
     try:
-        return node_from_dict(DataConfig, _replace_root(settings), _KEY), entry.file
+        return node_from_dict(DataConfig, _replace_root(settings), _KEY), file
     except ConfigError as error:
         lines = str(error).replace(f"{_KEY}.", "").splitlines()  # an entry is not a node of a run's settings
-        raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from error
+        raise ConfigError("\n".join(f"{file}: {name}: {line}" for line in lines)) from error
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -114,11 +97,11 @@ def _read(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _check_circle(name: str, known: Mapping[str, Entry], above: tuple[str, ...]) -> None:
+def _check_circle(name: str, known: Mapping[str, tuple[Any, Path]], above: tuple[str, ...]) -> None:
     if name in above:
         round_trip = " -> ".join((*above[above.index(name) :], name))
-        raise ConfigError(f"{known[name].file}: {round_trip} is a circle; give {name} a source that has images")
-    for inner in _iterate_names(known[name].settings):
+        raise ConfigError(f"{known[name][1]}: {round_trip} is a circle; give {name} a source that has images")
+    for inner in _iterate_names(known[name][0]):
         if inner in known:
             _check_circle(inner, known, (*above, name))
 
@@ -130,27 +113,6 @@ def _iterate_names(settings: Any) -> Iterator[str]:
         yield settings["dataset"]
     for value in settings.values():
         yield from _iterate_names(value)
-
-
-def _check_keys(settings: Any, where: str) -> None:
-    """Refuse settings that do not name a source, or that it does not have."""
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{where}: {show(settings)} is not a source; write {{name: image_folder, path: ...}}")
-    if not isinstance(settings.get("name"), str):
-        names = ", ".join(sorted(ALIASES["source"]))
-        raise ConfigError(f"{where}: the name of a source is missing; write {{name: NAME, ...}} with one of {names}")
-    try:
-        known = list(list_settings(component_class(DataConfig, settings["name"])))
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    for key, value in settings.items():
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ConfigError(f"{where}: {settings['name']} has no setting {key!r}; {hint}")
-        if key == "sources" and isinstance(value, dict):
-            for inner, one in value.items():
-                _check_keys({"name": one} if isinstance(one, str) else one, f"{where}: sources.{inner}")
 
 
 def _replace_root(value: Any) -> Any:

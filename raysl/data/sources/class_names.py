@@ -1,7 +1,9 @@
-"""Labels: checking the integers in datasets, and numbering the names of classes."""
+"""Labels of images: parsing a column of them, checking numbers, and numbering the names of classes."""
 
-import json
+import re
 from collections.abc import Sequence
+from types import NoneType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,11 +32,7 @@ def check_numbers(labels: np.ndarray, origin: str) -> None:
 
 
 def check_range(least: int, most: int, origin: str, num_classes: int | None = None) -> None:
-    """Refuse labels below -1, above LARGEST, or not below `num_classes`.
-
-    Args:
-        num_classes: number of classes; default: any.
-    """
+    """Refuse labels below -1, above LARGEST, or not below `num_classes`."""
     if least < -1:
         raise ConfigError(f"{origin} has the label {least}; labels are 0, 1, ..., and -1 is unlabelled")
     if num_classes is not None and most >= num_classes:
@@ -60,6 +58,39 @@ def class_names(labels: np.ndarray) -> tuple[str, ...]:
     if labels.dtype.kind == "U":
         return tuple(sorted({composed(name) for name in np.unique(labels).tolist() if name}))
     return tuple(str(number) for number in range(int(labels.max(initial=-1)) + 1))
+
+
+class Numbered(NamedTuple):
+    """Labels as numbers, int64 [N], the names of their classes, and whether labels are names."""
+
+    labels: Int64s
+    classes: tuple[str, ...]
+    has_names: bool
+
+
+def parse_and_number(
+    values: Sequence[Any],
+    origin: str,
+    lines: Sequence[int | str] | None,
+    named: tuple[str, ...],
+    training: tuple[tuple[str, ...], bool] | None,
+) -> Numbered:
+    """Parse texts of Parquet files or tars as `parse_labels` does, and number their classes.
+
+    Args:
+        named: names of the classes in the settings; empty: those of the training images, or of the labels.
+        training: classes of the training images, and whether their labels are names; None for these themselves.
+    """
+    known, are_names = training or ((), False)
+    labels = parse_labels(values, origin, lines, are_names or any(name.isdecimal() for name in named), REMEDY)
+    classes = named or known or class_names(labels)
+    if labels.dtype.kind == "U":
+        return Numbered(number_labels(labels, classes, origin), classes, True)
+    if len(labels):
+        largest = int(labels.argmax())
+        where = origin if lines is None else str(lines[largest])
+        check_range(int(labels.min()), int(labels[largest]), where, len(classes))
+    return Numbered(labels, classes, False)
 
 
 def number_labels(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> Int64s:
@@ -112,29 +143,76 @@ def _refuse_unseen(labels: Sequence[str], origin: str, remedy: str) -> None:
         raise ConfigError(f"{origin} has labels that no training image has: {join_some(labels, 5)}; {remedy}")
 
 
-def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
-    """Read the text of a label, a number or a name, from a member of a tar; None if it has no such field.
+REMEDY = "give data.classes= the names"
+"""What a user of Parquet files or tars does whose labels are names though they look like numbers."""
+UNLABELLED = frozenset({"", "nan", "null", "-1"})
+"""Texts, in lower case, of cells without a label."""
+_WHOLE = re.compile(r"([+-]?\d{1,30})(?:\.0*)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def parse_labels(
+    values: Sequence[Any],
+    origin: str,
+    lines: Sequence[int | str] | None = None,
+    as_names: bool = False,
+    remedy: str = "set data.label_names=true",
+) -> np.ndarray:
+    """Parse a column of labels of one class each: int64 [N] of a column of numbers, else texts [N].
+
+    None, NaN and the texts `nan`, `null` and `-1`, in any case, and empty texts are unlabelled: -1 beside numbers, an
+    empty text beside names. `1`, `1.0` and the text of either are the same number.
 
     Args:
-        content: a text, or a JSON object.
-        kind: `cls` or `json`.
+        values: integers, whole floats, texts and None, in the order of the rows.
+        lines: line of each value, or a text with its position, for messages. Default: rows, counted from 1.
+        as_names: whether numbers are names too.
+        remedy: action of the user that sets `as_names`, for messages.
+
+    Raises:
+        ConfigError: if a value is of another type, a text stands beside numbers, a number is no whole one, or is below
+            -1 or above LARGEST.
+
+    >>> parse_labels(["3", "1.0", None, "nan"], "labels.csv")
+    array([ 3,  1, -1, -1])
+    >>> parse_labels(["3", "b", ""], "labels.csv", as_names=True).tolist()
+    ['3', 'b', '']
     """
-    if kind != "cls":
-        return _parse_field(content, label_key, where)
-    try:
-        return content.decode().strip()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{where} holds {content[:40]!r}, not a number or a name in UTF-8") from error
 
+    def where(row: int) -> str:
+        line = f"row {row + 1}" if lines is None else lines[row]
+        return line if isinstance(line, str) else f"line {line}"
 
-def _parse_field(content: bytes, label_key: str | None, where: str) -> str | None:
-    try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
-    label = fields.get(label_key) if isinstance(fields, dict) else None
-    if label is not None and type(label) not in (int, float, str):
+    wrong = next((row for row, value in enumerate(values) if type(value) not in (NoneType, int, float, str)), None)
+    if wrong is not None:
+        raise ConfigError(f"{origin}, {where(wrong)}: the label {values[wrong]!r}; write whole numbers or names")
+    parsed = {value: _parse(value, as_names) for value in dict.fromkeys(values)}
+    first = next((row for row, value in enumerate(values) if isinstance(parsed[value], int)), None)
+    if not as_names:
+        wrong = next((row for row, value in enumerate(values) if _is_wrong(parsed[value], first is not None)), None)
+    if wrong is not None:
+        others = "" if first is None else f", but {where(first)} has the number {values[first]!r}"
         raise ConfigError(
-            f"{where}: {label_key} is {label!r}, not a number or a name; set data.label_key= to another field"
+            f"{origin}, {where(wrong)}: the label {values[wrong]!r} is no whole number{others}; leave the labels of "
+            f"unlabelled images empty, or {remedy} if all labels are names, numbers too"
         )
-    return None if label is None else str(label).strip()
+    labels = [parsed[value] for value in values]
+    if any(isinstance(label, str) for label in parsed.values()):
+        return np.array(["" if label is None else label for label in labels], str)
+    numbers: list[Any] = [-1 if label is None else label for label in labels]
+    check_range(min(numbers, default=-1), max(numbers, default=-1), origin)
+    return np.array(numbers, np.int64)
+
+
+def _parse(value: float | str | None, as_names: bool) -> int | str | None:
+    """Return a number, a name, or None of an unlabelled cell."""
+    whole = isinstance(value, float) and value.is_integer()
+    text = "" if value is None else str(int(value) if whole else value).strip()
+    number = _WHOLE.fullmatch(text)
+    if text.lower() in UNLABELLED or (number is not None and int(number[1]) == -1):
+        return None
+    return composed(text) if as_names or number is None else int(number[1])
+
+
+def _is_wrong(label: int | str | None, beside_numbers: bool) -> bool:
+    return isinstance(label, str) and (beside_numbers or _DECIMAL.fullmatch(label) is not None)

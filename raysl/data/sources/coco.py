@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.image_files import FilesSplit, check_present, listed_split
+from raysl.data.sources.image_files import FilesSplit, listed_split
 from raysl.data.sources.listing import composed
 from raysl.storage.folder import Folder
-from raysl.storage.records import Damaged, fits, read_record
+from raysl.storage.records import Damaged, check_types, read_record
 from raysl.storage.whole import read_whole
 
 YEARS = ("2017", "2014")
@@ -98,12 +98,8 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
             f"{where} is not a COCO annotation file, an object of images, annotations and categories: {error}"
         ) from error
     for key, kinds in FIELDS.items():
-        for entry in content[key]:
-            for field, kind in kinds.items():
-                if field not in entry:
-                    raise ConfigError(f"{where}: the entry {entry} of {key!r} has no {field!r}; add it")
-                if not fits(entry[field], kind):
-                    raise ConfigError(f"{where}: {field!r} of the entry {entry} of {key!r} is of another type")
+        for number, entry in enumerate(content[key]):
+            check_types(entry, f"{where}: entry {number} of {key!r}", kinds)
     return content
 
 
@@ -121,7 +117,6 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
         raise ConfigError(f"{folder.uri_of(f'annotations/{listed_in}')} lists no images")
     files = [image["file_name"] for image in images]
     uri = folder.uri_of(f"images/{chosen}" if folder.exists(f"images/{chosen}") else chosen)
-    present = check_present(uri, files, listed_in)
     row = {image["id"]: number for number, image in enumerate(images)}
     column = {identity: number for number, (identity, _) in enumerate(categories)}
     labels = np.zeros((len(images), len(categories)), np.int8)
@@ -135,4 +130,4 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
                     f"{note['category_id']}, of which the file lists at most one"
                 )
             labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
-    return listed_split(uri, files, present, labels, tuple(name for _, name in categories))
+    return listed_split(uri, files, labels, tuple(name for _, name in categories), listed_in)

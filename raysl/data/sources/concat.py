@@ -1,6 +1,5 @@
 """Several datasets, one after another."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,8 @@ from typing_extensions import override
 
 from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 from raysl.data.sources.listing import composed
-from raysl.data.split import Encoded, by_unit
+from raysl.data.split import Encoded, by_unit, gather
+from raysl.hashing import digest
 
 
 class Concat(Combined):
@@ -63,7 +63,7 @@ class _ConcatSplit(Split):
         self.num_sources = splits[0].num_sources
         self.notes = tuple(note for split in splits for note in split.notes)
         fingerprints = " ".join(split.fingerprint for split in splits)
-        self.fingerprint = hashlib.sha256(fingerprints.encode()).hexdigest()[:16]
+        self.fingerprint = digest(fingerprints)
         self.numbers = [_numbers(key, split, classes) for key, split in parts.items()]
 
     def read(self, index: Int64s) -> Rows:
@@ -78,11 +78,7 @@ class _ConcatSplit(Split):
         return self._join_labels(labels, index)
 
     def names_of(self, index: Int64s) -> list[str]:
-        names = [""] * len(index)
-        for number, positions, rows in self._parts(index):
-            for position, name in zip(positions.tolist(), self.splits[number].names_of(rows), strict=True):
-                names[position] = name
-        return names
+        return gather(self.starts, index, lambda number, rows: self.splits[number].names_of(rows))
 
     @property
     @override

@@ -1,14 +1,15 @@
 """The handwritten digits in scikit-learn: real images without a download."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from typing_extensions import override
 
-from raysl.data.source import ConfigError, DataConfig, Rows, Source, Split, runs
+from raysl.data.source import ConfigError, DataConfig, Source, Split, runs
+from raysl.data.split import Encoded, LabelledSplit
 from raysl.hashing import Int64s, permutation
 
 
@@ -30,47 +31,35 @@ class Digits(Source):
         return _DigitsSplit(name == "test")
 
 
-class _DigitsSplit(Split):
+class _DigitsSplit(LabelledSplit):
     classes = tuple(str(digit) for digit in range(10))
-    is_random_access = True
 
     def __init__(self, is_test: bool) -> None:
-        self.is_test = is_test
-        self.unit_sizes = runs(len(self._members))
+        _, labels = _digits()
+        held_out = np.zeros(len(labels), bool)
+        for digit in range(10):
+            rows = np.flatnonzero(labels == digit)
+            held_out[rows[permutation(len(rows), digit)[: len(rows) // 5]]] = True
+        self.rows = np.flatnonzero(held_out == is_test)
+        self.labels = labels[self.rows]
+        self.unit_sizes = runs(len(self.rows))
         self.fingerprint = f"digits:{'test' if is_test else 'train'}"
 
-    def read(self, index: Int64s) -> Rows:
-        rows = self._members[index]
-        return Rows(
-            images=list(self._images[rows]),
-            labels=self._labels[rows],
-            names=[f"digit {row}" for row in rows.tolist()],
-        )
+    @override
+    def images_of(self, index: Int64s) -> list[Encoded]:
+        return list(_digits()[0][self.rows[index]])
 
-    def __getstate__(self) -> dict[str, object]:
-        return {name: self.__dict__[name] for name in ("is_test", "unit_sizes", "fingerprint")}
+    @override
+    def name_of(self, row: int) -> str:
+        return f"digit {self.rows[row]}"
 
-    @cached_property
-    def _members(self) -> Int64s:
-        """Rows of this split, in the order of the whole set."""
-        held_out = np.zeros(len(self._labels), bool)
-        for digit in range(10):
-            rows = np.flatnonzero(self._labels == digit)
-            held_out[rows[permutation(len(rows), digit)[: len(rows) // 5]]] = True
-        return np.flatnonzero(held_out == self.is_test)
 
-    @cached_property
-    def _images(self) -> np.ndarray:
-        return np.round(self._bundle[0] * (255 / 16)).astype(np.uint8)
-
-    @cached_property
-    def _labels(self) -> Int64s:
-        return self._bundle[1].astype(np.int64)
-
-    @cached_property
-    def _bundle(self) -> tuple[np.ndarray, np.ndarray]:
-        table = np.loadtxt(_file(), delimiter=",")  # [N, 64 + 1]
-        return table[:, :-1].reshape(-1, 8, 8), table[:, -1]
+@lru_cache(maxsize=1)
+def _digits() -> tuple[np.ndarray, Int64s]:
+    """Return all images, uint8 [N, 8, 8], and their labels, int64 [N]."""
+    table = np.loadtxt(_file(), delimiter=",")  # [N, 64 + 1]
+    images = np.round(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return images, table[:, -1].astype(np.int64)
 
 
 def _file() -> Path:

@@ -14,9 +14,8 @@ from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Int64s, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen, class_names, number_labels
 from raysl.data.sources.image_files import FilesSplit, Paths
-from raysl.data.sources.labels import Labels, renumbered, several
 from raysl.data.sources.listing import printable, spellings
-from raysl.data.sources.lists import FORMATS, read_image_list, read_labels
+from raysl.data.sources.lists import FORMATS, Labels, read_image_list, read_labels, renumbered, several
 from raysl.redact import bare_uri, without_hidden
 from raysl.storage.addresses import cut, join, open_uri, stat_path, storage_errors
 from raysl.storage.foreign import check_listed
@@ -187,8 +186,8 @@ class _ListSplit(FilesSplit):
         known_as = Paths(bare_uri(file) for file in files)
         super().__init__("/", files, labels, classes, known_as=known_as, notes=notes)
 
-    def names_of(self, index: Int64s) -> list[str]:
-        return [printable(file) for file in self.files.take(index)]
+    def name_of(self, row: int) -> str:
+        return printable(self.files[row])
 
     def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         return [_resolve(file) for file in self.files.take(index)]

@@ -1,6 +1,5 @@
 """Hugging Face datasets: from the hub, from files, or saved to disk."""
 
-import hashlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,16 +11,24 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, runs
-from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels, renumber
+from raysl.data.source import ConfigError, DataConfig, Int64s, Source, Split, runs
+from raysl.data.sources.class_names import (
+    LABELS,
+    check_range,
+    check_seen,
+    class_names,
+    number_labels,
+    parse_labels,
+    renumber,
+)
 from raysl.data.sources.image_files import read_if_there
-from raysl.data.sources.label_column import parse_labels
 from raysl.data.sources.listing import composed
 from raysl.data.sources.parquet_columns import check_there, is_label_type
 from raysl.data.sources.parquet_labels import integers
 from raysl.data.sources.part_names import HELD_OUT, parse_part_name
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded
+from raysl.data.split import Encoded, LabelledSplit
+from raysl.hashing import digest
 from raysl.storage.addresses import open_uri
 from raysl.storage.foreign import check_listed
 
@@ -99,9 +106,7 @@ class HuggingFace(Source):
         return next((part for name in wanted for part in parts if parse_part_name(part) == name), None)
 
 
-class _TableSplit(Split):
-    is_random_access = True
-
+class _TableSplit(LabelledSplit):
     def __init__(self, config: "HuggingFace.Config", part: str, train: "_TableSplit | None" = None) -> None:
         assert config.dataset is not None
         # not the table itself: a split is sent to other processes, which open the table on their own
@@ -115,8 +120,8 @@ class _TableSplit(Split):
         labels, names = _labels(table, config)
         self.kind = "names" if names else "texts" if labels.dtype.kind == "U" else "numbers"
         self.labels, self.classes = _numbered(labels, names, origin, train)
-        described = f"{table.features} {table.data.nbytes} {config.image_column}".encode()
-        self.fingerprint = hashlib.sha256(described + self.labels.tobytes()).hexdigest()[:16]
+        described = f"{table.features} {table.data.nbytes} {config.image_column}"
+        self.fingerprint = digest(described, self.labels.tobytes())
         files = [(fs.LocalFileSystem(), file["filename"]) for file in table.cache_files] if _was_saved(dataset) else []
         self._written = versions_digest([table._fingerprint, *read_versions(files)])
         if train is not None and self.kind == train.kind == "numbers":
@@ -128,18 +133,13 @@ class _TableSplit(Split):
         return self._written
 
     @override
-    def read(self, index: Int64s) -> Rows:
-        entries = _images(*self.table_key)[index.tolist()].column(0).to_pylist()
-        return Rows([_encoded(entry) for entry in entries], self.labels_of(index), self.names_of(index))
+    def images_of(self, index: Int64s) -> list[Encoded]:
+        return [_encoded(entry) for entry in _images(*self.table_key)[index.tolist()].column(0).to_pylist()]
 
     @override
-    def labels_of(self, index: Int64s) -> Int64s:
-        return self.labels[index]
-
-    @override
-    def names_of(self, index: Int64s) -> list[str]:
+    def name_of(self, row: int) -> str:
         dataset, _, part, _ = self.table_key
-        return [f"{dataset} {part} {row}" for row in index.tolist()]
+        return f"{dataset} {part} {row}"
 
 
 @lru_cache(maxsize=4)

@@ -1,6 +1,5 @@
 """Images in files of their own, below one folder, with separate labels."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,29 +8,23 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.limits import max_file_bytes
-from raysl.data.source import ConfigError, Int64s, Missing, Rows, Split, runs
+from raysl.data.source import ConfigError, Int64s, Missing, runs
 from raysl.data.sources.listing import File, composed, list_folder_files, printable, spellings
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded
+from raysl.data.split import Encoded, LabelledSplit
+from raysl.hashing import digest
 from raysl.storage.addresses import open_uri, stat_uri, storage_errors
 from raysl.storage.reads import REMOTE_READS, NotRegularFile, TooLarge, read_file
 
 
-class FilesSplit(Split):
+class FilesSplit(LabelledSplit):
     """Image files in the given order; one that has been deleted is read as a missing image.
 
     Args:
-        uri: folder or URI.
-        files: paths below it.
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
-        classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, if a listing has them; part of the fingerprint.
-        mtimes: modification times in nanoseconds, if a listing has them.
         known_as: names of the files in the fingerprint; default: their paths.
-        notes: problems of the files, a line each.
     """
-
-    is_random_access = True
 
     def __init__(
         self,
@@ -51,9 +44,8 @@ class FilesSplit(Split):
         self.classes = classes
         self.notes = notes
         self.unit_sizes = runs(len(self.files))
-        digest = hashlib.sha256((known_as or self.files).digest().encode() + self.labels.tobytes())
-        digest.update(b"" if sizes is None else sizes.tobytes())
-        self.fingerprint = digest.hexdigest()[:16]
+        names = (known_as or self.files).digest()
+        self.fingerprint = digest(names, self.labels.tobytes(), b"" if sizes is None else sizes.tobytes())
         self._written = versions_digest(mtimes)
 
     @override
@@ -63,17 +55,12 @@ class FilesSplit(Split):
         return self._written
 
     @override
-    def read(self, index: Int64s) -> Rows:
-        return Rows(read_each(self._locate(index)), self.labels_of(index), self.names_of(index))
+    def images_of(self, index: Int64s) -> list[Encoded]:
+        return read_each(self._locate(index))
 
     @override
-    def labels_of(self, index: Int64s) -> Int64s:
-        return self.labels[index].astype(np.int64)
-
-    @override
-    def names_of(self, index: Int64s) -> list[str]:
-        _, root = open_uri(self.uri)
-        return [f"{root}/{printable(file)}" for file in self.files.take(index)]
+    def name_of(self, row: int) -> str:
+        return f"{open_uri(self.uri)[1]}/{printable(self.files[row])}"
 
     def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         system, root = open_uri(self.uri)
@@ -94,7 +81,6 @@ def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> 
 
     Args:
         system, path: location of the file, whose name may be in composed or decomposed characters (NFC, NFD).
-        most: bytes that it may have; default: `max_file_bytes`.
 
     Raises:
         ConfigError: if a remote storage denies access, which probably concerns all files.
@@ -121,7 +107,6 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
     """Return each file of a list as its folder lists it; names are compared in composed characters (NFC).
 
     Args:
-        uri: folder or URI.
         files: names of files directly in it.
     """
     _, info = stat_uri(uri)
@@ -140,9 +125,10 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
 
 
 def listed_split(
-    uri: str, names: Sequence[str], present: Sequence[File], labels: np.ndarray, classes: tuple[str, ...]
+    uri: str, names: Sequence[str], labels: np.ndarray, classes: tuple[str, ...], listed_in: str
 ) -> FilesSplit:
-    """Return the images of a list, each by its name there and by the file that `check_present` has found."""
+    """Return the images of a list, which all have to be in a folder."""
+    present = check_present(uri, names, listed_in)
     sizes = np.array([-1 if file.size is None else file.size for file in present], np.int64)
     paths, mtimes = (file.path for file in present), (file.mtime_ns for file in present)
     return FilesSplit(uri, paths, labels, classes, sizes, Paths(names), mtimes=mtimes)
@@ -179,7 +165,7 @@ class Paths:
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits that change with the paths and their order."""
-        return hashlib.sha256(self._ends.tobytes() + self._block.tobytes()).hexdigest()[:16]
+        return digest(self._ends.tobytes(), self._block.data)
 
     def repeats(self) -> Int64s:
         """Return the indices of paths that are equal to an earlier one."""

@@ -1,6 +1,5 @@
 """A folder of images, with sub-folders as classes or flat."""
 
-import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from raysl.data.sources.listing import (
     printable,
 )
 from raysl.data.sources.part_names import HELD_OUT, group_by_part, held_out_notes, parse_part_name
+from raysl.hashing import digest
 from raysl.storage.addresses import join, stat_uri
 
 
@@ -61,17 +61,15 @@ class ImageFolder(Source):
 
     @cached_property
     def _train(self) -> "_FolderSplit":
-        folder = self.config.train or self._inside("train")
-        if folder is not None:
-            files, problems = self._images(folder)
-            notes = _training_notes(folder, files, "data.train=") + self._unused_notes()
-            return _FolderSplit(folder, files, notes + problems)
-        if self.config.path is None:
-            raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
-        held_out = [name for part in HELD_OUT for name in self._names[part]]
-        files, problems = self._images(self.config.path, without=held_out)
-        notes = _training_notes(self.config.path, files, "data.path=", held_out)
-        return _FolderSplit(self.config.path, files, notes + problems)
+        named, held_out = self.config.train or self._inside("train"), []
+        if named is None:
+            if self.config.path is None:
+                raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
+            held_out = [name for part in HELD_OUT for name in self._names[part]]
+        folder = named or self.config.path
+        files, problems = self._images(folder, held_out)
+        notes = _training_notes(folder, files, "data.train=" if named else "data.path=", held_out)
+        return _FolderSplit(folder, files, notes + (self._unused_notes() if named else ()) + problems)
 
     def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
         return _images(uri, isinstance(self.config.channels, int), without)
@@ -112,12 +110,7 @@ def _check_folder(uri: str) -> None:
 
 
 def _images(uri: str, has_arrays: bool, without: Sequence[str]) -> tuple[list[File], tuple[str, ...]]:
-    """List all images below a folder, sorted, and notes on their problems, a line each.
-
-    Args:
-        has_arrays: whether arrays are images too.
-        without: names of folders whose files are left out.
-    """
+    """List all images below a folder, sorted, and notes on their problems, a line each."""
     _check_folder(uri)
     listing = list_files(uri)
     outside = tuple(f"{name}/" for name in without)
@@ -182,9 +175,9 @@ class _FolderSplit(FilesSplit):
         paths, mtimes = (file.path for file in files), (file.mtime_ns for file in files)
         super().__init__(uri, paths, labels, known, notes=notes, mtimes=mtimes)
         content = "\n".join(f"{file.path} {file.size}" for file in files)
-        self.fingerprint = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self.fingerprint = digest(content)
 
     @override
     def content(self) -> Mapping[str, str]:
         # The fingerprint covers the folders, but not the classes that number them.
-        return {LABELS: hashlib.sha256(self.labels.tobytes()).hexdigest()[:16]}
+        return {LABELS: digest(self.labels.tobytes())}

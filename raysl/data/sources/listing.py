@@ -27,8 +27,6 @@ class File(NamedTuple):
 
     Args:
         path: below the folder; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them.
-        size: bytes; None if the file system does not know them.
-        mtime_ns: modification time in nanoseconds; None if the file system does not know it.
         identity: equal for two names of one local file.
     """
 
@@ -44,7 +42,6 @@ class Listing:
 
     Args:
         circles: links to a folder above them; they are not followed.
-        dangling: links to missing files.
     """
 
     files: list[File]
@@ -52,11 +49,7 @@ class Listing:
     dangling: list[str]
 
     def notes(self, uri: str, files: Sequence[File], is_used: Callable[[str], bool]) -> tuple[str, ...]:
-        """Describe problems with links, a line each.
-
-        Args:
-            is_used: whether a file would be used, by its path.
-        """
+        """Describe problems with links, a line each."""
         lines = []
         repeats = _repeats(files)
         if repeats:

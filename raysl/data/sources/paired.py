@@ -1,12 +1,12 @@
 """Several datasets side by side: sample i has the i-th image of each."""
 
-import hashlib
 from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
 from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 from raysl.data.split import Over
+from raysl.hashing import digest
 
 
 class Paired(Combined):
@@ -51,7 +51,7 @@ class _PairedSplit(Over):
         self.notes = tuple(note for split in parts.values() for note in split.notes)
         self.num_sources = sum(split.num_sources for split in parts.values())
         fingerprints = " ".join(split.fingerprint for split in parts.values())
-        self.fingerprint = hashlib.sha256(fingerprints.encode()).hexdigest()[:16]
+        self.fingerprint = digest(fingerprints)
 
     def read(self, index: Int64s) -> Rows:
         rows, *others = (split.read(index) for split in (self.split, *self.others))

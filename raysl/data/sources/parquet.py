@@ -1,20 +1,20 @@
 """Parquet files with a column of encoded images."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from pyarrow import fs
 from typing_extensions import override
 
 from raysl.config.ranges import Location
-from raysl.data.ingest.folder import MANIFEST_FILE, check_finished, files_of
+from raysl.data.ingest.folder import IMAGES, MANIFEST_FILE, check_finished, files_of, ingested_footers
 from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen
-from raysl.data.sources.ingested import IMAGES, IngestedSplit, ingested_splits
 from raysl.data.sources.listing import File, join_some, list_files
+from raysl.data.sources.parquet_columns import Footers
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
-from raysl.data.sources.part_names import choose_files, held_out_notes
+from raysl.data.sources.part_names import choose_part
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
 from raysl.storage.addresses import stat_uri
@@ -67,36 +67,26 @@ class Parquet(Source):
         return train
 
     @cached_property
-    def _path_listing(self) -> "ParquetListing":
-        return list_parquet_files(self.config.path)
+    def _list(self) -> "Callable[[str], ParquetListing]":
+        return cache(list_parquet_files)
 
     def _open(self, name: str) -> ParquetSplit | None:
         """Return a split; the training images number held-out labels, where there are any."""
         config, is_train = self.config, name == "train"
-        if (uri := getattr(config, name)) is not None:
-            listing = list_parquet_files(uri)
-            paths = list(listing.paths.values())
-            notes = (*listing.notes, *(held_out_notes(listing.paths, uri) if is_train else ()))
-        elif config.path is None:
-            if is_train:
-                raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
+        kind = "a Parquet file or a folder of them"
+        chosen = choose_part(config, name, kind, lambda uri: self._list(uri).paths.items())
+        if chosen is None:
             return None
-        else:
-            uri, listing = config.path, self._path_listing
-            parts = choose_files(listing.paths.items(), uri)
-            if is_train and not parts.train:
-                raise ConfigError(f"{uri!r} holds only val and test files; give data.train=")
-            if not is_train and not parts.test:
-                return None
-            paths, notes = (parts.train, (*listing.notes, *parts.notes)) if is_train else (parts.test, listing.notes)
-            if not is_train and config.train is None:
-                notes = ()  # the training split shows the notes on `path`
+        uri, paths, notes = chosen
+        listing = self._list(uri)
+        # the training split shows the notes on `path`
+        if is_train or config.test is not None or config.train is not None:
+            notes = (*listing.notes, *notes)
         has_training = not is_train and (config.train is not None or config.path is not None)
         train = self._train if has_training and not config.classes else None
         # facts in a manifest hold for its own columns and for exactly its files
         has_known_columns = config.image_column == IMAGES and config.label_column in (LABELS, None)
-        described = listing.ingested if has_known_columns else ()
-        manifest = next((split for split in described if split.paths == tuple(paths)), None)
+        manifest = listing.ingested.get(tuple(paths)) if has_known_columns else None
         columns = config.image_column, config.label_column
         split = ParquetSplit(uri, paths, *columns, config.classes, train, listing.versions, manifest)
         split.notes = (*notes, *split.notes)
@@ -111,15 +101,12 @@ class ParquetListing:
 
     Args:
         paths: maps the path relative to the folder to the path in the file system; sorted.
-        notes: one line for each kind of file that is not used.
-        versions: maps the path in the file system to the file's version.
-        ingested: splits whose files a manifest describes.
     """
 
     paths: dict[str, str]
     notes: tuple[str, ...]
     versions: dict[str, FileVersion]
-    ingested: tuple[IngestedSplit, ...] = ()
+    ingested: dict[tuple[str, ...], Footers]
 
 
 def list_parquet_files(uri: str) -> ParquetListing:
@@ -128,7 +115,7 @@ def list_parquet_files(uri: str) -> ParquetListing:
     if info.type == fs.FileType.File:
         # a file that the user names is used whatever a manifest beside it says
         versions = _file_versions(system, {info.path: File(info.path, info.size, info.mtime_ns, None)}, {})
-        return ParquetListing({info.path.rpartition("/")[2]: info.path}, (), versions)
+        return ParquetListing({info.path.rpartition("/")[2]: info.path}, (), versions, {})
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a Parquet file or a folder of them")
     files = {file.path: file for file in list_files(uri).files}
@@ -165,8 +152,10 @@ def list_parquet_files(uri: str) -> ParquetListing:
         for path, sha256 in listed.items()
     }
     versions = _file_versions(system, used, written)
-    ingested = (split for folder in manifests for split in ingested_splits(f"{info.path}/{folder}", manifests[folder]))
-    return ParquetListing(paths, (note,) if excluded else (), versions, tuple(ingested))
+    ingested: dict[tuple[str, ...], Footers] = {}
+    for folder, manifest in manifests.items():
+        ingested |= ingested_footers(f"{info.path}/{folder}", manifest)
+    return ParquetListing(paths, (note,) if excluded else (), versions, ingested)
 
 
 def _file_versions(
@@ -175,7 +164,6 @@ def _file_versions(
     """Map the path of each file to its version.
 
     Args:
-        files: maps the path to the file as it is listed.
         hashes: maps the path of a file that an ingest wrote to its SHA-256 and its manifest's modification time.
     """
     without_mtime = [path for path, file in files.items() if file.mtime_ns is None]

@@ -41,10 +41,10 @@ class Footers:
         has_names: whether all labels are known to be the names of the classes that the schemas store.
         unit_files: int32 [U], number of the file of each row group that has rows.
         unit_groups: int32 [U], number of this row group in its file.
-        unit_sizes: int64 [U], its rows.
         num_bytes: size of all columns before compression.
         fingerprint: changes with the names of the files, their rows and `num_bytes`.
         sizes_digest: changes with the size of any column of any row group; empty if hashes of the files are known.
+        labels_digest: changes with any label; empty if the labels have to be read for that.
     """
 
     schemas: dict[str, pa.Schema]
@@ -57,6 +57,7 @@ class Footers:
     sizes_digest: str = ""
     label_width: int | None = None
     has_names: bool = False
+    labels_digest: str = ""
 
 
 def folder_label(path: str, column: str) -> str | None:
@@ -91,7 +92,6 @@ def read_footers(
     """Read the footers of files, several at a time, and check their columns.
 
     Args:
-        image_column, label_column: see `check_columns`.
         num_bytes: sizes of files by path; a footer of known size is read by one request for the end of its file.
     """
     schemas: dict[str, pa.Schema] = {}
@@ -128,9 +128,6 @@ def fingerprint_line(path: str, shapes: Sequence[tuple[int, int]]) -> bytes:
 
 def units_of(sizes: Sequence[Int64s]) -> tuple[NDArray[np.int32], NDArray[np.int32], Int64s]:
     """Return the file, the number and the rows of each row group that has rows.
-
-    Args:
-        sizes: rows of the row groups of each file.
 
     >>> [column.tolist() for column in units_of([np.array([4, 0, 2]), np.array([3])])]
     [[0, 0, 1], [0, 2, 0], [4, 2, 3]]
@@ -170,7 +167,6 @@ def check_there(where: str, columns: Sequence[str], image_column: str, label_col
     """Refuse columns without images, or without the label column that the user named.
 
     Args:
-        image_column: must be one of them.
         label_column: must be one of them, unless it is None or the default name.
     """
     for column, setting in ((image_column, "image_column="), (label_column, "label_column=")):
@@ -182,11 +178,7 @@ def check_there(where: str, columns: Sequence[str], image_column: str, label_col
 
 
 def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None:
-    """Refuse files with labels of different kinds.
-
-    Args:
-        label_column: may be missing in all of them; None: no labels are read.
-    """
+    """Refuse files with labels of different kinds."""
     first, schema = next(iter(schemas.items()))
     for path, other in schemas.items():
         if label_kind(other, label_column) != label_kind(schema, label_column):

@@ -16,12 +16,10 @@ from typing_extensions import override
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
 from raysl.data.sources.image_files import Paths
-from raysl.data.sources.ingested import IngestedSplit
-from raysl.data.sources.parquet_columns import check_alike, name_column, read_footers, unread_columns
-from raysl.data.sources.parquet_labelling import Labelling, find_labelling
-from raysl.data.sources.parquet_labels import digest_of, labels_digest
+from raysl.data.sources.parquet_columns import Footers, check_alike, name_column, read_footers, unread_columns
+from raysl.data.sources.parquet_labels import Labelling, digest_of, find_labelling, labels_digest
 from raysl.data.sources.versions import versions_digest
-from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, joined_digest
+from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, gather, joined_digest
 from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s, hash_text
 from raysl.storage.addresses import open_uri
@@ -75,11 +73,8 @@ class ParquetSplit(Split):
 
     Args:
         uri: a path or URI in the file system of the files.
-        image_column: encoded images.
         label_column: numbers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
-        classes: names of the classes; empty: those that the files store.
         training: the training images, whose classes number held-out labels; None for these themselves.
-        versions: versions of the files, by their paths.
         manifest: facts of an ingest's manifest on exactly these files; default: their footers are read.
     """
 
@@ -92,7 +87,7 @@ class ParquetSplit(Split):
         classes: tuple[str, ...],
         training: "ParquetSplit | None" = None,
         versions: Mapping[str, FileVersion] | None = None,
-        manifest: IngestedSplit | None = None,
+        manifest: Footers | None = None,
     ) -> None:
         self.uri = uri
         self.files = Paths(files)
@@ -100,7 +95,7 @@ class ParquetSplit(Split):
         self.image_column = image_column
         system, _ = open_uri(uri)
         if manifest is not None:
-            footers = manifest.footers
+            footers = manifest
         else:
             num_bytes = {path: version.num_bytes for path, version in zip(self.files, known, strict=True)}
             footers = read_footers(system, list(self.files), image_column, label_column, num_bytes)
@@ -191,12 +186,11 @@ class ParquetSplit(Split):
 
     @override
     def names_of(self, index: Int64s) -> list[str]:
-        names = [""] * len(index)
-        for number, positions in by_unit(self.starts, index):
-            unit, rows = self._unit(number, with_images=False), index[positions] - self.starts[number]
-            for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
-                names[position] = self._name(number, unit, row)
-        return names
+        def names(number: int, rows: Int64s) -> list[str]:
+            unit = self._unit(number, with_images=False)
+            return [self._name(number, unit, row) for row in rows.tolist()]
+
+        return gather(self.starts, index, names)
 
     def _no_labels(self, num: int) -> Int64s:
         return np.full((num, len(self.classes)) if self.is_multilabel else num, -1, np.int64)

@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from raysl.data.sources.listing import join_some
+from raysl.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -64,14 +64,8 @@ def group_by_part(names: Iterable[str]) -> dict[str, list[str]]:
     return parts
 
 
-@dataclass(frozen=True)
-class PartFiles(Generic[T]):
-    """Shards of the training and held-out parts.
-
-    Args:
-        train, test: shards; either may be empty.
-        notes: about shards that are not used, a line each.
-    """
+class PartFiles(NamedTuple, Generic[T]):
+    """Shards of the training and held-out parts, and notes about those that are not used, a line each."""
 
     train: list[T]
     test: list[T]
@@ -95,12 +89,37 @@ def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
     return PartFiles([file for _, file in train], [file for _, file in test], tuple(notes))
 
 
+def choose_part(
+    config: Any, name: str, kind: str, list_files: Callable[[str], Iterable[tuple[str, T]]]
+) -> tuple[str, list[T], tuple[str, ...]] | None:
+    """Return address, shards and notes of a split, by `train`, `test` and `path` of a source; None if there is none.
+
+    Args:
+        kind: description of a good path, for messages.
+        list_files: lists the shards at an address, each with its path.
+    """
+    is_train = name == "train"
+    if (uri := getattr(config, name)) is not None:
+        listed = list(list_files(uri))
+        notes = held_out_notes((path for path, _ in listed), uri) if is_train else []
+        return uri, [file for _, file in listed], tuple(notes)
+    if config.path is None:
+        if is_train:
+            raise ConfigError(f"{config.name} needs data.path= or data.train=, {kind}")
+        return None
+    parts = choose_files(list_files(config.path), config.path)
+    if is_train and not parts.train:
+        raise ConfigError(f"{config.path!r} holds only val and test files; give data.train=")
+    if is_train:
+        return config.path, parts.train, parts.notes
+    return (config.path, parts.test, ()) if parts.test else None
+
+
 def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> list[str]:
     """Return a note if training images have names like held-out ones.
 
     Args:
         paths: paths in a folder, of each shard, or of the folder of each image.
-        kind: `files` or `images`.
     """
     counts = Counter(iter(paths))  # a mapping counts by its keys
     alike = [path for path in counts if any(map(_is_held_out, path.split("/")))]

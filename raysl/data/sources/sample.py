@@ -25,7 +25,6 @@ def sample_rows(split: Split, most: int, seed: int = 0) -> Int64s:
     rows of a few units, and of the last of these units as many as are needed.
 
     Args:
-        most: number of images; all where there are fewer.
         seed: chooses the units.
     """
     if split.num_samples <= most:

@@ -1,6 +1,8 @@
-"""Indices of WebDataset shards: the position and label of each image, stored beside the shard."""
+"""Indices of WebDataset shards: the position and label of each image, stored beside the shard.
 
-import hashlib
+Of many shards one file more has what a start needs from their indices, so that it does not read each of them.
+"""
+
 import io
 import json
 import re
@@ -8,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,19 +19,43 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.places import ARRAYS, IMAGES, is_hidden
-from raysl.data.sources.class_names import read_member_label
 from raysl.data.sources.listing import printable
-from raysl.data.sources.shard_summaries import Summary, read_summaries, write_summaries
 from raysl.data.sources.shards import Member, Shard, read_members, stat_names
 from raysl.errors import ConfigError, log
-from raysl.hashing import Int64s
+from raysl.hashing import Int64s, digest
 from raysl.storage.folder import Folder, join, open_uri, storage_errors
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
-from raysl.storage.records import fits
+from raysl.storage.records import from_record
 
 ENDING, ENDING_ARRAYS = ".index.npz", ".arrays.index.npz"  # the latter where arrays are images too
+SUMMARIES_ENDING = ".shards.json"
+MANY = 100  # shards whose summaries are worth a file
 SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # the key of a sample, and the kind of the file
 LOCAL_SCANS = 4  # shards at a time
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a start needs from the index of a shard.
+
+    Args:
+        digest: 16 hexadecimal digits that change with the images and labels.
+        read_units: images of each run of members that is read by one request.
+        values: the different labels as they are written.
+        num_left_out: samples without an image except one with several dots in its name.
+        left_out: the name of the first such image.
+        num_unread: images beside a better one of their sample.
+        unread: the names of the first such image and of the better one.
+    """
+
+    digest: str
+    num_images: int
+    read_units: list[int]
+    values: list[str]
+    num_left_out: int
+    left_out: str
+    num_unread: int
+    unread: str
 
 
 @dataclass(frozen=True)
@@ -39,42 +65,15 @@ class ShardIndex:
     Args:
         offsets: int64 [N], first byte of each image in the shard.
         sizes: int64 [N], bytes of each image.
-        labels: int64 [N], positions of the labels in `values`, -1 without a label.
+        labels: int64 [N], positions of the labels in `summary.values`, -1 without a label.
         keys: bytes [N], the common part of the names of each sample's files.
-        num_left_out: samples without an image except one with several dots in its name.
-        left_out: the name of the first such image.
-        num_unread: images beside a better one of their sample.
-        unread: the names of the first such image and of the better one.
-        values: the different labels as they are written.
     """
 
     offsets: Int64s
     sizes: Int64s
     labels: Int64s
     keys: np.ndarray
-    num_left_out: int = 0
-    left_out: str = ""
-    num_unread: int = 0
-    unread: str = ""
-    values: tuple[str, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits that change with the images and labels."""
-        arrays = (self.offsets, self.sizes, self.labels, self.keys)
-        content = [*(array.tobytes() for array in arrays), json.dumps(self.values).encode()]
-        return hashlib.sha256(b"".join(content)).hexdigest()[:16]
-
-    @property
-    def read_units(self) -> Int64s:
-        """Images of each run of members that is read by one request, int64 [R]."""
-        ends = self.offsets + self.sizes
-        cuts = [0] if len(ends) else []
-        while cuts and cuts[-1] < len(ends):
-            last = int(np.searchsorted(ends, self.offsets[cuts[-1]] + RUN_BYTES, side="right"))
-            # one image at least, since a single one may be larger than a run
-            cuts.append(max(last, cuts[-1] + 1))
-        return np.array([end - start for start, end in pairwise(cuts)], np.int64)
+    summary: Summary
 
     @property
     def num_bytes(self) -> int:
@@ -83,15 +82,8 @@ class ShardIndex:
 
 
 def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
-    """Read the index of every shard that has one newer than itself; make and write the others.
-
-    Args:
-        shards: tars.
-        label_key: field of the label in `.json` members; None: these are not read.
-        folder: folder of the indices; default: beside the shards.
-    """
-    known = read_summaries(shards, label_key, folder)
-    if known is not None:
+    """Read the index of every shard that has one newer than itself; make and write the others."""
+    if (known := _read_summaries(shards, label_key, folder)) is not None:
         return known
     is_stored = _are_stored(shards, folder)
     num_missing = is_stored.count(False)
@@ -100,20 +92,18 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
 
     def summarize(pair: tuple[Shard, bool]) -> tuple[Summary, bool]:
         index, is_written = _load_or_make(*pair, label_key, folder)
-        left_out = index.num_left_out, index.left_out, index.num_unread, index.unread
-        units, values = index.read_units.tolist(), list(index.values)
-        return Summary(index.digest, len(index.sizes), *left_out, units, values), is_written
+        return index.summary, is_written
 
     is_local = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in shards)
     pairs = zip(shards, is_stored, strict=True)
     results = list(in_parallel(summarize, pairs, LOCAL_SCANS if is_local else RANGE_FILES))
+    summaries = [summary for summary, _ in results]
     unwritten = [shard for shard, (_, is_written) in zip(shards, results, strict=True) if not is_written]
     if unwritten:
         uri, name = _index_address(unwritten[0], folder)
         log.warning("cannot write %s: %d shards are indexed at every start", join(uri, name), len(unwritten))
-    summaries = [summary for summary, _ in results]
-    if not unwritten:
-        write_summaries(summaries, shards, label_key, folder)
+    else:
+        _write_summaries(summaries, shards, label_key, folder)
     return summaries
 
 
@@ -121,7 +111,7 @@ def read_index(shard: Shard, label_key: str | None, folder: str | None, digest: 
     """Return the index of one shard; the one that is stored if it has the digest, else as `summarize_shards` does."""
     with suppress(*LASTING):
         stored = _load(shard, label_key, folder)
-        if stored is not None and stored.digest == digest:
+        if stored is not None and stored.summary.digest == digest:
             return stored
     return _load_or_make(shard, _are_stored([shard], folder)[0], label_key, folder)[0]
 
@@ -139,7 +129,7 @@ def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
     ending = ENDING_ARRAYS if shard.has_arrays else ENDING
     if folder is None:
         return shard.folder, f"{shard.name}{ending}"
-    origin = hashlib.sha256(shard.folder.encode()).hexdigest()[:8]  # shards of several folders may have the same names
+    origin = digest(shard.folder)[:8]  # shards of several folders may have the same names
     return folder, f"{origin}-{shard.name.replace('/', '-')}{ending}"
 
 
@@ -150,13 +140,12 @@ def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
     for uri in {uri for uri, _ in addresses}:
         names = [name for where, name in addresses if where == uri]
         infos |= {(uri, name): info for name, info in zip(names, stat_names(uri, names), strict=True)}
-    return [_is_newer(infos[address], shard) for address, shard in zip(addresses, shards, strict=True)]
 
+    def is_newer(info: fs.FileInfo, shard: Shard) -> bool:
+        is_unknown = shard.mtime_ns is None or info.mtime_ns is None
+        return bool(info.type == fs.FileType.File and (is_unknown or info.mtime_ns >= shard.mtime_ns))
 
-def _is_newer(info: fs.FileInfo, shard: Shard) -> bool:
-    if info.type != fs.FileType.File:
-        return False
-    return shard.mtime_ns is None or info.mtime_ns is None or bool(info.mtime_ns >= shard.mtime_ns)
+    return [is_newer(infos[address], shard) for address, shard in zip(addresses, shards, strict=True)]
 
 
 def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
@@ -166,23 +155,22 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
     content = read_file(system, f"{root}/{name}")
     try:
         stored = np.load(io.BytesIO(content), allow_pickle=False)
-        settings = (str(stored["label_key"]), str(stored["image_key"]), int(stored["num_bytes"]))
-        if settings != (label_key or "", shard.image_key or "", shard.num_bytes or -1):
+        facts = json.loads(stored["facts"].tobytes())
+        *settings, mtime_ns = facts["shard"]
+        if settings != [label_key, shard.image_key, shard.num_bytes]:
             return None
-        if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:
+        if mtime_ns is not None and shard.mtime_ns is not None and mtime_ns > shard.mtime_ns:
             return None
         columns: dict[str, Any] = {name: stored[name] for name in ("offsets", "sizes", "labels", "keys")}
-        kinds = {"num_left_out": int, "left_out": str, "num_unread": int, "unread": str}
-        columns |= {name: kind(stored[name]) for name, kind in kinds.items()}
-        index = ShardIndex(**columns, values=tuple(json.loads(stored["values"].tobytes())))
+        index = ShardIndex(**columns, summary=from_record(Summary, facts["summary"], name))
         _check(index, shard.num_bytes)
         return index
     except (*_BROKEN, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(f"{join(uri, name)} is not an index of a shard ({error}); delete it") from error
 
 
-_BROKEN = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, RuntimeError)
-"""What numpy and zipfile raise for files that are damaged."""
+_BROKEN = (ConfigError, ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, RuntimeError)
+"""What records, numpy and zipfile raise for files that are damaged."""
 
 
 def _check(index: ShardIndex, num_bytes: int | None) -> None:
@@ -190,28 +178,26 @@ def _check(index: ShardIndex, num_bytes: int | None) -> None:
     numbers = (index.offsets, index.sizes, index.labels)
     if any(column.dtype != np.int64 for column in numbers) or index.keys.dtype.kind != "S":
         raise ValueError("a column has another type")
-    if {column.shape for column in (*numbers, index.keys)} != {(len(index.keys),)}:
+    if {column.shape for column in (*numbers, index.keys)} != {(index.summary.num_images,)}:
         raise ValueError("its columns differ in length")
     if len(index.keys) and (min(index.offsets.min(), index.sizes.min()) < 0 or index.labels.min() < -1):
         raise ValueError("a number is negative")
-    if not fits(list(index.values), list[str]) or index.labels.max(initial=-1) >= len(index.values):
+    if index.labels.max(initial=-1) >= len(index.summary.values):
         raise ValueError("a label has no text")
     most = np.iinfo(np.int64).max if num_bytes is None else num_bytes
     # not as a sum of offset and size, which could overflow in a damaged index
-    if len(index.keys) and (index.sizes > most - index.offsets).any():
+    if (index.sizes > most - index.offsets).any():
         raise ValueError("a member ends behind the shard")
 
 
 def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str | None) -> bool:
     content = io.BytesIO()
-    np.savez(
-        content,
-        **{**vars(index), "values": np.frombuffer(json.dumps(index.values).encode(), np.uint8)},
-        label_key=np.array(label_key or ""),
-        image_key=np.array(shard.image_key or ""),
-        num_bytes=np.array(shard.num_bytes or -1),
-        mtime_ns=np.array(shard.mtime_ns or 0),
-    )
+    facts = {
+        "shard": [label_key, shard.image_key, shard.num_bytes, shard.mtime_ns],
+        "summary": asdict(index.summary),
+    }
+    columns = {name: value for name, value in vars(index).items() if name != "summary"}
+    np.savez(content, **columns, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8))
     uri, name = _index_address(shard, folder)
     target = Folder(uri)
     try:
@@ -260,7 +246,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
         # a .cls counts more than a .json, whichever of them comes first in the tar
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)
-            label = read_member_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
+            label = _read_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
             if label is not None:
                 labels[key] = label
     left_out = [printable(name) for key, name in dotted if key not in images]
@@ -270,17 +256,47 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
     unread = [(member, best[key]) for key, members in images.items() for member in members if member is not best[key]]
     values = sorted({labels[key] for key in best if key in labels})
     number = {value: position for position, value in enumerate(values)}
-    return ShardIndex(
-        np.array([member.offset for member in best.values()], np.int64),
-        np.array([member.size for member in best.values()], np.int64),
-        np.array([number[labels[key]] if key in labels else -1 for key in best], np.int64),
-        np.array([key.encode(errors="surrogateescape") for key in best], np.bytes_),
+    offsets = np.array([member.offset for member in best.values()], np.int64)
+    sizes = np.array([member.size for member in best.values()], np.int64)
+    numbers = np.array([number[labels[key]] if key in labels else -1 for key in best], np.int64)
+    keys = np.array([key.encode(errors="surrogateescape") for key in best], np.bytes_)
+    summary = Summary(
+        digest(*(array.tobytes() for array in (offsets, sizes, numbers, keys)), json.dumps(values)),
+        len(best),
+        _read_units(offsets, offsets + sizes),
+        values,
         len(left_out),
         left_out[0] if left_out else "",
         len(unread),
         " beside ".join(printable(member.name) for member in unread[0]) if unread else "",
-        tuple(values),
     )
+    return ShardIndex(offsets, sizes, numbers, keys, summary)
+
+
+def _read_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
+    """Read the text of a label, a number or a name, from a `.cls` or `.json`; None if that has no such field."""
+    try:
+        if kind == "cls":
+            return content.decode().strip()
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} holds {content[:40]!r}, not a text in UTF-8 or JSON: {error}") from error
+    label = fields.get(label_key) if isinstance(fields, dict) else None
+    if label is not None and type(label) not in (int, float, str):
+        raise ConfigError(
+            f"{where}: {label_key} is {label!r}, not a number or a name; set data.label_key= to another field"
+        )
+    return None if label is None else str(label).strip()
+
+
+def _read_units(offsets: Int64s, ends: Int64s) -> list[int]:
+    """Return the number of images in each run of members that is read by one request."""
+    cuts = [0] if len(ends) else []
+    while cuts and cuts[-1] < len(ends):
+        last = int(np.searchsorted(ends, offsets[cuts[-1]] + RUN_BYTES, side="right"))
+        # one image at least, since a single one may be larger than a run
+        cuts.append(max(last, cuts[-1] + 1))
+    return [end - start for start, end in pairwise(cuts)]
 
 
 PHOTOS = ("jpg", "jpeg", "jpe", "jfif", "mpo", "webp", "jp2", "j2k", "jpx")
@@ -290,3 +306,46 @@ PHOTOS = ("jpg", "jpeg", "jpe", "jfif", "mpo", "webp", "jp2", "j2k", "jpx")
 def _order(member: Member) -> tuple[bool, int]:
     """Return the key by which the image of a sample is chosen: a photo, else the first in the tar."""
     return member.name.rpartition(".")[2].lower() not in PHOTOS, member.offset
+
+
+def _read_summaries(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary] | None:
+    """Return the stored summaries of many shards; None without any, or if a shard has another size or time since."""
+    where = _summaries_address(shards, label_key, folder)
+    content = None if where is None else where[0].read_if_there(where[1])
+    if not content:
+        return None
+    try:
+        stored = json.loads(content)
+        return [Summary(**row) for row in stored["summaries"]] if stored["state"] == _state(shards) else None
+    except (ValueError, LookupError, TypeError):
+        return None  # it is made again from the indices
+
+
+def _write_summaries(
+    summaries: Sequence[Summary], shards: Sequence[Shard], label_key: str | None, folder: str | None
+) -> None:
+    where = _summaries_address(shards, label_key, folder)
+    if where is None:
+        return
+    stored = {"state": _state(shards), "summaries": [vars(summary) for summary in summaries]}
+    try:
+        where[0].write(where[1], json.dumps(stored).encode())
+    except ConfigError as error:
+        log.warning("%s: the indices of %d shards are read at every start", error, len(shards))
+
+
+def _state(shards: Sequence[Shard]) -> list[list[int]]:
+    """Return size and time of each shard, which change when it is written again."""
+    return [[shard.num_bytes or -1, shard.mtime_ns or -1] for shard in shards]
+
+
+def _summaries_address(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> tuple[Folder, str] | None:
+    """Return the folder and the name of the summaries; None if they are not worth a file, or could not be trusted."""
+    if len(shards) < MANY or any(shard.num_bytes is None or shard.mtime_ns is None for shard in shards):
+        return None
+    home = shards[0].folder
+    # the folder is left out where this file lies in it too, so that the name still fits after both are moved
+    origins = ("" if shard.folder == home and folder is None else shard.folder for shard in shards)
+    settings = ["arrays" if shards[0].has_arrays else "", shards[0].image_key or "", label_key or ""]
+    names = "\n".join([*settings, *(f"{origin} {shard.name}" for origin, shard in zip(origins, shards, strict=True))])
+    return Folder(folder or home), f"{digest(names)}{SUMMARIES_ENDING}"

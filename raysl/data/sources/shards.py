@@ -19,11 +19,6 @@ class Shard:
     """A file of many samples.
 
     Args:
-        folder: local path or URI.
-        name: path below the folder.
-        num_bytes: size of the file; None if the file system does not know it.
-        mtime_ns: modification time in nanoseconds; None if the file system does not know it.
-        has_arrays: whether arrays in it are images.
         image_key: ending of its images; None: any ending of images.
     """
 
@@ -46,7 +41,6 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
     Args:
         uri: a folder, searched with its sub-folders; a file; or a pattern, in which `{000..009}` stands for the numbers
             from 000 to 009 and `{a,b}` for each of its parts.
-        ending: suffix of the names of shards, such as `.tar`.
     """
     if "{" in uri:
         return _find_by_pattern(uri)
@@ -126,9 +120,7 @@ class Member:
     """A file inside a tar.
 
     Args:
-        name: path in the tar.
         offset: distance of its content from the start of the tar, in bytes.
-        size: length of its content, in bytes.
     """
 
     name: str
@@ -138,9 +130,6 @@ class Member:
 
 def read_members(file: Any, where: str) -> Iterator[Member]:
     """Yield the plain files of an uncompressed tar, in order; folders are left out.
-
-    Args:
-        file: open for reading, with `seek`.
 
     Raises:
         ConfigError: if it is not a tar or is truncated, or if a member has an absolute path or one with `..`, or is

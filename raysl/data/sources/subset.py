@@ -1,6 +1,5 @@
 """Subsets of a split: listed images, an even share, equal shares of the classes, or a random draw."""
 
-import hashlib
 from collections.abc import Iterator
 from functools import cache
 
@@ -13,7 +12,7 @@ from raysl.data.sources.lists import read_list
 from raysl.data.sources.sample import even_index, is_sorted_by_class, sample_rows, unit_rows
 from raysl.data.split import Over, Rows, Split, runs
 from raysl.errors import ConfigError, log
-from raysl.hashing import Int64s, hash_text, permutation
+from raysl.hashing import Int64s, digest, hash_text, permutation
 
 MOST_TIMES = 4.0
 """Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,
@@ -87,7 +86,7 @@ class Subset(Over):
         self.take_over(split)
         self.rows = rows
         self.unit_sizes = self.read_units if is_in_units else runs(len(rows))
-        self.fingerprint = f"{split.fingerprint}:{key or hashlib.sha256(rows.tobytes()).hexdigest()[:16]}"
+        self.fingerprint = f"{split.fingerprint}:{key or digest(rows.tobytes())}"
         self.num_validation = int((rows >= split.num_samples - split.num_validation).sum())
 
     @property

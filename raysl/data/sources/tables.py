@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +17,18 @@ from raysl.storage.whole import plain_name, read_whole
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".pq")
 DELIMITERS = (",", ";", "\t")
 
-Choice = Callable[[Sequence[str]], Sequence[str]]
-"""Function of the names of all columns that returns those to read; names that no column has are left out."""
-
 
 @dataclass(frozen=True)
 class Table:
-    """Some columns of a table.
+    """The columns of a table.
 
     Args:
-        names: names of all its columns.
-        columns: the values of the columns that were read.
+        columns: lists of values by name, or arrays of Arrow.
         lines: line of each row; None of a format without lines.
     """
 
     uri: str
-    names: tuple[str, ...]
-    columns: Mapping[str, list[Any]]
+    columns: Mapping[str, Any]
     lines: list[int] | None
 
     def where(self, row: int) -> str:
@@ -42,34 +37,41 @@ class Table:
 
     def column(self, name: str, setting: str) -> list[Any]:
         """Return the values of a column; none of a table without rows."""
-        if not self.names:
+        if not self.columns:
             return []
         if name not in self.columns:
-            names = ", ".join(self.names)
+            names = ", ".join(self.columns)
             raise ConfigError(f"{self.uri} has no column {name!r}; its columns: {names}; set {setting}")
-        values = self.columns[name]
+        values = self.values(name)
         for row, value in enumerate(values):
             if isinstance(value, str) and ("\n" in value or "\r" in value):
                 broken = f"{name!r} {value[:40]!r} has a line break"
                 raise ConfigError(f"{self.where(row)}: {broken}; is a quote missing, or too many?")
         return values
 
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a column that exists, whatever they are."""
+        values = self.columns[name]
+        return values if isinstance(values, list) else list(values.to_pylist())
 
-def read_table(uri: str, key: str, choose: Choice) -> Table:
-    """Read some columns of a table.
+
+def read_table(uri: str, key: str) -> Table:
+    """Read a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
 
     Args:
-        uri: address of a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
         key: name of a column; the delimiter of a .csv or .tsv is the one that gives its header such a column.
-        choose: function from the names of all columns to those to read. Of a .jsonl the columns are the fields of the
-            first line.
     """
     kind = plain_name(uri)
     if kind.endswith((".parquet", ".pq")):
-        return _read_parquet(uri, choose)
-    if kind.endswith(".jsonl"):
-        return _collect(uri, _json_rows(uri), choose)
-    return _collect(uri, _csv_rows(uri, key, choose), choose)
+        return _read_parquet(uri)
+    columns: dict[str, list[Any]] = {}
+    lines: list[int] = []
+    for line, row in _json_rows(uri) if kind.endswith(".jsonl") else _csv_rows(uri, key):
+        columns |= {name: [None] * len(lines) for name in row if name not in columns}
+        lines.append(line)
+        for name, values in columns.items():
+            values.append(row.get(name))
+    return Table(uri, columns, lines)
 
 
 def read_text(uri: str) -> str:
@@ -93,21 +95,7 @@ def read_lines(uri: str) -> Iterator[tuple[int, str]]:
             yield number, line.removesuffix("\n")
 
 
-def _collect(uri: str, rows: Iterable[tuple[int, Mapping[str, Any]]], choose: Choice) -> Table:
-    names: dict[str, None] = {}
-    columns: dict[str, list[Any]] = {}
-    lines: list[int] = []
-    for line, row in rows:
-        if not names:
-            columns = {name: [] for name in choose(list(row))}
-        names |= dict.fromkeys(row)
-        lines.append(line)
-        for name, values in columns.items():
-            values.append(row.get(name))
-    return Table(uri, tuple(names), {name: columns[name] for name in columns if name in names}, lines)
-
-
-def _csv_rows(uri: str, key: str, choose: Choice) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _csv_rows(uri: str, key: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yield the first line and the values of each row; a wrong number of values or a stray quote is an error."""
     text = read_text(uri)
     delimiter = _delimiter(text, key, "\t" if plain_name(uri).endswith(".tsv") else ",")
@@ -120,7 +108,7 @@ def _csv_rows(uri: str, key: str, choose: Choice) -> Iterator[tuple[int, Mapping
             if any(map(str.strip, row)) or len(row) > 1 or (row and len(header) == 1):
                 if not header:
                     header = [name.strip() for name in row]
-                    _check_header(uri, header, choose)
+                    _check_names(uri, header)
                 elif len(row) == len(header):
                     yield line, dict(zip(header, row, strict=True))
                 else:
@@ -136,10 +124,10 @@ def _csv_rows(uri: str, key: str, choose: Choice) -> Iterator[tuple[int, Mapping
         ) from error
 
 
-def _check_header(uri: str, header: Sequence[str], choose: Choice) -> None:
-    repeated = next((name for name in choose(header) if header.count(name) > 1), None)
+def _check_names(uri: str, names: Sequence[str]) -> None:
+    repeated = next((name for name in names if name and names.count(name) > 1), None)
     if repeated is not None:
-        raise ConfigError(f"{uri} has {header.count(repeated)} columns {repeated!r}; give each its own name")
+        raise ConfigError(f"{uri} has {names.count(repeated)} columns {repeated!r}; give each its own name")
 
 
 def _delimiter(text: str, key: str, default: str) -> str:
@@ -168,14 +156,12 @@ def _json_rows(uri: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _read_parquet(uri: str, choose: Choice) -> Table:
+def _read_parquet(uri: str) -> Table:
     content = read_whole(uri)
     try:
         # not read_table: with torch loaded, its threads may abort at exit
-        file = pq.ParquetFile(pa.BufferReader(content))
-        names = file.schema_arrow.names
-        table = file.read(columns=[name for name in choose(names) if name in names])
-        columns = {name: table[name].to_pylist() for name in table.column_names}
+        table = pq.ParquetFile(pa.BufferReader(content)).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"{uri} is no whole Parquet file: {str(error).splitlines()[0]}; make it again") from error
-    return Table(uri, tuple(names), columns, None)
+    _check_names(uri, table.column_names)
+    return Table(uri, dict(zip(table.column_names, table.columns, strict=True)), None)

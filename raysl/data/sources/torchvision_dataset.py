@@ -1,7 +1,6 @@
 """The classification datasets of torchvision, by name."""
 
 import difflib
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,11 @@ from typing_extensions import override
 
 from raysl.config.component import ASKS_TRUST
 from raysl.config.ranges import Location
-from raysl.data.source import ConfigError, DataConfig, Int64s, Rows, Source, Split, runs
+from raysl.data.source import ConfigError, DataConfig, Int64s, Source, Split, runs
 from raysl.data.sources.image_files import FilesSplit
-from raysl.data.sources.pcam import PCAMSplit
-from raysl.data.sources.torchvision_labels import CLEVR_DISTANCES, WHOLE, clevr_distances
+from raysl.data.sources.torchvision_special import CLEVR_DISTANCES, WHOLE, PCAMSplit, clevr_distances
+from raysl.data.split import Encoded, LabelledSplit
+from raysl.hashing import digest
 
 Part = str | bool | None
 
@@ -134,6 +134,10 @@ class TorchvisionDataset(Source):
     def _files(self, part: Part) -> tuple[list[str], Int64s, tuple[str, ...]]:
         """Return the paths below `root` of a part, their labels int64 [N], and names of the classes."""
         config = self.config
+        if part is not None and LAYOUTS[config.dataset].train is None:
+            raise ConfigError(
+                f"{config.dataset} has no part {part!r}; leave out data.train_split= and data.test_split="
+            )
         paths: Sequence[Any]
         if config.dataset in WHOLE:
             dataset = _open(config.dataset, config.root, None, config.download)
@@ -160,36 +164,31 @@ class TorchvisionDataset(Source):
         return LAYOUTS[name]
 
 
-class _ArraysSplit(Split):
-    is_random_access = True
-
+class _ArraysSplit(LabelledSplit):
     def __init__(self, dataset: str, root: str, part: Part, download: bool) -> None:
         if download:
             _open(dataset, root, part, download=True)
+        # not the pixels themselves: a split is sent to other processes, which open the dataset on their own
         self.settings = (dataset, root, part)
-        _, labels, self.classes = _arrays(*self.settings)
-        self.unit_sizes = runs(len(labels))
-        self.fingerprint = hashlib.sha256(f"{dataset} {part}".encode() + labels.tobytes()).hexdigest()[:16]
+        _, self.labels, self.classes = _arrays(*self.settings)
+        self.unit_sizes = runs(len(self.labels))
+        self.fingerprint = digest(f"{dataset} {part}", self.labels.tobytes())
 
     @override
     def content(self) -> Mapping[str, str]:
         pixels, _, _ = _arrays(*self.settings)
-        return {"pixels": hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()[:16]}
+        return {"pixels": digest(np.ascontiguousarray(pixels).data)}
 
     @override
-    def read(self, index: Int64s) -> Rows:
+    def images_of(self, index: Int64s) -> list[Encoded]:
         pixels, _, _ = _arrays(*self.settings)
-        return Rows([pixels[row] for row in index.tolist()], self.labels_of(index), self.names_of(index))
+        return [pixels[row] for row in index.tolist()]
 
     @override
-    def labels_of(self, index: Int64s) -> Int64s:
-        return _arrays(*self.settings)[1][index]
-
-    @override
-    def names_of(self, index: Int64s) -> list[str]:
+    def name_of(self, row: int) -> str:
         dataset, _, part = self.settings
         word = part if isinstance(part, str) else ("train" if part else "test")
-        return [f"{dataset} {word} {row}" for row in index.tolist()]
+        return f"{dataset} {word} {row}"
 
 
 @lru_cache(maxsize=4)

@@ -1,6 +1,5 @@
 """Versions of files in a storage: modification times, or ETags where there are none."""
 
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +7,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from raysl.hashing import digest
 from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import REMOTE_READS, fsspec_client, retrying
 
@@ -21,11 +21,7 @@ _TAGS = (
 
 
 def read_versions(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
-    """Return the version of each file; None if the storage has none or the file is missing.
-
-    Args:
-        files: file systems, and paths in them.
-    """
+    """Return the version of each file; None if the storage has none or the file is missing."""
     by_system: dict[int, list[int]] = {}
     for number, (system, _) in enumerate(files):
         by_system.setdefault(id(system) if not _is_local(system) else 0, []).append(number)
@@ -51,7 +47,7 @@ def versions_digest(versions: Iterable[str | int | None]) -> str:
     ''
     """
     known = ["" if version is None else str(version) for version in versions]
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16] if any(known) else ""
+    return digest("\n".join(known)) if any(known) else ""
 
 
 def _versions_in(system: fs.FileSystem, paths: Sequence[str]) -> list[str | None]:

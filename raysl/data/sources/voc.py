@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Source, Split
-from raysl.data.sources.image_files import check_present, listed_split
+from raysl.data.sources.image_files import listed_split
+from raysl.data.sources.tables import read_lines
 from raysl.storage.folder import Folder
-from raysl.storage.whole import read_whole
 
 LISTS = "ImageSets/Main"
 MEANING = {"1": 1, "-1": 0, "0": -1}  # 0 marks present but difficult objects
@@ -57,8 +57,7 @@ class VOC(Source):
             more, its_labels = self._table(validation)
             files, labels, num_validation = files + more, np.concatenate([labels, its_labels]), len(more)
         uri = self._folder.uri_of("JPEGImages")
-        present = check_present(uri, files, f"the set {chosen!r}")
-        split = listed_split(uri, files, present, labels, self._classes)
+        split = listed_split(uri, files, labels, self._classes, f"the set {chosen!r}")
         split.num_validation = num_validation
         return split
 
@@ -122,10 +121,8 @@ class VOC(Source):
 
     def _column(self, path: str) -> dict[str, int]:
         labels: dict[str, int] = {}
-        for number, line in enumerate(self._text(path).splitlines(), 1):
+        for number, line in read_lines(self._folder.uri_of(path)):
             entries = line.split()
-            if not entries:
-                continue
             if len(entries) != 2 or entries[1] not in MEANING:
                 where = f"{self._folder.uri_of(path)}, line {number}"
                 raise ConfigError(f"{where}: {line!r} is not an image name and -1, 0 or 1")
@@ -133,10 +130,3 @@ class VOC(Source):
         if not labels:
             raise ConfigError(f"{self._folder.uri_of(path)} lists no images")
         return labels
-
-    def _text(self, path: str) -> str:
-        try:
-            return read_whole(self._folder.uri_of(path)).decode()
-        except UnicodeDecodeError as error:
-            reason = f"{error.reason} at byte {error.start}"
-            raise ConfigError(f"{self._folder.uri_of(path)} is not a UTF-8 text: {reason}; fetch it again") from error

@@ -1,6 +1,5 @@
 """Tar shards in the WebDataset layout."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,17 +13,14 @@ from raysl.config.component import ASKS_TRUST
 from raysl.config.places import IMAGES
 from raysl.config.ranges import Location
 from raysl.data.source import DataConfig, Rows, Source, Split
-from raysl.data.sources.class_names import LABELS, check_range, check_seen, class_names, number_labels
-from raysl.data.sources.label_column import parse_labels
-from raysl.data.sources.parquet_labels import REMEDY
-from raysl.data.sources.part_names import choose_files, held_out_notes
-from raysl.data.sources.shard_index import ShardIndex, read_index, summarize_shards
-from raysl.data.sources.shard_summaries import Summary
+from raysl.data.sources.class_names import LABELS, check_seen, parse_and_number
+from raysl.data.sources.part_names import choose_part
+from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
 from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
-from raysl.data.split import Encoded, by_unit
+from raysl.data.split import by_unit, gather
 from raysl.errors import ConfigError, DamagedData
-from raysl.hashing import Int64s, hash_text
+from raysl.hashing import Int64s, digest, hash_text
 from raysl.process.screen import counted
 from raysl.storage.addresses import storage_errors
 from raysl.storage.cache import RecentlyUsed
@@ -71,20 +67,9 @@ class WebDataset(Source):
 
     @override
     def split(self, name: str) -> Split | None:
-        config, is_train = self.config, name == "train"
-        if (uri := getattr(config, name)) is not None:
-            shards = self._find(uri)
-            notes = held_out_notes([shard.name for shard in shards], uri) if is_train else []
-            return self._make_split(name, uri, shards, notes)
-        if config.path is None:
-            if is_train:
-                raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
-            return None
-        parts = choose_files(((shard.name, shard) for shard in self._find(config.path)), config.path)
-        if is_train and not parts.train:
-            raise ConfigError(f"{config.path!r} holds only val and test shards; give data.train=")
-        shards, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
-        return self._make_split(name, config.path, shards, notes) if shards else None
+        kind = "a folder of .tar files or a pattern"
+        chosen = choose_part(self.config, name, kind, lambda uri: [(shard.name, shard) for shard in self._find(uri)])
+        return None if chosen is None else self._make_split(name, *chosen)
 
     def _make_split(self, name: str, uri: str, shards: Sequence[Shard], notes: Sequence[str]) -> "_ShardsSplit":
         """Return a split; the training images number held-out labels, where there are any."""
@@ -135,7 +120,7 @@ class _ShardsSplit(Split):
         self._read_units = np.concatenate([summary.read_units for _, summary in full])
         self.numbers_key = hash_text(json.dumps(self.numbers))  # part of the cache's key: it holds labels by number
         names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
-        self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
+        self.fingerprint = digest(names)
         self.is_random_access = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in self.shards)
         self._written = versions_digest(shard.mtime_ns for shard in self.shards)
 
@@ -150,15 +135,13 @@ class _ShardsSplit(Split):
 
     @override
     def read(self, index: Int64s) -> Rows:
-        images: list[Encoded] = [None] * len(index)
-        for unit, positions in by_unit(self.starts, index):
-            shard_index, rows = self._index(unit), index[positions] - self.starts[unit]
+        def images(unit: int, rows: Int64s) -> list[bytes]:
+            shard_index = self._index(unit)
             system, path = self.shards[unit].locate()
             with storage_errors("read", path):
-                parts = read_together(system, path, shard_index.offsets[rows], shard_index.sizes[rows])
-            for position, image in zip(positions.tolist(), parts, strict=True):
-                images[position] = image
-        return Rows(images, self.labels_of(index), self.names_of(index))
+                return read_together(system, path, shard_index.offsets[rows], shard_index.sizes[rows])
+
+        return Rows(gather(self.starts, index, images), self.labels_of(index), self.names_of(index))
 
     @override
     def labels_of(self, index: Int64s) -> Int64s:
@@ -169,22 +152,20 @@ class _ShardsSplit(Split):
 
     @override
     def names_of(self, index: Int64s) -> list[str]:
-        names = [""] * len(index)
-        for unit, positions in by_unit(self.starts, index):
+        def names(unit: int, rows: Int64s) -> list[str]:
             _, path = self.shards[unit].locate()
-            keys = self._index(unit).keys[index[positions] - self.starts[unit]]
-            for position, key in zip(positions.tolist(), keys.tolist(), strict=True):
-                names[position] = f"{path}: {key.decode(errors='backslashreplace')}"
-        return names
+            return [f"{path}: {key.decode(errors='backslashreplace')}" for key in self._index(unit).keys[rows].tolist()]
+
+        return gather(self.starts, index, names)
 
     def _index(self, unit: int) -> ShardIndex:
         shard, digest = self.shards[unit], self.digests[unit]
 
         def make() -> tuple[ShardIndex, int]:
             index = read_index(shard, self.label_key, self.folder, digest)
-            if index.digest != digest:
+            if index.summary.digest != digest:
                 raise DamagedData(f"the shard {shard.locate()[1]} changed while it was in use; start again")
-            numbers = np.array([*(self.numbers[value] for value in index.values), -1], np.int64)
+            numbers = np.array([*(self.numbers[value] for value in index.summary.values), -1], np.int64)
             return replace(index, labels=numbers[index.labels]), index.num_bytes  # -1 indexes the last
 
         return _INDICES.get((shard, digest, self.numbers_key), make)
@@ -193,24 +174,13 @@ class _ShardsSplit(Split):
 def _number(
     known: Sequence[tuple[Shard, Summary]], named: tuple[str, ...], train: _ShardsSplit | None, uri: str
 ) -> tuple[dict[str, int], tuple[str, ...], bool]:
-    """Return the number of each label as it is written, the names of the classes, and whether labels are names.
-
-    Args:
-        named: names of the classes in the settings; empty: those of the training images, or of the labels.
-        train: the training images; None for these themselves.
-    """
+    """Return the number of each label as it is written, the names of the classes, and whether labels are names."""
     # reversed, so that a label is reported with the first shard that has it
     shards = {value: f"the shard {shard.locate()[1]}" for shard, summary in reversed(known) for value in summary.values}
     values = sorted(shards)
-    as_names = any(name.isdecimal() for name in named) or (train is not None and train.has_names)
-    labels = parse_labels(values, uri, [shards[value] for value in values], as_names, REMEDY)
-    classes = named or (() if train is None else train.classes) or class_names(labels)
-    has_names = labels.dtype.kind == "U"
-    if has_names:
-        labels = number_labels(labels, classes, uri)
-    elif len(values):
-        check_range(int(labels.min()), int(labels.max()), shards[values[int(labels.argmax())]], len(classes))
-    return dict(zip(values, labels.tolist(), strict=True)), classes, has_names
+    training = None if train is None else (train.classes, train.has_names)
+    numbered = parse_and_number(values, uri, [shards[value] for value in values], named, training)
+    return dict(zip(values, numbered.labels.tolist(), strict=True)), numbered.classes, numbered.has_names
 
 
 def _check_labelled(config: "WebDataset.Config", uri: str, has_labels: bool) -> None:

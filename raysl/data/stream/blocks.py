@@ -78,7 +78,6 @@ class PlainRows:
     """Images of the dataset, or of its held-out images, without augmentation.
 
     Args:
-        is_held_out: whether they are held-out images.
         interpolation: how they are resized; None: as `data.eval_interpolation` has it.
     """
 
@@ -134,7 +133,6 @@ def rank_blocks(order: Order, rank: int, world: int, first: int, end: int, targe
     """Yield the blocks with a rank's rows of the steps [first, end), by the first step that needs them and their lane.
 
     Args:
-        first, end: steps.
         target: desired rows of a block; a window stays whole, so that its units are read once.
     """
     if order.is_exact:

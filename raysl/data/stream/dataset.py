@@ -63,9 +63,7 @@ def stream_dataset(
     Args:
         stream: key by which the rank offers blocks, see `offer`.
         loader: reference to the `Loader` in Ray's object store.
-        name: name of the dataset on the dashboard.
         steps: work of a task, such as `DecodeCrop`, as the name of the operator on the dashboard.
-        task_cpus: CPUs of each task.
         buffer_bytes: bytes of Ray's object store that blocks may fill before tasks wait; None: Ray decides.
         labels: labels of the nodes on which tasks may run; None: on all.
     """
@@ -87,8 +85,6 @@ class BlockSource(Datasource):
     """The offered blocks of a stream.
 
     Args:
-        stream: key by which the rank offers blocks.
-        steps: name of the operator on the dashboard.
         loader: reference to the loader, in a list, so that Ray does not resolve it for each task.
     """
 
@@ -120,11 +116,7 @@ class BlockSource(Datasource):
 
 @explaining_code()
 def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
-    """Make the rows of a block: what a read task does.
-
-    Args:
-        loader: reference to the loader, in a list.
-    """
+    """Make the rows of a block: what a read task does."""
     # the clock starts once the process is set up, which happens only once and is no cost of this block
     process, start = _prepared(loader[0]), time.perf_counter()
     from raysl.data.stream.rows import load_block
@@ -139,11 +131,7 @@ def make_block(loader: list[Any], numbered: NumberedBlock) -> list[RayBlock]:
 
 
 def prepare_process(loader: list[Any]) -> None:
-    """Import and load in this process what its first block needs.
-
-    Args:
-        loader: reference to the loader, in a list.
-    """
+    """Import and load in this process what its first block needs."""
     _prepared(loader[0]).loader.prepare()
 
 

@@ -81,12 +81,7 @@ class Feed:
     """The rows of the blocks of a stream, in order; Ray Data makes them ahead from the start on.
 
     Args:
-        stream: key of the stream, see `raysl.data.stream.dataset.offer`.
-        dataset: dataset of the stream.
         blocks: returns the blocks of the stream, with the corrupt images that are known when they are asked for.
-        order: order of the run's samples.
-        task_cpus: CPUs of each data task.
-        make: makes the rows of a block in this process.
         on_starved: called each time that a block is made in this process, because no CPU is free for data tasks.
         parts: numbers of blocks of the first executions; the last number counts for all later ones too.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,8 +48,6 @@ class Loader:
 
     Args:
         recipe: the views, of each paired source.
-        order: order of the samples, cut into batches.
-        mean, std: numbers of the normalisation, by channel.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
@@ -126,19 +124,22 @@ class Loader:
 
         Args:
             views: views of the rows, normalised and on the device.
-            device: device of the batch.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
+        epoch = step // self.order.epoch_len
+        return self._batch(loaded, views, extras, device, lane=to_device(lane, device), epoch=epoch, step=step)
+
+    def _batch(
+        self, loaded: Loaded, views: dict[str, Tensor], extras: dict[str, Tensor], device: torch.device, **moment: Any
+    ) -> Batch:
         return Batch(
             views,
             to_device(loaded.index, device),
             to_device(loaded.label, device),
-            to_device(lane, device),
-            {name: to_device(extra, device) for name, extra in extras.items()},
+            extras={name: to_device(extra, device) for name, extra in extras.items()},
             seed=self.order.seed,
-            epoch=step // self.order.epoch_len,
-            step=step,
             host_index=loaded.index.numpy(),
+            **moment,
         )
 
     def plain(self, rank: int, world: int, device: torch.device, known: Known | None = None) -> Iterator[Batch]:
@@ -149,13 +150,7 @@ class Loader:
     def plain_batches(
         self, split: Split, first: int, end: int, device: torch.device, known: Known | None = None
     ) -> Iterator[Batch]:
-        """Yield the images [first, end) of a split without augmentation, as the group "image" of one view.
-
-        Args:
-            split: any images, not only those of the loader.
-            first, end: row numbers in the split.
-            known: corrupt images of the split, as in `cut_images`.
-        """
+        """Yield the images [first, end) of a split without augmentation, as the group "image" of one view."""
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             yield self.finish_plain(self.load_plain(split, index, known), device)
@@ -166,9 +161,7 @@ class Loader:
         """Load images of a split as the group "image", on the CPU and before normalisation.
 
         Args:
-            split: any images, not only those of the loader.
             index: int64 [B], row numbers in the split.
-            known: corrupt images of the split, as in `cut_images`.
             interpolation: how images are resized; default: as in `plain_recipe`.
         """
         recipe = self.plain_recipe if interpolation is None else self.plain_recipe.resized(interpolation)
@@ -178,22 +171,10 @@ class Loader:
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
         """Move images to the device, as `finish` does, and normalise them; they belong to no step."""
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
-        return Batch(
-            self.normalized(views),
-            to_device(loaded.index, device),
-            to_device(loaded.label, device),
-            extras={name: to_device(extra, device) for name, extra in loaded.extras.items()},
-            seed=self.order.seed,
-            host_index=loaded.index.numpy(),
-        )
+        return self._batch(loaded, self.normalized(views), loaded.extras, device)
 
     def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
-        """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run.
-
-        Args:
-            split: any images, not only those of the loader.
-            first, end: row numbers in the split.
-        """
+        """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run."""
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             cut = self._cut(split, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
@@ -257,11 +238,8 @@ class LocalBatches:
     """Batches made in this process: for notebooks, tests, and comparison with the distributed pipeline.
 
     Args:
-        loader: makes the rows of any step.
-        rank, world: choose the rows of a global batch.
         device: device of the batches; on a GPU a thread prepares the next ones (see `prefetch`).
         threads: threads that read and augment ahead; 0 does it when a batch is requested.
-        corrupt: records images that were replaced.
     """
 
     loader: Loader

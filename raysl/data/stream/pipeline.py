@@ -34,15 +34,9 @@ class RayBatches:
     """This rank's batches, made by Ray Data.
 
     Args:
-        loader: loader of the run, which makes the rows of any step.
-        total_steps: steps in the run.
-        rank, world: this process among the training workers.
         device: device of the batches; on a GPU a thread prepares the next ones (see `raysl.data.stream.prefetch`).
         reference: reference to the loader in Ray's object store, from where data tasks take it.
         shard: training dataset of the rank, see `raysl.data.stream.dataset.stream_dataset`.
-        task_cpus: CPUs of each data task.
-        name: name of the run, for the names of its datasets.
-        corrupt: records images that were replaced.
         on_starved: called each time that this process makes a block, because no CPU is free for data tasks.
     """
 

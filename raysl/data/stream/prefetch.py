@@ -39,7 +39,6 @@ def prefetch(
     its item. The thread ends, and closes the source, with the last item, an error, or the end of this iterator.
 
     Args:
-        source: batches on the device, each with an attachment.
         depth: most batches that are ready or in progress, at least 1.
     """
     thread = _Thread(source, device, depth)

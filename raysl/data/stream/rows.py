@@ -47,12 +47,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """The rows of a block as a data task returns them.
-
-    Args:
-        corrupt: images that were replaced, "name: reason".
-        read_s: seconds of reading encoded images.
-    """
+    """The rows of a block as a data task returns them."""
 
     columns: Columns
     corrupt: tuple[str, ...] = ()

@@ -40,11 +40,7 @@ class TargetRecipe(ABC):
 
 @dataclass(frozen=True)
 class TargetLoader(Loader):
-    """Makes the batches of a run on images with targets; plain images are those of any `Loader`.
-
-    Args:
-        targets: makes the training batches.
-    """
+    """Makes the batches of a run on images with targets; plain images are those of any `Loader`."""
 
     targets: TargetRecipe = field(kw_only=True)
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from PIL import Image
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.decode.images import read_images
-from raysl.data.ingest import row_order
+from raysl.data.ingest import parts
 from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest_source, verify
-from raysl.data.ingest.shard import Layout, ShardWriter, encode_for_storage, shrink
-from raysl.data.ingest.split_parts import SplitPart, cut_parts, in_process
+from raysl.data.ingest.parts import SplitPart, cut_parts, in_process
+from raysl.data.ingest.shard import Layout, encode_for_storage, shrink, write_shard
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
@@ -259,7 +260,7 @@ def _killed_at_second_part(config: DataConfig, out: str) -> None:
             split = splits[part.split]
             yield work(_Deadly(split) if number == 1 else split, part)
 
-    row_order.READ_ROWS = 2  # so that a file takes several reads
+    parts.READ_ROWS = 2  # so that a file takes several reads
     ingest_source(config, out, RANDOM, spread)
 
 
@@ -453,9 +454,9 @@ def test_storage_that_returns_other_bytes_is_noticed(
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (Layout(rows_per_file=0), r"rows-per-file: 0 is out of range; give at least 1"),
-        (Layout(quality=101), r"quality: 101 is out of range; give 1 to 100"),
-        (Layout(resize=-4), r"resize: -4 is out of range"),
+        (Layout(rows_per_file=0), r"rows_per_file=0 is out of range; give a finite number of at least 1"),
+        (Layout(quality=101), r"quality=101 is out of range; give a number in \[1, 100\]"),
+        (Layout(resize=-4), r"resize=-4 is out of range"),
     ],
 )
 def test_a_layout_out_of_range_is_refused(tmp_path: Path, layout: Layout, message: str) -> None:
@@ -500,7 +501,9 @@ def test_parts_hold_every_row_once_and_in_order() -> None:
 def test_classes_are_written_where_any_reader_of_the_file_finds_them(images: DataConfig, tmp_path: Path) -> None:
     split = ImageFolder(images).required("train")
     (tmp_path / "out" / ".ingest").mkdir(parents=True)
-    (shard,) = in_process(ShardWriter(str(tmp_path / "out"), SMALL), {"train": split}, cut_parts({"train": split}, 10))
+    (shard,) = in_process(
+        partial(write_shard, str(tmp_path / "out"), SMALL), {"train": split}, cut_parts({"train": split}, 10)
+    )
     assert shard.name == "train-00000-of-00001.parquet"
     assert pq.read_schema(tmp_path / "out" / shard.name).metadata[CLASSES_KEY] == b'["cat", "dog"]'
 
@@ -574,6 +577,6 @@ def test_the_command_ingests_on_ray_and_checks(
     from raysl.data.ingest.on_ray import on_ray
 
     split = ImageFolder(images).required("train")
-    inside_a_file = ShardWriter(f"{images.path}/train/cat/0.png/out", SMALL)
+    inside_a_file = partial(write_shard, f"{images.path}/train/cat/0.png/out", SMALL)
     with pytest.raises(ConfigError, match=r"^cannot (read|write) '.*/0.png/out"):
         list(on_ray(inside_a_file, {"train": split}, cut_parts({"train": split}, 4)))

@@ -10,9 +10,8 @@ import pytest
 
 from raysl.data.ingest import shard
 from raysl.data.ingest.ingest import ingest_source
-from raysl.data.ingest.row_order import READ_ROWS, RowOrder
+from raysl.data.ingest.parts import READ_ROWS, RowOrder, cut_parts
 from raysl.data.ingest.shard import Layout
-from raysl.data.ingest.split_parts import cut_parts
 from raysl.data.source import Split
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.image_folder import ImageFolder
@@ -82,7 +81,7 @@ def test_the_parts_of_a_split_hold_each_row_once(num_rows: int) -> None:
 
 
 def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"seed: -1 is out of range; give at least 0"):
+    with pytest.raises(ConfigError, match=r"seed=-1 is out of range; give a finite number of at least 0"):
         ingest_source(DIGITS, str(tmp_path / "out"), Layout(seed=-1))
 
 

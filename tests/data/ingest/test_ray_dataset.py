@@ -263,7 +263,7 @@ def test_other_mistakes_are_told_before_anything_is_read(tmp_path: Path) -> None
     for call, message in (
         (lambda: raysl.ingest(dataset(), "sftp3://x/y"), r"cannot open 'sftp3://x/y'"),
         (lambda: raysl.ingest(dataset(), str(tmp_path), seed=None), r"seed: None keeps the order of a source"),
-        (lambda: raysl.ingest(dataset(), str(tmp_path), rows_per_file=0), r"rows-per-file: 0 is out of range"),
+        (lambda: raysl.ingest(dataset(), str(tmp_path), rows_per_file=0), r"rows_per_file=0 is out of range"),
         (
             lambda: raysl.ingest("s3://bucket/images", str(tmp_path)),
             r"data: .* is not a DataConfig; .* ray.data.Dataset",

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raysl.data.sources.class_names import parse_labels
 from raysl.data.sources.file_list import FileList
-from raysl.data.sources.label_column import parse_labels
 from raysl.errors import ConfigError
 from tests.data.samples import png
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from raysl.data.sources import shard_index, shard_summaries
+from raysl.data.sources import shard_index
 from raysl.data.sources.shard_index import LOCAL_SCANS, ShardIndex, _scan
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.webdataset import WebDataset
@@ -378,12 +378,12 @@ def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a number or a name in UTF-8"),
+        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a text in UTF-8 or JSON"),
         (
             {"1.png": b"x", "1.cls": b"cat", "2.png": b"x", "2.cls": b"1"},
             "a.tar: the label 'cat' is no whole number, but the shard ",
         ),
-        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json is not JSON"),
+        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json holds b'{', not a text in UTF-8 or JSON"),
         (
             {"1.png": b"x", "1.json": b'{"label": ["cat"]}'},
             "a.tar: 1.json: label is ['cat'], not a number or a name; set data.label_k",
@@ -400,7 +400,7 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, files: Files, message:
 
 def test_places_without_shards_are_told(tmp_path: Path) -> None:
     write(tmp_path / "val-0.tar", samples(range(1)))
-    assert "holds only val and test shards; give data.train=" in message_of(source_of(tmp_path))
+    assert "holds only val and test files; give data.train=" in message_of(source_of(tmp_path))
     (tmp_path / "empty").mkdir()
     assert "no .tar files in" in message_of(source_of(tmp_path / "empty"))
     assert "no file or folder" in message_of(source_of(tmp_path / "none"))
@@ -560,7 +560,7 @@ def test_an_index_is_made_from_ranges_of_the_shard(
 
 
 def test_a_start_over_many_shards_reads_one_file_of_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_summaries, "MANY", 5)
+    monkeypatch.setattr(shard_index, "MANY", 5)
     for number in range(5):
         write(tmp_path / f"train-{number}.tar", samples(range(number, 2 * number + 1)))
     first = source_of(tmp_path).required("train")

@@ -1,4 +1,4 @@
-"""Images and labels of torchvision's datasets that have no parts, or more than one label an image."""
+"""Torchvision's datasets that have no parts, more than one label an image, or HDF5 files."""
 
 import json
 import os
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from raysl.errors import ConfigError
-from raysl.hashing import Int64s
+from raysl.data.source import ConfigError, Int64s, runs
+from raysl.data.split import Encoded, LabelledSplit
+from raysl.hashing import digest
 
 CLEVR_EDGES = (8.0, 8.5, 9.0, 9.5, 10.0)
 CLEVR_DISTANCES: tuple[str, ...] = ("below 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "10 or more")
@@ -20,9 +22,6 @@ def clevr_distances(dataset: Any, paths: Sequence[Any]) -> Int64s:
 
     The distance from the camera is the third of an object's `pixel_coords` (VTAB, Zhai et al. 2019, arXiv 1910.04867,
     task clevr-closest-object-distance).
-
-    Args:
-        dataset: torchvision's CLEVRClassification.
     """
     part = paths[0].parent.name
     scenes = json.loads((paths[0].parents[2] / "scenes" / f"CLEVR_{part}_scenes.json").read_text())["scenes"]
@@ -35,21 +34,10 @@ def clevr_distances(dataset: Any, paths: Sequence[Any]) -> Int64s:
 
 def _caltech101(dataset: Any, part: str | None) -> tuple[list[str], Int64s]:
     """Return all images and labels; torchvision leaves out the folder BACKGROUND_Google."""
-    _refuse_part("Caltech101", part)
     folder = os.path.join(dataset.root, "101_ObjectCategories")
     pairs = zip(dataset.y, dataset.index, strict=True)
     paths = [os.path.join(folder, dataset.categories[label], f"image_{number:04d}.jpg") for label, number in pairs]
     return paths, np.array(dataset.y, np.int64)
-
-
-def _eurosat(dataset: Any, part: str | None) -> tuple[list[str], Int64s]:
-    _refuse_part("EuroSAT", part)
-    return [path for path, _ in dataset.samples], np.array([label for _, label in dataset.samples], np.int64)
-
-
-def _refuse_part(dataset: str, part: str | None) -> None:
-    if part is not None:
-        raise ConfigError(f"{dataset} has no part {part!r}; leave out data.train_split= and data.test_split=")
 
 
 def _sun397(dataset: Any, part: str) -> tuple[list[str], Int64s]:
@@ -74,7 +62,36 @@ def _sun397(dataset: Any, part: str) -> tuple[list[str], Int64s]:
 
 WHOLE: Mapping[str, Callable[[Any, Any], tuple[list[str], Int64s]]] = {
     "Caltech101": _caltech101,
-    "EuroSAT": _eurosat,
     "SUN397": _sun397,
 }
 """Images and labels of a part of datasets that torchvision opens as a whole, by their names."""
+
+
+class PCAMSplit(LabelledSplit):
+    """A part of Patch Camelyon (Veeling et al. 2018, arXiv 1806.03962): 96 x 96 images with or without a tumour."""
+
+    classes = ("no tumour", "tumour")
+
+    def __init__(self, dataset: Any) -> None:
+        files = {kind: Path(dataset._base_folder) / file[0] for kind, file in dataset._FILES[dataset._split].items()}
+        self.part, self.images = dataset._split, files["images"]
+        with dataset.h5py.File(files["targets"]) as stored:
+            self.labels = np.asarray(stored["y"][:], np.int64).reshape(-1)
+        self.unit_sizes = runs(len(self.labels))
+        self.fingerprint = digest(f"PCAM {self.part}", self.labels.tobytes())
+
+    @override
+    def written(self, ask: bool = True) -> str:
+        return f"{self.images.stat().st_mtime_ns:x}"
+
+    @override
+    def images_of(self, index: Int64s) -> list[Encoded]:
+        import h5py
+
+        # opened for each read: an open HDF5 file cannot be sent to the processes that read
+        with h5py.File(self.images) as stored:
+            return [np.asarray(stored["x"][row]) for row in index.tolist()]
+
+    @override
+    def name_of(self, row: int) -> str:
+        return f"PCAM {self.part} {row}"
