@@ -25,7 +25,6 @@ Arguments = Annotated[
     typer.Argument(
         metavar="[CONFIG] [key=value ...]",
         help="Packaged name or .yaml file, then settings such as optim.lr=0.6 (see `raysl config`).",
-        show_default=False,
     ),
 ]
 
@@ -35,8 +34,7 @@ LowResource = Annotated[
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import code outside raysl that the checkpoint names.")]
 Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.", show_default=False),
+    str | None, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.")
 ]
 LOW_RESOURCE = (
     "train.workers=1",

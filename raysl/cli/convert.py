@@ -20,7 +20,6 @@ def run_convert(
             help="Settings of the backbone and of the images that it expects, instead of those that its tensors imply: "
             "backbone.image_size=96 or data.mean=[0.5,0.5,0.5]; or another network, backbone=timm "
             "backbone.model=convnext_tiny.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[

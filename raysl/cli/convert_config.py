@@ -17,13 +17,9 @@ def run_convert_config(
             metavar="FILE [FILE ...] [config.KEY=value ...] [key=value ...]",
             help="A YAML file of VISSL, files and keys of VISSL that are laid over it, and settings of raysl that hold "
             "over the result.",
-            show_default=False,
         ),
     ],
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="File to write; default: the screen.", show_default=False),
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="File to write; default: the screen.")] = None,
 ) -> None:
     """Translate a configuration of VISSL into one of raysl, and list what differs or has no counterpart.
 
