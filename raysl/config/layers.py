@@ -1,7 +1,7 @@
 """Layers of settings: base files, the file, overrides.
 
 A component that replaces another starts from its defaults: settings of the other one do not apply to it. A layer that
-changes the side of views scales the sizes of lower layers in proportion (`config.sizes`).
+changes the side of views scales the sizes of lower layers in proportion (`config.linked`).
 """
 
 import re
@@ -15,9 +15,9 @@ from raysl.components import ALIASES
 from raysl.config.config_files import expand, read_dotlist
 from raysl.config.dump import Keys, leaves, write_inline
 from raysl.config.fields import find, put, settings_in
+from raysl.config.linked import IMAGES, scale_sizes, view_side
 from raysl.config.places import is_place, source_at
 from raysl.config.schema import RunConfig
-from raysl.config.sizes import IMAGES, scale_sizes, view_side
 from raysl.config.values import is_text
 from raysl.errors import ConfigError, Problems
 from raysl.redact import each_text, redact_tree

@@ -12,19 +12,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raysl.components import ALIASES, only_own_components
-from raysl.config.adapt import ADAPT, adaptable_keys
 from raysl.config.arguments import text_or_path, words
 from raysl.config.build import build_node, from_dict
-from raysl.config.channels import follow_channels, link_channels
 from raysl.config.component import map_locations
 from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read, run_name
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.initial_weights import with_their_backbone
 from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
+from raysl.config.linked import ADAPT, adaptable_keys, follow_channels, follow_sizes, link_channels, link_sizes
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
-from raysl.config.sizes import follow_sizes, link_sizes
 from raysl.config.trust import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError, Problems, StorageError, log

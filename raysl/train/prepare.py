@@ -10,9 +10,8 @@ import torch
 
 from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.components import Classes
-from raysl.config.channels import MEAN, STD
+from raysl.config.linked import MEAN, STD, find_size_setting
 from raysl.config.schema import RunConfig, TrainConfig
-from raysl.config.sizes import find_size_setting
 from raysl.data.decode.images import check_readable
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.order import Order, default_lanes

@@ -12,12 +12,11 @@ from raysl.checkpoint.checkpoint_folder import META_FILE
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.build import from_dict
-from raysl.config.channels import link_channels
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
+from raysl.config.linked import backbone_size_overrides, link_channels
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.config.sizes import backbone_size_overrides
 from raysl.errors import ConfigError, did_you_mean
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
