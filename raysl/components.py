@@ -109,7 +109,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "optimizer": {
         "adam": "raysl.optim.adam:Adam",
-        "adamw": "raysl.optim.adamw:AdamW",
+        "adamw": "raysl.optim.adam:AdamW",
         "larc": "raysl.optim.larc:LARC",
         "lars": "raysl.optim.lars:LARS",
         "sgd": "raysl.optim.sgd:SGD",

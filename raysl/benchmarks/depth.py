@@ -20,7 +20,7 @@ from raysl.benchmarks.dense.depth_scores import NAMES, depth_metrics
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.sources import DepthImages, TargetSource
 from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.schedule import Duration
 
 if TYPE_CHECKING:

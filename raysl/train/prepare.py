@@ -23,7 +23,7 @@ from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.nn.backbones.shapes import pass_shapes
-from raysl.optim.layers import check_layers
+from raysl.optim.groups import check_layers
 from raysl.plan.adapt import BATCH, adapt, describe_adapted, rows_in_memory
 from raysl.plan.plan import TrainPlan, is_exact
 from raysl.plan.reads import Reads

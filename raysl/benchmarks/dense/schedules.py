@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from raysl.config.schema import OptimConfig
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration
 
