@@ -30,9 +30,8 @@ from raysl.weights.exports import EXPORTS, FOLDER_FILES
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import OWN, Location, Rules, StoredBackbone
-from raysl.weights.named import find_named
 from raysl.weights.names import plain_names
-from raysl.weights.search import find_backbone
+from raysl.weights.search import find_backbone, find_named
 from raysl.weights.shapes import derive_settings
 from raysl.weights.weight_files import is_checkpoint, local_file, read_tree
 

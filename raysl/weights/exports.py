@@ -16,8 +16,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.timm_models import TimmModel
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
-from raysl.weights.card import card_of
-from raysl.weights.described import needs_trust, to_bytes
+from raysl.weights.described import card_of, needs_trust, to_bytes
 from raysl.weights.fill import Loaded
 
 Tensors = dict[str, Tensor]

@@ -16,9 +16,9 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.positions import resize_positions
 from raysl.nn.backbones.vit import ViT
 from raysl.weights.dino_v3 import PERIODS, with_whole_biases
-from raysl.weights.grid import grid_side, with_square_positions
 from raysl.weights.layouts import StoredBackbone
 from raysl.weights.names import with_fused_gates
+from raysl.weights.shapes import grid_side, with_square_positions
 
 FIRST = 3
 """Tensors that a message names."""
