@@ -30,7 +30,7 @@ def run_convert_config(
         raise ConfigError("no file is given; write raysl convert-config FILE.yaml, and key=value behind it")
     if out is not None and Path(out).exists():
         raise ConfigError(f"{out!r} is there already; give another name, or delete it")
-    from raysl.translation.convert import convert_config
+    from raysl.translation.vissl import convert_config
 
     translation = convert_config(paths, [word for word in arguments if word not in paths])
     text = redact(translation.text())

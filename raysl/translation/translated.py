@@ -87,11 +87,11 @@ class Translation:
         self.settings.update(settings)
         self._add(key, "differs" if note else "same", settings, note, value)
 
-    def drops(self, keys: str, why: str = "", value: Any = None) -> None:
-        """Keys, separated by blanks, for which there is nothing to set."""
+    def drops(self, keys: str, *, below: str = "", value: Any = None) -> None:
+        """Keys, separated by blanks, for which there is nothing to set; `below` is the beginning of all of them."""
         for key in keys.split():
-            if self._is_given(key):
-                self._add(key, "not needed", {}, why, value)
+            if self._is_given(below + key):
+                self._add(below + key, "not needed", {}, "", value)
 
     def lacks(self, key: str, note: str = "", value: Any = None) -> None:
         """A key has no counterpart."""

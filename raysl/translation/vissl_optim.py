@@ -5,7 +5,7 @@ from typing import Any
 from raysl.errors import ConfigError
 from raysl.translation.course import LR, Batch, Scaling, course
 from raysl.translation.translated import Translation
-from raysl.translation.vissl_settings import VisslSettings
+from raysl.translation.vissl_defaults import DEFAULTS
 
 TOKENS = {"class_token": "cls_token", "cls_token": "cls_token", "pos_embedding": "pos_embed", "pos_embed": "pos_embed"}
 HEAD = "OPTIMIZER.param_schedulers.lr_head"
@@ -32,7 +32,7 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
     out.same("OPTIMIZER.num_epochs", train__epochs=vissl.whole("OPTIMIZER.num_epochs"))
     _decay(out)
     scaling = _scaling(out, LR)
-    node = {**_defaults(vissl, LR), **vissl.group(LR)}
+    node = {**_defaults(LR), **vissl.group(LR)}
     result = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling)
     # a scaled rate is written as VISSL's formula by `_scaling`, not as its result
     rate = {} if scaling is not None else {"optim.lr": result.peak, "optim.lr_scaling": "none"}
@@ -40,7 +40,7 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
     for key, settings in _by_key({**rate, **result.settings}, keys or ["name"]).items():
         out.maps(f"{LR}.{key}", settings, _course_note(key, node, result.notes, batch, scaling))
     unused = [key for key in ("values", "milestones", "start_value", "end_value", "value") if key not in keys]
-    out.drops(" ".join(f"{LR}.{key}" for key in unused))
+    out.drops(" ".join(unused), below=f"{LR}.")
     _head(out, batch, 1.0 if scaling is None else scaling.factor(batch))
 
 
@@ -57,9 +57,7 @@ def _keys_of_course(node: dict[str, Any]) -> list[str]:
     keys = {
         "composite": ["schedulers", "interval_scaling", "lengths"],
         "multistep": ["values", "milestones"],
-        "step": ["values"],
         "cosine": ["start_value", "end_value"],
-        "linear": ["start_value", "end_value"],
         "constant": ["value"],
     }
     return ["name", *keys.get(str(node.get("name")), [key for key in node if key != "name"]), "update_interval"]
@@ -78,10 +76,10 @@ def _course_note(key: str, node: dict[str, Any], notes: tuple[str, ...], batch: 
     return ""
 
 
-def _defaults(vissl: VisslSettings, group: str) -> dict[str, Any]:
+def _defaults(group: str) -> dict[str, Any]:
     return {
         key.removeprefix(f"{group}."): value
-        for key, value in vissl.defaults.items()
+        for key, value in DEFAULTS.items()
         if key.startswith(f"{group}.") and "auto_lr_scaling" not in key
     }
 
@@ -127,11 +125,11 @@ def _weight_decay(out: Translation) -> None:
     if vissl.any(f"{group}.name") not in ("cosine", "linear"):
         out.same("OPTIMIZER.weight_decay", optim__weight_decay=vissl.number("OPTIMIZER.weight_decay"))
         return
-    out.drops("OPTIMIZER.weight_decay", "its course holds")
+    out.drops("OPTIMIZER.weight_decay")
     out.same(f"{group}.name", optim__weight_decay_schedule=vissl.text(f"{group}.name"))
     out.same(f"{group}.start_value", optim__weight_decay=vissl.number(f"{group}.start_value"))
     out.same(f"{group}.end_value", optim__weight_decay_end=vissl.number(f"{group}.end_value"))
-    out.drops(f"{group}.update_interval", "that of the learning rate holds")
+    out.drops(f"{group}.update_interval")
 
 
 def _decay(out: Translation) -> None:
@@ -161,7 +159,6 @@ def _decay(out: Translation) -> None:
             {"optim.decay_tokens": ["cls_token", "pos_embed"]},
             "tokens and position embeddings decay in VISSL unless it is told otherwise",
         )
-    out.drops("OPTIMIZER.construct_single_param_group_only")
     if vissl.any("OPTIMIZER.param_group_constructor") == "dino":
         out.maps("OPTIMIZER.param_group_constructor", {"optim.exclude_norm_and_bias": True})
 
@@ -181,7 +178,7 @@ def _scaling(out: Translation, group: str) -> Scaling | None:
     if scaling.kind not in ("linear", "sqrt"):
         raise ConfigError(f"{auto}.scaling_type: {scaling.kind!r} is neither linear nor sqrt, which VISSL knows")
     if group == LR:
-        out.drops(f"{auto}.auto_scale", "raysl scales by optim.lr_scaling")
+        out.drops(f"{auto}.auto_scale")
         out.same(f"{auto}.base_value", optim__lr=scaling.base)
         out.same(f"{auto}.base_lr_batch_size", optim__lr_batch_size=scaling.of)
         out.same(f"{auto}.scaling_type", optim__lr_scaling=scaling.kind)
@@ -192,7 +189,7 @@ def _head(out: Translation, batch: Batch, factor: float) -> None:
     """Learning rate and weight decay of what is not the trunk, whose own rate raysl multiplies by a factor."""
     vissl, head = out.vissl, "OPTIMIZER.head_optimizer_params"
     if vissl.any(f"{head}.use_different_lr"):
-        node = {**_defaults(vissl, LR), **vissl.group(HEAD)}
+        node = {**_defaults(LR), **vissl.group(HEAD)}
         scaling = _scaling(out, HEAD)
         peak = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
         note = "the head follows the course of the trunk; raysl has no course for it alone"

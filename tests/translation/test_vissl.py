@@ -12,8 +12,8 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import lr_at
 from raysl.schedule import Step
-from raysl.translation.convert import convert_config
 from raysl.translation.translated import Translation
+from raysl.translation.vissl import convert_config
 from raysl.translation.vissl_settings import leaves, read_tree
 
 FOLDER = Path(__file__).parent
