@@ -77,12 +77,7 @@ class Layers:
         return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
     def dropped(self, tree: dict[str, Any], settled: dict[str, Any], first: int = 0) -> Iterator[str]:
-        """Yield a line for each component that was replaced, with its settings that no longer hold and those that do.
-
-        Args:
-            settled: the same with all defaults.
-            first: number of first replacements that are not mentioned.
-        """
+        """Yield a line for each component that was replaced, with its settings that no longer hold and those that do."""
         for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
             if not _is_known(keys, node):

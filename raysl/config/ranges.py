@@ -69,11 +69,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Rising:
-    """A list of two numbers [low, high] with low <= high.
-
-    Args:
-        strictly: whether low must be below high.
-    """
+    """A list of two numbers [low, high] with low <= high."""
 
     strictly: bool = False
 
@@ -127,11 +123,7 @@ class WithViews:
 
 @dataclass(frozen=True)
 class Adapts:
-    """Marks a setting that a run may make smaller to fit its images, unless a user has set it (`plan.adapt`).
-
-    Args:
-        role: kind of number that the setting is.
-    """
+    """Marks a setting that a run may make smaller to fit its images, unless a user has set it (`plan.adapt`)."""
 
     role: Literal["batch", "warmup", "queue", "clusters"]
 

@@ -49,15 +49,12 @@ def split_groups(method: Any, optim: OptimConfig, keep: Iterable[nn.Parameter] =
 
 
 def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) -> list[dict[str, Any]]:
-    """Split each group by the learning rates of its parameters.
+    """Split each group by the learning rates of its parameters, whose factors are given by their `id`.
 
     >>> layers = nn.Linear(2, 2), nn.Linear(2, 2)
     >>> group = {"params": [layer.weight for layer in layers], "lr_scale": 1.0}
     >>> [part["lr_scale"] for part in with_lr_scales([group], {id(layers[0].weight): 0.5})]
     [0.5, 1.0]
-
-    Args:
-        scales: factors of the learning rate by the `id` of a parameter; others keep their group's.
     """
     parts: list[dict[str, Any]] = []
     for group in groups:
@@ -120,11 +117,7 @@ def split_by_layer(groups: list[dict[str, Any]], backbone: Backbone, optim: Opti
 
 
 def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any, has_patches: bool) -> None:
-    """Refuse impossible rates; the driver calls it before there are weights.
-
-    Args:
-        has_patches: whether it maps patches to tokens.
-    """
+    """Refuse impossible rates; the driver calls it before there are weights."""
     kind = backbone if isinstance(backbone, type) else type(backbone)
     if optim.patch_lr_scale != 1 and not has_patches:
         raise ConfigError(

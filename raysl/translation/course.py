@@ -18,13 +18,7 @@ DIGITS = 10
 
 @dataclass(frozen=True)
 class Batch:
-    """Images of a batch, and how they are spread.
-
-    Args:
-        per_worker: images of one process.
-        nodes: number of machines.
-        per_node: processes on each.
-    """
+    """Images of each process of a batch, and the machines and the processes on each that they are spread over."""
 
     per_worker: int
     nodes: int
@@ -85,12 +79,7 @@ class Course:
 
 
 def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | None) -> Course:
-    """Translate a schedule.
-
-    Args:
-        node: the group of the schedule, with VISSL's defaults in it.
-        scaling: how VISSL scales it; None if it does not.
-    """
+    """Translate a schedule."""
     name = node.get("name")
     if name == "composite":
         result = _composite(node, epochs, batch, scaling)

@@ -88,11 +88,7 @@ def convert_config(paths: Sequence[str], overrides: Sequence[str] = ()) -> Trans
 
 
 def _translate(tree: Mapping[str, Any], name: str, chosen: Mapping[str, Any]) -> Translation:
-    """Translate a configuration of VISSL.
-
-    Args:
-        chosen: raysl's settings that the user gives beside it, by dotted key.
-    """
+    """Translate a configuration of VISSL."""
     settings = _in_one_layout(tree)
     vissl = VisslSettings(settings)
     out = Translation(vissl, name)

@@ -175,12 +175,7 @@ def load_weights(
 def _recognise(
     tree: Mapping[str, Any], name: str, where: str, rules: Rules, overrides: Sequence[str]
 ) -> tuple[Backbone, RunConfig, StoredBackbone, dict[str, Any]]:
-    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show.
-
-    Args:
-        tree: content of the file, by plain names.
-        rules, overrides: arguments of `load_weights`.
-    """
+    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show."""
     library = _backbone_settings(overrides).get("name")
     # the shapes of these networks' tensors show their settings; any other is built first, from the user's settings
     if library in (None, "resnet", "vit"):

@@ -65,10 +65,6 @@ def read_description(path: Path) -> str | None:
 def described_config(text: str, name: str, where: str, trust_code: bool) -> RunConfig:
     """Return the settings of a run that holds the described backbone.
 
-    Args:
-        text: result of `describe`.
-        trust_code: whether the backbone may be code that is not raysl's.
-
     Raises:
         ConfigError: if the text is damaged, or names code that is not trusted.
     """
@@ -93,12 +89,7 @@ def needs_trust(config: RunConfig) -> bool:
 
 
 def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
-    """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights.
-
-    Args:
-        content: bytes of `model.safetensors`.
-        trust: further arguments of `raysl.convert`, of a backbone that is code of others.
-    """
+    """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights."""
     data, backbone = loaded.config.data, loaded.backbone
     num_weights = sum(parameter.numel() for parameter in backbone.parameters())
     settings = write({"backbone": to_dict(loaded.config)["backbone"]}).rstrip()

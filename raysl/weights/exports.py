@@ -81,12 +81,7 @@ def _check_attention(net: ViT, library: str) -> None:
 
 
 def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Written:
-    """Write the tensors of a wrapped network by the names of its own library.
-
-    Args:
-        create: the library's function that makes it from its name.
-        more: further arguments of `load_state_dict`.
-    """
+    """Write the tensors of a wrapped network by the names of its own library."""
     tensors = {name.removeprefix("network."): value for name, value in _tensors(net).items()}
     options = "".join(f", {name}={value!r}" for name, value in net.library_options().items())
     return Written(_saved(tensors), f"{create}({net.config.model!r}{options}).load_state_dict(torch.load(PATH){more})")

@@ -41,9 +41,6 @@ Network = tuple[Location, str]
 def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
     """Find the backbone in the content of a file.
 
-    Args:
-        tree: content of the file by plain names, from `raysl.weights.names.plain_names`.
-
     Raises:
         ConfigError: if no layout is recognised, the tensors of the named layout are missing, or the file has several
             networks and no rule chooses one.
@@ -68,9 +65,6 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBa
 
 def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where: str) -> StoredBackbone:
     """Find the tensors of a network that the user names in a file: at the location where most have its names.
-
-    Args:
-        tree: content of the file, by plain names.
 
     Returns:
         The tensors by the names in the network's `state_dict`; those of a classifier keep the file's names.

@@ -21,11 +21,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def derive_settings(stored: StoredBackbone, where: str) -> dict[str, Any]:
-    """Derive the settings, with its name, of the raysl backbone that these tensors fit.
-
-    Args:
-        stored: the tensors, as `raysl.weights.fill.rename` returns them.
-    """
+    """Derive the settings, with its name, of the raysl backbone that these tensors fit."""
     if stored.family == "resnet":
         return {"name": "resnet", **_resnet(stored.tensors, where)}
     known = dict(stored.layout.settings)
