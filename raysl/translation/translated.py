@@ -150,12 +150,11 @@ class Translation:
 
     def defaults(self) -> list[str]:
         """Return settings at raysl's default that shape the result and that VISSL's file does not have."""
-        said = set(self.settings)
-        rows = [(key, value) for key, value, _ in describe(self.config()) if key.partition(".")[0] in NODES]
+        rows = [row for row in describe(self.config()) if row.key.partition(".")[0] in NODES and row.key not in IDLE]
         return [
-            f"{key}={write_inline(value)}"
-            for key, value in rows
-            if value and value != [1.0, 1.0] and key not in IDLE and not any(_covers(name, key) for name in said)
+            f"{row.key}={write_inline(row.value)}"
+            for row in rows
+            if row.value and row.value != [1.0, 1.0] and not any(_covers(name, row.key) for name in self.settings)
         ]
 
     def text(self) -> str:

@@ -74,8 +74,8 @@ def loaded(name: str, tmp_path: Path, *words: str) -> Any:
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_a_translation_is_the_recipe_but_for_what_is_listed(name: str, tmp_path: Path) -> None:
-    ours = {key: value for key, value, _ in describe(load_config(name, ["data.path=."]))}
-    theirs = {key: value for key, value, _ in describe(loaded(name, tmp_path))}
+    ours = {row.key: row.value for row in describe(load_config(name, ["data.path=."]))}
+    theirs = {row.key: row.value for row in describe(loaded(name, tmp_path))}
     found = {
         key: (theirs.get(key), ours.get(key))
         for key in {**ours, **theirs}

@@ -92,7 +92,7 @@ def assemble(
         backbone=_backbone_title(loaded),
         dataset=f"{images.data.name}, {images.train.num_samples:,} training and {num_test} test images",
         config=to_dict(config),
-        config_docs={key: doc for key, _, doc in describe(config)},
+        config_docs={row.key: row.line for row in describe(config)},
         environment=_environment(),
         history=_history(folder),
         embeddings=_embeddings(pictured, images.data),
