@@ -234,11 +234,11 @@ def _resolve(slot: str, name: str, kind: str, kinds: str, is_of_kind: Callable[[
     where, attribute, module = _import(slot, name)
     component = getattr(module, attribute, None)
     if not is_of_kind(component):
-        own = sorted(
+        listed = sorted(
             k for k, v in vars(module).items() if is_of_kind(v) and getattr(v, "__module__", None) == module.__name__
         )
         raise ConfigError(
-            f"{slot} {name!r}: {where} has no {kind} {attribute!r}; its {kinds}: {', '.join(own[:20]) or 'none'}"
+            f"{slot} {name!r}: {where} has no {kind} {attribute!r}; its {kinds}: {', '.join(listed[:20]) or 'none'}"
         )
     return component
 

@@ -151,8 +151,8 @@ def _not_found(tree: Mapping[str, Any], rules: Rules, networks: Sequence[Network
         )
     if rules.layout is not None and rules.part == "teacher" and not LAYOUTS[rules.layout].teacher:
         return f"layout={rules.layout} has no {rules.part}; leave part out"
-    given = {name: getattr(rules, name) for name in ("layout", "part", "key", "prefix")}
-    chosen = " ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+    fixed = {name: getattr(rules, name) for name in ("layout", "part", "key", "prefix")}
+    chosen = " ".join(f"{name}={value!r}" for name, value in fixed.items() if value is not None)
     lack = f"no ResNet or ViT with {chosen}" if chosen else "no known layout"
     names = [name for _, tensors in _dictionaries(tree) for name in tensors]
     pointers = (
