@@ -78,10 +78,6 @@ class Translation:
         self.commands: list[str] = []
         self.command = f"raysl convert-config {name}.yaml"
 
-    def same(self, key: str, note: str = "", /, **settings: Any) -> None:
-        """A key has a counterpart: `same("OPTIMIZER.num_epochs", train__epochs=100)`; with a note, one that differs."""
-        self.maps(key, {name.replace("__", "."): value for name, value in settings.items()}, note)
-
     def maps(self, key: str, settings: Mapping[str, Any], note: str = "", value: Any = None) -> None:
         """A key has a counterpart; with a note, one that differs in meaning."""
         self.settings.update(settings)

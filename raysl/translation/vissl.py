@@ -158,26 +158,26 @@ def _evaluation(out: Translation) -> None:
 def _run(out: Translation) -> None:
     """Seed, device, checkpoints, logs."""
     vissl = out.vissl
-    out.same("SEED_VALUE", seed=vissl.whole("SEED_VALUE"))
-    out.same("LOG_FREQUENCY", train__log_every=f"{max(1, vissl.whole('LOG_FREQUENCY'))}st")
+    out.maps("SEED_VALUE", {"seed": vissl.whole("SEED_VALUE")})
+    out.maps("LOG_FREQUENCY", {"train.log_every": f"{max(1, vissl.whole('LOG_FREQUENCY'))}st"})
     device = {"gpu": "auto", "cpu": "cpu"}.get(vissl.text("MACHINE.DEVICE"), "auto")
-    out.same("MACHINE.DEVICE", train__device=device)
+    out.maps("MACHINE.DEVICE", {"train.device": device})
     if vissl.any("REPRODUCIBILITY.CUDDN_DETERMINISTIC"):
-        out.same("REPRODUCIBILITY.CUDDN_DETERMINISTIC", train__deterministic=True)
+        out.maps("REPRODUCIBILITY.CUDDN_DETERMINISTIC", {"train.deterministic": True})
     folder = location(vissl.text("CHECKPOINT.DIR"))
     if folder is not None and folder != ".":
-        out.same("CHECKPOINT.DIR", "a run lies in a folder of its name below it", storage=folder)
+        out.maps("CHECKPOINT.DIR", {"storage": folder}, "a run lies in a folder of its name below it")
     elif folder == ".":
         out.drops("CHECKPOINT.DIR")
     if vissl.whole("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY") > 0:
         every = f"{vissl.whole('CHECKPOINT.CHECKPOINT_ITER_FREQUENCY')}st"
-        out.same("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY", train__checkpoint_every=every)
+        out.maps("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY", {"train.checkpoint_every": every})
     else:
         every = f"{max(1, vissl.whole('CHECKPOINT.CHECKPOINT_FREQUENCY'))}ep"
-        out.same("CHECKPOINT.CHECKPOINT_FREQUENCY", train__checkpoint_every=every)
+        out.maps("CHECKPOINT.CHECKPOINT_FREQUENCY", {"train.checkpoint_every": every})
         out.drops("CHECKPOINT.CHECKPOINT_ITER_FREQUENCY")
     if out.settings["method.name"] in ("supervised", "rotnet") and vissl.any("TEST_MODEL"):
-        out.same("TEST_EVERY_NUM_EPOCH", train__eval_every=f"{max(1, vissl.whole('TEST_EVERY_NUM_EPOCH'))}ep")
+        out.maps("TEST_EVERY_NUM_EPOCH", {"train.eval_every": f"{max(1, vissl.whole('TEST_EVERY_NUM_EPOCH'))}ep"})
         out.drops("TEST_MODEL")
     else:
         out.drops("TEST_MODEL TEST_EVERY_NUM_EPOCH")

@@ -27,16 +27,16 @@ def translate_data(out: Translation, batch: Batch) -> None:
         # VISSL's losses read each image's index; here benchmarks measure by the labels of the dataset
         out.drops(f"{TRAIN}.LABEL_TYPE")
     else:
-        out.same(f"{TRAIN}.LABEL_TYPE", data__label_type="standard")
+        out.maps(f"{TRAIN}.LABEL_TYPE", {"data.label_type": "standard"})
     note = f"{batch.per_worker} of each of {batch.workers} processes, of all together here"
-    out.same(f"{TRAIN}.BATCHSIZE_PER_REPLICA", note if batch.workers > 1 else "", train__batch_size=batch.size)
-    out.same("DISTRIBUTED.NUM_NODES", train__workers=batch.workers)
-    out.same("DISTRIBUTED.NUM_PROC_PER_NODE", train__workers=batch.workers)
-    out.same(f"{TRAIN}.DROP_LAST", data__drop_last=vissl.flag(f"{TRAIN}.DROP_LAST"))
+    out.maps(f"{TRAIN}.BATCHSIZE_PER_REPLICA", {"train.batch_size": batch.size}, note if batch.workers > 1 else "")
+    out.maps("DISTRIBUTED.NUM_NODES", {"train.workers": batch.workers})
+    out.maps("DISTRIBUTED.NUM_PROC_PER_NODE", {"train.workers": batch.workers})
+    out.maps(f"{TRAIN}.DROP_LAST", {"data.drop_last": vissl.flag(f"{TRAIN}.DROP_LAST")})
     if vissl.whole(f"{TRAIN}.DATA_LIMIT") > 0:
-        out.same(f"{TRAIN}.DATA_LIMIT", data__limit=vissl.whole(f"{TRAIN}.DATA_LIMIT"))
+        out.maps(f"{TRAIN}.DATA_LIMIT", {"data.limit": vissl.whole(f"{TRAIN}.DATA_LIMIT")})
         if vissl.any(f"{TRAIN}.DATA_LIMIT_SAMPLING.IS_BALANCED"):
-            out.same(f"{TRAIN}.DATA_LIMIT_SAMPLING.IS_BALANCED", data__balanced=True)
+            out.maps(f"{TRAIN}.DATA_LIMIT_SAMPLING.IS_BALANCED", {"data.balanced": True})
     else:
         out.drops(f"{TRAIN}.DATA_LIMIT {TRAIN}.DATA_LIMIT_SAMPLING")
     for part in (TRAIN, TEST):

@@ -21,7 +21,7 @@ def translate_model(out: Translation, batch: Batch) -> None:
     _computing(out)
     channels = {"rgb": "rgb", "bgr": "bgr", "lab": "lab_l"}.get(out.vissl.text("MODEL.INPUT_TYPE"))
     if channels is not None:
-        out.same("MODEL.INPUT_TYPE", data__channels=channels)
+        out.maps("MODEL.INPUT_TYPE", {"data.channels": channels})
 
 
 def _trunk(out: Translation) -> None:
@@ -47,13 +47,15 @@ def _trunk(out: Translation) -> None:
 def _resnet(out: Translation) -> None:
     vissl = out.vissl
     out.maps(f"{TRUNK}.NAME", {"backbone.name": "resnet"})
-    out.same(f"{RESNET}.DEPTH", backbone__depth=vissl.whole(f"{RESNET}.DEPTH"))
+    out.maps(f"{RESNET}.DEPTH", {"backbone.depth": vissl.whole(f"{RESNET}.DEPTH")})
     width = 64 * vissl.number(f"{RESNET}.WIDTH_MULTIPLIER")
-    out.same(f"{RESNET}.WIDTH_MULTIPLIER", backbone__width=int(width))
-    out.same(f"{RESNET}.ZERO_INIT_RESIDUAL", backbone__zero_init_residual=vissl.flag(f"{RESNET}.ZERO_INIT_RESIDUAL"))
+    out.maps(f"{RESNET}.WIDTH_MULTIPLIER", {"backbone.width": int(width)})
+    out.maps(
+        f"{RESNET}.ZERO_INIT_RESIDUAL", {"backbone.zero_init_residual": vissl.flag(f"{RESNET}.ZERO_INIT_RESIDUAL")}
+    )
     norm = vissl.text(f"{RESNET}.NORM")
     if norm in NORMS:
-        out.same(f"{RESNET}.NORM", backbone__norm=NORMS[norm])
+        out.maps(f"{RESNET}.NORM", {"backbone.norm": NORMS[norm]})
     pairs = {"GROUPS": "groups", "WIDTH_PER_GROUP": "width_per_group", "LAYER4_STRIDE": "last_stride"}
     if norm == "GroupNorm":
         pairs["GROUPNORM_GROUPS"] = "norm_groups"
@@ -74,8 +76,8 @@ def _vit(out: Translation) -> None:
         out.maps(f"{VIT}.{key}", {f"backbone.{field}": vissl.whole(f"{VIT}.{key}")})
     if vissl.whole(f"{VIT}.MLP_DIM") == 4 * vissl.whole(f"{VIT}.HIDDEN_DIM"):
         out.drops(f"{VIT}.MLP_DIM")
-    out.same(f"{VIT}.DROP_PATH_RATE", backbone__drop_path=vissl.number(f"{VIT}.DROP_PATH_RATE"))
-    out.same(f"{VIT}.QKV_BIAS", backbone__qkv_bias=vissl.flag(f"{VIT}.QKV_BIAS"))
+    out.maps(f"{VIT}.DROP_PATH_RATE", {"backbone.drop_path": vissl.number(f"{VIT}.DROP_PATH_RATE")})
+    out.maps(f"{VIT}.QKV_BIAS", {"backbone.qkv_bias": vissl.flag(f"{VIT}.QKV_BIAS")})
     if vissl.text(f"{VIT}.CLASSIFIER") == "token":
         out.drops(f"{VIT}.CLASSIFIER")
 
@@ -83,23 +85,23 @@ def _vit(out: Translation) -> None:
 def _sync_bn(out: Translation, batch: Batch) -> None:
     vissl = out.vissl
     is_sync = vissl.flag(f"{SYNC}.CONVERT_BN_TO_SYNC_BN")
-    out.same(f"{SYNC}.CONVERT_BN_TO_SYNC_BN", train__sync_bn=is_sync)
+    out.maps(f"{SYNC}.CONVERT_BN_TO_SYNC_BN", {"train.sync_bn": is_sync})
     size = vissl.whole(f"{SYNC}.GROUP_SIZE")
     size = batch.per_node if size < 0 else size
     if not is_sync:
         out.drops(f"{SYNC}.GROUP_SIZE")
     elif size and size < batch.workers and batch.workers % size == 0:
         note = "groups of workers; only train.sync_bn_ranks=null gives the gradient of the whole batch"
-        out.same(f"{SYNC}.GROUP_SIZE", note, train__sync_bn_ranks=size)
+        out.maps(f"{SYNC}.GROUP_SIZE", {"train.sync_bn_ranks": size}, note)
     else:
-        out.same(f"{SYNC}.GROUP_SIZE", train__sync_bn_ranks=None)
+        out.maps(f"{SYNC}.GROUP_SIZE", {"train.sync_bn_ranks": None})
 
 
 def _computing(out: Translation) -> None:
     vissl = out.vissl
     is_amp = vissl.flag("MODEL.AMP_PARAMS.USE_AMP")
     note = "train.precision=auto is bf16 on GPUs, which needs no scaling of the loss" if is_amp else ""
-    out.same("MODEL.AMP_PARAMS.USE_AMP", note, train__precision="fp16" if is_amp else "fp32")
+    out.maps("MODEL.AMP_PARAMS.USE_AMP", {"train.precision": "fp16" if is_amp else "fp32"}, note)
     if vissl.any(checkpointing := "MODEL.ACTIVATION_CHECKPOINTING.USE_ACTIVATION_CHECKPOINTING"):
         out.maps(checkpointing, {"train.recompute": "all"})
     if vissl.any("MODEL.FSDP_CONFIG.AUTO_SETUP_FSDP"):

@@ -29,7 +29,7 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
     vissl = out.vissl
     _optimizer(out)
     _weight_decay(out)
-    out.same("OPTIMIZER.num_epochs", train__epochs=vissl.whole("OPTIMIZER.num_epochs"))
+    out.maps("OPTIMIZER.num_epochs", {"train.epochs": vissl.whole("OPTIMIZER.num_epochs")})
     _decay(out)
     scaling = _scaling(out, LR)
     node = {**_defaults(LR), **vissl.group(LR)}
@@ -88,7 +88,7 @@ def _optimizer(out: Translation) -> None:
     vissl, name = out.vissl, out.vissl.text("OPTIMIZER.name")
     use_larc = vissl.flag("OPTIMIZER.use_larc")
     if name == "zero" or vissl.any("OPTIMIZER.use_zero"):
-        out.same("OPTIMIZER.use_zero", train__parallel="zero1")
+        out.maps("OPTIMIZER.use_zero", {"train.parallel": "zero1"})
         name = "sgd" if name == "zero" else name
     else:
         out.drops("OPTIMIZER.use_zero")
@@ -108,27 +108,27 @@ def _optimizer(out: Translation) -> None:
     else:
         out.drops("OPTIMIZER.use_larc OPTIMIZER.larc_config")
     if name in ("sgd", "lars"):
-        out.same("OPTIMIZER.momentum", optim__momentum=vissl.number("OPTIMIZER.momentum"))
+        out.maps("OPTIMIZER.momentum", {"optim.momentum": vissl.number("OPTIMIZER.momentum")})
     if name == "sgd":
-        out.same("OPTIMIZER.nesterov", optim__nesterov=vissl.flag("OPTIMIZER.nesterov"))
+        out.maps("OPTIMIZER.nesterov", {"optim.nesterov": vissl.flag("OPTIMIZER.nesterov")})
         out.drops("OPTIMIZER.betas")
     elif name in ("adam", "adamw"):
         out.maps("OPTIMIZER.betas", {"optim.betas": vissl.items("OPTIMIZER.betas")})
         out.drops("OPTIMIZER.momentum OPTIMIZER.nesterov")
     if name == "lars" and vissl.has("OPTIMIZER.eta"):
-        out.same("OPTIMIZER.eta", optim__trust_coefficient=vissl.number("OPTIMIZER.eta"))
+        out.maps("OPTIMIZER.eta", {"optim.trust_coefficient": vissl.number("OPTIMIZER.eta")})
 
 
 def _weight_decay(out: Translation) -> None:
     """A number, or a course from one to another."""
     vissl, group = out.vissl, "OPTIMIZER.param_schedulers.weight_decay"
     if vissl.any(f"{group}.name") not in ("cosine", "linear"):
-        out.same("OPTIMIZER.weight_decay", optim__weight_decay=vissl.number("OPTIMIZER.weight_decay"))
+        out.maps("OPTIMIZER.weight_decay", {"optim.weight_decay": vissl.number("OPTIMIZER.weight_decay")})
         return
     out.drops("OPTIMIZER.weight_decay")
-    out.same(f"{group}.name", optim__weight_decay_schedule=vissl.text(f"{group}.name"))
-    out.same(f"{group}.start_value", optim__weight_decay=vissl.number(f"{group}.start_value"))
-    out.same(f"{group}.end_value", optim__weight_decay_end=vissl.number(f"{group}.end_value"))
+    out.maps(f"{group}.name", {"optim.weight_decay_schedule": vissl.text(f"{group}.name")})
+    out.maps(f"{group}.start_value", {"optim.weight_decay": vissl.number(f"{group}.start_value")})
+    out.maps(f"{group}.end_value", {"optim.weight_decay_end": vissl.number(f"{group}.end_value")})
     out.drops(f"{group}.update_interval")
 
 
@@ -179,9 +179,9 @@ def _scaling(out: Translation, group: str) -> Scaling | None:
         raise ConfigError(f"{auto}.scaling_type: {scaling.kind!r} is neither linear nor sqrt, which VISSL knows")
     if group == LR:
         out.drops(f"{auto}.auto_scale")
-        out.same(f"{auto}.base_value", optim__lr=scaling.base)
-        out.same(f"{auto}.base_lr_batch_size", optim__lr_batch_size=scaling.of)
-        out.same(f"{auto}.scaling_type", optim__lr_scaling=scaling.kind)
+        out.maps(f"{auto}.base_value", {"optim.lr": scaling.base})
+        out.maps(f"{auto}.base_lr_batch_size", {"optim.lr_batch_size": scaling.of})
+        out.maps(f"{auto}.scaling_type", {"optim.lr_scaling": scaling.kind})
     return scaling
 
 
@@ -198,7 +198,7 @@ def _head(out: Translation, batch: Batch, factor: float) -> None:
     else:
         out.drops(f"{head}.use_different_lr {HEAD}")
     if vissl.any(f"{head}.use_different_wd"):
-        out.same(f"{head}.weight_decay", optim__head_weight_decay=vissl.number(f"{head}.weight_decay"))
+        out.maps(f"{head}.weight_decay", {"optim.head_weight_decay": vissl.number(f"{head}.weight_decay")})
         out.drops(f"{head}.use_different_wd")
     else:
         out.drops(f"{head}.use_different_wd {head}.weight_decay")
