@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import raysl
 from raysl.components import ALIASES, resolve
-from raysl.config.docs import Described, describe_fully
+from raysl.config.docs import Described, describe
 from raysl.config.dump import write_inline
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.sweeps.schema import SweepConfig
@@ -120,25 +120,25 @@ def settings_page(name: str) -> str:
     title, slots = PAGES[name]
     parts = [f"# {title}", SETTINGS]
     if name == "settings":
-        run = [row for row in describe_fully(raysl.load_config("simclr", ["name=run"])) if "." not in row.key]
+        run = [row for row in describe(raysl.load_config("simclr", ["name=run"])) if "." not in row.key]
         parts += [
             "## run",
             settings_table("", run),
             "## train",
-            settings_table("train.", describe_fully(TrainConfig())),
+            settings_table("train.", describe(TrainConfig())),
         ]
-        parts += ["## cluster", settings_table("cluster.", describe_fully(ClusterConfig()))]
+        parts += ["## cluster", settings_table("cluster.", describe(ClusterConfig()))]
     for slot, told in slots.items():
         parts += [*([f"## {NODES[slot].partition('.')[0]}"] if len(slots) > 1 else []), told, *slot_tables(slot)]
     if name == "settings":
-        parts += ["## sweep", SWEEPS, settings_table("", describe_fully(SweepConfig()))]
+        parts += ["## sweep", SWEEPS, settings_table("", describe(SweepConfig()))]
     return "\n\n".join(parts) + "\n"
 
 
 def slot_tables(slot: str) -> Iterator[str]:
     """Write what all components of a slot share, and then the settings of each."""
     configs = {name: declared(resolve(slot, name).Config, name) for name in sorted(ALIASES[slot])}
-    tables = {name: [row for row in describe_fully(config) if row.key != "name"] for name, config in configs.items()}
+    tables = {name: [row for row in describe(config) if row.key != "name"] for name, config in configs.items()}
     first, *others = tables.values()
     shared = [row for row in first if not row.key.startswith("views.") and all(row in rows for rows in others)]
     if shared:

@@ -109,7 +109,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "optimizer": {
         "adam": "raysl.optim.adam:Adam",
-        "adamw": "raysl.optim.adamw:AdamW",
+        "adamw": "raysl.optim.adam:AdamW",
         "larc": "raysl.optim.larc:LARC",
         "lars": "raysl.optim.lars:LARS",
         "sgd": "raysl.optim.sgd:SGD",
@@ -215,13 +215,7 @@ def resolve(slot: str, name: str) -> type[Any]:
         ConfigError: if the alias, file, module or class does not exist (the message lists similar names), or the name
             may not be imported here, see `only_own_components`.
     """
-    where, attribute, module = _import(slot, name)
-    component = getattr(module, attribute, None)
-    if not isinstance(component, type):
-        classes = sorted(k for k, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
-        raise ConfigError(
-            f"{slot} {name!r}: {where} has no class {attribute!r}; its classes: {', '.join(classes) or 'none'}"
-        )
+    component: type[Any] = _resolve(slot, name, "class", "classes", lambda value: isinstance(value, type))
     return component
 
 
@@ -232,16 +226,21 @@ def resolve_function(name: str, what: str) -> Callable[..., Any]:
         name: `package.module:function` or `path/to/file.py:function`.
         what: purpose of the function, for messages.
     """
-    where, attribute, module = _import(what, name)
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        functions = sorted(
-            k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__
-        )[:20]
-        raise ConfigError(
-            f"{what} {name!r}: {where} has no function {attribute!r}; its functions: {', '.join(functions) or 'none'}"
+    function: Callable[..., Any] = _resolve(what, name, "function", "functions", callable)
+    return function
+
+
+def _resolve(slot: str, name: str, kind: str, kinds: str, is_of_kind: Callable[[Any], bool]) -> Any:
+    where, attribute, module = _import(slot, name)
+    component = getattr(module, attribute, None)
+    if not is_of_kind(component):
+        listed = sorted(
+            k for k, v in vars(module).items() if is_of_kind(v) and getattr(v, "__module__", None) == module.__name__
         )
-    return function  # type: ignore[no-any-return]
+        raise ConfigError(
+            f"{slot} {name!r}: {where} has no {kind} {attribute!r}; its {kinds}: {', '.join(listed[:20]) or 'none'}"
+        )
+    return component
 
 
 def _import(slot: str, name: str) -> tuple[str, str, ModuleType]:

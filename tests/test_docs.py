@@ -116,7 +116,7 @@ def test_the_reference_has_every_public_function() -> None:
 
 def test_the_page_of_sweeps_has_every_setting_as_the_code_has_it() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.+) \|$", DOCS["sweeps.md"], re.MULTILINE)
-    wanted = [(key, write_inline(value), doc) for key, value, doc in describe(SweepConfig())]
+    wanted = [(row.key, write_inline(row.value), row.line) for row in describe(SweepConfig())]
     assert [row for row in rows if row in wanted] == wanted
 
 
@@ -135,7 +135,7 @@ def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None
         ["data={name: torchvision, dataset: CIFAR10, root: .}"],
     )
     methods = [["data.path=.", f"method={name}"] for name in ALIASES["method"]]
-    known = {key for words in (*loaded, *methods) for key, _, _ in describe(raysl.load_config("simclr", words))}
+    known = {row.key for words in (*loaded, *methods) for row in describe(raysl.load_config("simclr", words))}
     known |= {
         f"data.{field.name}" for name in ("image_folder", "catalog") for field in fields(resolve("source", name).Config)
     }

@@ -16,7 +16,7 @@ from aiohttp import ClientResponseError
 
 from raysl import cli
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.cli.credentials import refuse_credentials
+from raysl.cli.arguments import refuse_credentials
 from raysl.config.docs import annotate
 from raysl.config.dump import differences, dump
 from raysl.config.load import load_config, load_dumped

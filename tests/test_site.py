@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from raysl.components import ALIASES, resolve
-from raysl.config.docs import describe, describe_fully
+from raysl.config.docs import describe
 from raysl.config.load import load_config
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.sweeps.schema import SweepConfig
@@ -55,7 +55,7 @@ def test_every_setting_is_in_the_reference_with_its_type_range_default_and_meani
             prefix = f"{node}.{name}." if slot in NAMED else f"{node}."
             configs.append((prefix, site.declared(resolve(slot, name).Config, name)))
     for prefix, config in configs:
-        for row in describe_fully(config):
+        for row in describe(config):
             if row.key != "name" or not prefix:
                 shared = f"{prefix.split('.')[0]}.*.{row.key}"
                 found = rows.get(prefix + row.key) or rows[shared]
@@ -71,11 +71,9 @@ def test_a_row_of_the_reference_says_what_a_setting_takes(rows: dict[str, list[t
 
 
 def test_type_and_range_add_up_to_what_the_command_prints() -> None:
-    config = load_config("quickstart")
-    told = {key: doc for key, _, doc in describe(config)}
-    for row in describe_fully(config):
-        assert told[row.key].startswith(row.doc)
-        assert told[row.key].lower().removeprefix(row.doc.lower()).strip(" .") == row.range.lower()
+    for row in describe(load_config("quickstart")):
+        assert row.line.startswith(row.doc)
+        assert row.line.lower().removeprefix(row.doc.lower()).strip(" .") == row.range.lower()
 
 
 @pytest.mark.parametrize(

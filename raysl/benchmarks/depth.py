@@ -21,7 +21,7 @@ from raysl.benchmarks.dense.depths import SCORE_NAMES, DepthImages, depth_metric
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.schedule import Duration
 
 CLIPPED = 35.0

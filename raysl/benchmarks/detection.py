@@ -19,7 +19,7 @@ from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
 from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.nn.backbones.freezing import check_freeze
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration
 

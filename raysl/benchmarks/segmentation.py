@@ -17,7 +17,7 @@ from raysl.benchmarks.dense.segmenter import Segmenter
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Count, Every, Length, Location, Side, Within
 from raysl.nn.backbones.backbone import Backbone
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.schedule import Duration
 
 

@@ -15,11 +15,9 @@ from typing import Annotated
 import typer
 
 from raysl.cli import report
-from raysl.cli.arguments import DEFAULT_CONFIG, require_command, split_arguments
+from raysl.cli.arguments import DEFAULT_CONFIG, refuse_credentials, require_command, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
-from raysl.cli.convert import run_convert
-from raysl.cli.convert_config import run_convert_config
-from raysl.cli.credentials import refuse_credentials
+from raysl.cli.convert import run_convert, run_convert_config
 from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
 from raysl.cli.listing import list_names, show_config

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysl.errors import ConfigError, Problems
+from raysl.process.environment import JOB_VARIABLE
 from raysl.process.screen import only_errors, set_up_logging
+from raysl.redact import credential_scheme, redact_uri
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
@@ -25,7 +27,6 @@ Arguments = Annotated[
     typer.Argument(
         metavar="[CONFIG] [key=value ...]",
         help="Packaged name or .yaml file, then settings such as optim.lr=0.6 (see `raysl config`).",
-        show_default=False,
     ),
 ]
 
@@ -35,8 +36,7 @@ LowResource = Annotated[
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import code outside raysl that the checkpoint names.")]
 Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.", show_default=False),
+    str | None, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.")
 ]
 LOW_RESOURCE = (
     "train.workers=1",
@@ -48,6 +48,18 @@ LOW_RESOURCE = (
     "data.limit=500",
     "data.lanes=null",
 )
+_AWS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_AZURE = "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+_AZURE_ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+_VARIABLES = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), _AWS),
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("abfs", "abfss"), _AZURE),
+    **dict.fromkeys(("az", "adl", "wasb", "wasbs"), _AZURE_ACCOUNT),
+    "hf": "HF_TOKEN",
+}
+"""Environment variables that the file system of a scheme reads."""
 
 
 def is_setting(word: str) -> bool:
@@ -149,3 +161,17 @@ def require_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(2)
+
+
+def refuse_credentials(arguments: list[str]) -> None:
+    """Refuse URIs with a key, password or token among the words of a command: Ray's job list and `ps` show them."""
+    seen = "; Ray's job list shows this one already, so replace it with a new one" if JOB_VARIABLE in os.environ else ""
+    lines = []
+    for word in arguments:
+        if (scheme := credential_scheme(word)) is not None:
+            advice = "write it as $NAME in a configuration file and export NAME where the command runs"
+            if variables := _VARIABLES.get(scheme):
+                advice = f"leave it out and set {variables} on each node"
+            lines.append(f"{redact_uri(word)!r} holds a credential, and a command line is no secret; {advice}{seen}")
+    if lines:
+        raise ConfigError("\n".join(lines))

@@ -27,12 +27,10 @@ def run_benchmark(
             help="Runs or checkpoints, several to compare; the path of other images; benchmarks, their settings such "
             "as knn.k=[20,200] or svm.data=voc2007, and other images for all such as data=parquet data.path=/b; "
             "default: the benchmarks and images of the run.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.", show_default=False),
+        list[str] | None, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.")
     ] = None,
     watch: Annotated[
         str | None, typer.Option(metavar="RUN", help="Measure each checkpoint that this run saves, until its end.")
@@ -50,15 +48,12 @@ def run_benchmark(
             metavar="NAME|FILE",
             help="Benchmarks on several datasets with their average: transfer, transfer_finetune, vtab, dense, or a "
             "YAML file of your own; may be given several times.",
-            show_default=False,
         ),
     ] = None,
     root: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder of the suites' datasets; default: data.root, or else $RAYSL_DATA, or ~/data.",
-            show_default=False,
+            metavar="FOLDER", help="Folder of the suites' datasets; default: data.root, or else $RAYSL_DATA, or ~/data."
         ),
     ] = None,
     download: Annotated[
@@ -222,15 +217,13 @@ def run_extract(
             metavar="[URI] [PATH] [key=value ...]",
             help="The run or checkpoint; then other images by their path, or by settings such as data=parquet "
             "data.path=/b or data.test=/c; default: those of the run.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Checkpoint = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="train or test (val means test); default: test, and train of other images without test images.",
-            show_default=False,
+            help="train or test (val means test); default: test, and train of other images without test images."
         ),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Parquet folder to write; default: beside the checkpoint.")] = None,
@@ -264,7 +257,6 @@ def run_cluster(
             metavar="[URI] [PATH] [key=value ...]",
             help="The run or checkpoint; k=16000 clusters, iters=50 rounds of k-means, pca_dim=256, seed=0, and other "
             "images, such as data=parquet data.path=/b; default: those of the run.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Checkpoint = None,

@@ -14,11 +14,7 @@ from raysl.errors import ConfigError
 def run_doctor(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[storage=URI]",
-            help="A storage that every node has to read and write.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="[storage=URI]", help="A storage that every node has to read and write."),
     ] = None,
     env: Annotated[bool, typer.Option("--env", help="Print the environment, not only its problems.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the environment and its problems as JSON.")] = False,

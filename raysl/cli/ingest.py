@@ -27,8 +27,7 @@ def run_ingest(
     ] = None,
     rows_per_file: Annotated[int | None, typer.Option(min=1, help="Images in a file; default: 10,000.")] = None,
     rows_per_group: Annotated[
-        int | None,
-        typer.Option(min=1, help="Images in a row group, which training reads at once; default: 8 MB."),
+        int | None, typer.Option(min=1, help="Images in a row group, which training reads at once; default: 8 MB.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of the random order in which training images are stored; default: 0.")

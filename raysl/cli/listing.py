@@ -56,7 +56,6 @@ def list_names(
             metavar="[KIND]",
             help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers, configs or weights; "
             "default: these kinds.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[

@@ -19,7 +19,6 @@ def run_neighbours(
         typer.Option(
             metavar="PATH",
             help="Folder of images to search, or of features from raysl extract; default: the run's training images.",
-            show_default=False,
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Neighbours of each picture.")] = 5,

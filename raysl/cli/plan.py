@@ -15,13 +15,9 @@ if TYPE_CHECKING:
     from raysl.plan.setup import Setup
     from raysl.train.prepare import Prepared
 
-Gpu = Annotated[
-    str | None,
-    typer.Option(help="Also print memory, speed and hours on such GPUs: h100, a100 or l4.", show_default=False),
-]
+Gpu = Annotated[str | None, typer.Option(help="Also print memory, speed and hours on such GPUs: h100, a100 or l4.")]
 Images = Annotated[
-    int | None,
-    typer.Option(min=1, help="With --gpu: so many images, in place of those of the settings.", show_default=False),
+    int | None, typer.Option(min=1, help="With --gpu: so many images, in place of those of the settings.")
 ]
 Classes = Annotated[int, typer.Option(min=0, help="With --images: number of their classes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="With --gpu: print its numbers as JSON alone.")]

@@ -18,11 +18,7 @@ from raysl.process.waiting import process_start, waiting
 Loaded = TypeVar("Loaded")
 
 
-def run_pretrain(
-    arguments: Arguments = None,
-    low_resource: LowResource = False,
-    verbose: Verbose = False,
-) -> None:
+def run_pretrain(arguments: Arguments = None, low_resource: LowResource = False, verbose: Verbose = False) -> None:
     """Pre-train, measure and report. CONFIG defaults to quickstart: real images, no download.
 
     Ctrl-C or SIGTERM saves a checkpoint and stops, a second one ends at once; the same command continues the run. Exit

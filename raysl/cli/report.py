@@ -18,7 +18,6 @@ def run_report_views(
         typer.Argument(
             metavar="[CONFIG] [key=value ...]",
             help="A configuration, for the views of its method on its data, then settings such as data=photos.",
-            show_default=False,
         ),
     ] = None,
     num: Annotated[int, typer.Option(min=1, help="Samples.")] = 6,

@@ -21,7 +21,6 @@ def run_runs(
         typer.Option(
             metavar="KEY=VALUE",
             help="Only runs where this holds, such as method=dino, state=failed or 'optim.lr>=0.1'; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     show: Annotated[
@@ -29,16 +28,13 @@ def run_runs(
         typer.Option(
             metavar="KEY,...",
             help="Numbers and settings to show, such as knn/k20/top1,optim.lr; default: the loss and the online kNN.",
-            show_default=False,
         ),
     ] = None,
     best: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Sort by this number or setting, the largest first.", show_default=False),
+        str | None, typer.Option(metavar="KEY", help="Sort by this number or setting, the largest first.")
     ] = None,
     least: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Sort by this number or setting, the smallest first.", show_default=False),
+        str | None, typer.Option(metavar="KEY", help="Sort by this number or setting, the smallest first.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
     as_page: Annotated[

@@ -19,7 +19,6 @@ def run_sweep(
         typer.Argument(
             metavar="[SWEEP] [key=value ...]",
             help="Packaged name or .yaml file of a search space, then its settings (trials=4) and those of its runs.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials and their cost, and start none.")] = False,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from raysl.components import ALIASES, nearest
-from raysl.config.dump import show
+from raysl.config.dump import show, to_dict
 from raysl.config.fields import (
     NAMED_BY_KEY,
     SLOTS,
@@ -39,31 +39,7 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
 
 def check(config: RunConfig) -> None:
     """Check a configuration that is in memory as `from_dict` checks a tree: `dataclasses.replace` takes any value."""
-    _check_node(RunConfig, config, "", None)
-    _check_rules(config)
-
-
-def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
-    """Check the fields of a node, and through `convert` those of the nodes below."""
-    if not isinstance(node, kind):
-        raise ConfigError(f"{key}: {show(node)} is no {kind.__name__}; give an instance of that class")
-    settings = list_settings(type(node), node)
-    if kind in SLOTS:
-        try:
-            chosen = component_class(kind, node.name)
-        except ConfigError as error:
-            raise ConfigError(f"{key}.name: {error}") from error
-        # Names are compared, not classes: a class of a user's file is another one in each process.
-        if settings.keys() != list_settings(chosen).keys():
-            raise ConfigError(
-                f"{key}.name: {node.name!r} has other settings than {key}; load it with {key}={node.name}"
-            )
-    problems = Problems()
-    for name, setting in settings.items():
-        with problems.catching():
-            convert(setting.kind, setting.default, f"{key}.{name}" if key else name, None, _check_node)
-    problems.check()
-    return node
+    from_dict(to_dict(config))
 
 
 def build_node(kind: type[NodeT], tree: Any, key: str) -> NodeT:

@@ -31,9 +31,9 @@ class Described:
 
     key: str
     value: Any
-    kind: str
-    range: str
-    doc: str
+    kind: str = ""
+    range: str = ""
+    doc: str = ""
 
     @property
     def line(self) -> str:
@@ -42,14 +42,9 @@ class Described:
         return " ".join(filter(None, (self.doc, rule)))
 
 
-def describe(config: object) -> list[tuple[str, Any, str]]:
-    """List every setting as (dotted key, plain value, doc line), in the order of the tree."""
-    return [(row.key, row.value, row.line) for row in describe_fully(config)]
-
-
-def describe_fully(config: object) -> list[Described]:
+def describe(config: object) -> list[Described]:
     """List every setting of a dataclass of settings with its type and range, in the order of the tree."""
-    return [row for row in _rows(config, Described("", _GROUP, "", "", "")) if row.value is not _GROUP]
+    return [row for row in _rows(config, Described("", _GROUP)) if row.value is not _GROUP]
 
 
 def annotate(config: object) -> str:
@@ -58,7 +53,7 @@ def annotate(config: object) -> str:
     Credentials are replaced by `***`.
     """
     lines = []
-    for row in _rows(config, Described("", _GROUP, "", "", "")):
+    for row in _rows(config, Described("", _GROUP)):
         *parents, name = row.key.split(".")
         text = f"{'  ' * len(parents)}{write_inline(name)}:" + (
             "" if row.value is _GROUP else f" {write_inline(escape(redact_tree(row.value)))}"
@@ -96,7 +91,7 @@ def _rows(value: Any, above: Described) -> Iterator[Described]:
     prefix = f"{above.key}." if above.key else ""
     if holds_groups:
         for name, item in value.items():
-            yield from _rows(item, Described(prefix + name, _GROUP, "", "", ""))
+            yield from _rows(item, Described(prefix + name, _GROUP))
         return
     kind: Any = type(value)
     docs, hints = field_docs(kind), type_hints(kind)

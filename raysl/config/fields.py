@@ -198,10 +198,6 @@ for _setting, _others in _WORDS.items():
 def suggest(key: str, known: Sequence[str]) -> list[str]:
     """Suggest up to three settings that the user may have meant, by the same name or meaning, or a similar name.
 
-    Args:
-        key: an unknown dotted key.
-        known: dotted keys of all settings.
-
     >>> suggest("optim.learning_rate", ["optim.lr", "train.epochs"])
     ['optim.lr']
     """

@@ -23,14 +23,10 @@ _OF_RECIPE = {"patch_size", "num_registers", "mask_token", "output"}
 
 
 def with_their_backbone(tree: dict[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's plain settings, whose backbone is that of `method.weights` where the user gave none.
+    """Return a run's plain settings, whose backbone is that of `method.weights` where the user gave none (`typed`).
 
     A run that goes on after its weights were deleted reads its own settings instead. Code outside raysl that a
     checkpoint names as its backbone is not taken.
-
-    Args:
-        tree: settings of all layers.
-        typed: the backbone's node in the user's own files and overrides.
     """
     weights = find(tree, ("method", "weights"))
     if not isinstance(weights, str) or "${" in weights:

@@ -1,7 +1,7 @@
 """Layers of settings: base files, the file, overrides.
 
 A component that replaces another starts from its defaults: settings of the other one do not apply to it. A layer that
-changes the side of views scales the sizes of lower layers in proportion (`config.sizes`).
+changes the side of views scales the sizes of lower layers in proportion (`config.linked`).
 """
 
 import re
@@ -15,9 +15,9 @@ from raysl.components import ALIASES
 from raysl.config.config_files import expand, read_dotlist
 from raysl.config.dump import Keys, leaves, write_inline
 from raysl.config.fields import find, put, settings_in
+from raysl.config.linked import IMAGES, scale_sizes, view_side
 from raysl.config.places import is_place, source_at
 from raysl.config.schema import RunConfig
-from raysl.config.sizes import IMAGES, scale_sizes, view_side
 from raysl.config.values import is_text
 from raysl.errors import ConfigError, Problems
 from raysl.redact import each_text, redact_tree
@@ -77,16 +77,11 @@ class Layers:
         return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
     def dropped(self, tree: dict[str, Any], settled: dict[str, Any], first: int = 0) -> Iterator[str]:
-        """Yield a line for each component that was replaced, with its settings that no longer hold and those that do.
-
-        Args:
-            settled: the same with all defaults.
-            first: number of first replacements that are not mentioned.
-        """
+        """Yield a line for each component that was replaced, with its settings that no longer hold and their values."""
         for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
-            if not _is_known(keys, node):
-                continue  # an error says so
+            if not isinstance(node, dict):
+                continue
             changes = [
                 f"{'.'.join((key, *leaf))} {_change(value, now)}"
                 for leaf, value in leaves(below)
@@ -232,12 +227,6 @@ def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
 def _name_of(node: dict[str, Any], keys: Keys) -> Any:
     """Return the name of the component at these keys; None if it has none yet."""
     return node.get("name", keys[-1] if keys[0] in GROUPS else None)
-
-
-def _is_known(keys: Keys, node: Any) -> bool:
-    """Whether the node of a component names an alias or the place of a class, which need not exist."""
-    name = _name_of(node, keys) if isinstance(node, dict) else None
-    return isinstance(name, str) and (":" in name or name in ALIASES[(COMPONENTS | GROUPS)[keys[0]]])
 
 
 def _is_another(keys: Keys, before: Any, now: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,24 +12,22 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raysl.components import ALIASES, only_own_components
-from raysl.config.adapt import ADAPT, adaptable_keys
 from raysl.config.arguments import text_or_path, words
 from raysl.config.build import build_node, from_dict
-from raysl.config.channels import follow_channels, link_channels
 from raysl.config.component import map_locations
 from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read, run_name
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.initial_weights import with_their_backbone
 from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
+from raysl.config.linked import ADAPT, adaptable_keys, follow_channels, follow_sizes, link_channels, link_sizes
 from raysl.config.ranges import is_location
-from raysl.config.schema import ComponentConfig, RunConfig
-from raysl.config.sizes import follow_sizes, link_sizes
+from raysl.config.schema import RunConfig
 from raysl.config.trust import check_overrides, check_text, without_trust
 from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError, Problems, StorageError, log
 from raysl.process.screen import only_errors
-from raysl.redact import each_text
+from raysl.redact import each_text, texts_in
 from raysl.user_files import renamed
 
 NodeT = TypeVar("NodeT")
@@ -202,7 +200,7 @@ def stored_settings(
     """
     tree: dict[str, Any] = each_text(stored_tree(text, where), partial(renamed, names=moved))
     try:
-        return _from_stored(tree, where, trusted=set(_names(present)))
+        return _from_stored(tree, where, trusted=set(texts_in(present)))
     except ConfigError:
         return tree
 
@@ -224,17 +222,6 @@ def stored_tree(text: str, where: str) -> dict[str, Any]:
 def _is_stored(tree: Mapping[str, Any]) -> bool:
     """Whether a file has all settings of a run, as a stored `run.yaml` does, and not only those of a recipe."""
     return set(tree) >= {field.name for field in dataclasses.fields(RunConfig)}
-
-
-def _names(value: Any) -> Iterator[str]:
-    if isinstance(value, ComponentConfig):
-        yield value.name
-    if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _names(getattr(value, field.name))
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _names(item)
 
 
 def _expand_locations(kind: type[Any], tree: dict[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:

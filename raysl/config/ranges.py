@@ -69,11 +69,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Rising:
-    """A list of two numbers [low, high] with low <= high.
-
-    Args:
-        strictly: whether low must be below high.
-    """
+    """A list of two numbers [low, high] with low <= high."""
 
     strictly: bool = False
 
@@ -106,7 +102,7 @@ class NotEmpty:
 
 @dataclass(frozen=True)
 class OfViews:
-    """Marks the side of a method's views; it follows `data.image_size`, and the reverse (`config.sizes`).
+    """Marks the side of a method's views; it follows `data.image_size`, and the reverse (`config.linked`).
 
     In a backbone's settings it marks the side of the images that the backbone is made for, which follows both.
     """
@@ -114,7 +110,7 @@ class OfViews:
 
 @dataclass(frozen=True)
 class WithViews:
-    """Marks a size in pixels that scales with the side of the views unless it is given (`config.sizes`).
+    """Marks a size in pixels that scales with the side of the views unless it is given (`config.linked`).
 
     Args:
         num: name of the setting that counts the views of this size; if that is 0, the size does not scale.
@@ -127,11 +123,7 @@ class WithViews:
 
 @dataclass(frozen=True)
 class Adapts:
-    """Marks a setting that a run may make smaller to fit its images, unless a user has set it (`plan.adapt`).
-
-    Args:
-        role: kind of number that the setting is.
-    """
+    """Marks a setting that a run may make smaller to fit its images, unless a user has set it (`plan.adapt`)."""
 
     role: Literal["batch", "warmup", "queue", "clusters"]
 
@@ -237,18 +229,6 @@ def _problem(value: Any, kind: Any) -> str | None:
     parts = zip(value, get_args(inner), strict=False) if get_origin(inner) is tuple else ()
     problems = [_problem(*part) for part in parts] + [rule.problem(value) for rule in rules_of(kind)]
     return next(filter(None, problems), None)
-
-
-def lacks_range(kind: Any) -> bool:
-    """Whether an annotation has a number without a range, or a pair of numbers without an order."""
-    if get_origin(kind) is Annotated and any(isinstance(rule, Within) for rule in rules_of(kind)):
-        return False
-    inner = bare(kind)
-    members = get_args(inner) if _holds_others(inner) else ()
-    is_pair = get_origin(inner) is tuple and len(members) == 2 and members[0] == members[1]
-    if is_pair and bare(members[0]) in (int, float) and not any(isinstance(rule, Rising) for rule in rules_of(kind)):
-        return True
-    return inner in (int, float, Duration) or any(lacks_range(member) for member in members)
 
 
 def _holds_others(kind: Any) -> bool:

@@ -56,11 +56,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def check_overrides(tree: Mapping[str, Any], where: str) -> None:
-    """Refuse overrides `key=value` of benchmarks that could name code or a place: they are applied later.
-
-    Args:
-        tree: stored settings, before anything is built of them.
-    """
+    """Refuse overrides `key=value` of benchmarks that could name code or a place: they are applied later."""
     benchmarks = tree.get("benchmarks")
     for key, node in benchmarks.items() if isinstance(benchmarks, dict) else ():
         listed = node.get("settings") if isinstance(node, dict) else None

@@ -133,7 +133,8 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
     errors: list[ConfigError] = []
     for member in members:
         try:
-            return convert(member, value, key, default if _is_of(bare(member), default) else None, node)
+            is_same = isinstance(bare(member), type) and isinstance(default, bare(member))
+            return convert(member, value, key, default if is_same else None, node)
         except ConfigError as error:
             # errors of types that the user did not mean would only confuse
             if isinstance(error, OutOfRange) or _is_meant(bare(member), value):
@@ -164,10 +165,6 @@ def _advice_of_union(members: Sequence[Any], value: Any) -> str:
     return f"; write {', '.join(ways[:-1])} or {ways[-1]}"
 
 
-def _is_of(kind: Any, value: Any) -> bool:
-    return isinstance(kind, type) and isinstance(value, kind)
-
-
 def _is_meant(kind: Any, value: Any) -> bool:
     """Whether the user meant a container of this type, so that its errors are worth showing."""
     outer = get_origin(kind) or kind
@@ -175,7 +172,7 @@ def _is_meant(kind: Any, value: Any) -> bool:
         return outer is dict or (dataclasses.is_dataclass(kind) and kind is not Duration)
     if isinstance(value, list | tuple):
         return outer in (tuple, list)
-    return dataclasses.is_dataclass(value) and _is_of(kind, value)
+    return False
 
 
 def _convert_sequence(kind: Any, value: Any, key: str, node: Node) -> Any:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
+from raysl.config.linked import find_size_setting
 from raysl.config.ranges import Positive, Share, Within
-from raysl.config.sizes import find_size_setting
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone

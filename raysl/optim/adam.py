@@ -1,4 +1,4 @@
-"""Adam: A Method for Stochastic Optimization (Kingma and Ba 2015, arXiv 1412.6980)."""
+"""Adam: A Method for Stochastic Optimization (Kingma and Ba 2015, arXiv 1412.6980), and AdamW."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,3 +48,24 @@ class Adam(Plain, torch.optim.Adam):
             foreach=not is_on_gpu,
             decoupled_weight_decay=self.is_decoupled,
         )
+
+
+class AdamW(Adam):
+    """AdamW of Loshchilov and Hutter 2019 (arXiv 1711.05101): torch's, set up by a config.
+
+    Fused on a GPU, else one kernel per operation for all parameters of a group.
+
+    >>> optimizer = AdamW([{"params": [torch.nn.Parameter(torch.zeros(2))]}], AdamW.Config(lr=0.1))
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]
+    (0.1, (0.9, 0.999))
+    """
+
+    is_decoupled = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Adam.Config):
+        """Settings of AdamW."""
+
+        name: str = "adamw"
+        weight_decay: Annotated[float, Within(0, 1000)] = 0.01
+        """Share of the weights that each update subtracts at learning rate 1."""

@@ -10,8 +10,7 @@ from raysl.config.schema import OptimConfig
 from raysl.optim.course import lr_at as lr_at
 from raysl.optim.course import peak_lr as peak_lr
 from raysl.optim.course import weight_decay_at
-from raysl.optim.groups import HasGroups, complete_groups
-from raysl.optim.layers import split_by_layer
+from raysl.optim.groups import complete_groups, split_by_layer
 from raysl.schedule import Step
 
 _SETTINGS = (
@@ -28,7 +27,7 @@ _SETTINGS = (
 
 
 def build_optimizer(
-    method: HasGroups, optim: OptimConfig, optimizer_class: type[Any] | None = None, is_shared: bool = False
+    method: Any, optim: OptimConfig, optimizer_class: type[Any] | None = None, is_shared: bool = False
 ) -> Optimizer:
     """Build the optimizer `optim.name` over `method.param_groups`; call `set_schedules` before every step.
 

@@ -52,7 +52,7 @@ def lr_at(optim: OptimConfig, step: Step, batch_size: int) -> float:
 def weight_decay_at(optim: OptimConfig, step: Step) -> float:
     """Return the weight decay of the update that starts at `step`.
 
-    >>> from raysl.optim.adamw import AdamW
+    >>> from raysl.optim.adam import AdamW
     >>> weight_decay_at(AdamW.Config(weight_decay=0.04, weight_decay_end=0.4), Step(50, total=100, epoch_len=10))
     0.22
     """

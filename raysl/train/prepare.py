@@ -10,9 +10,8 @@ import torch
 
 from raysl.checkpoint.checkpoint_folder import NewestCheckpoint
 from raysl.components import Classes
-from raysl.config.channels import MEAN, STD
+from raysl.config.linked import MEAN, STD, find_size_setting
 from raysl.config.schema import RunConfig, TrainConfig
-from raysl.config.sizes import find_size_setting
 from raysl.data.decode.images import check_readable
 from raysl.data.ingest.parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
@@ -24,7 +23,7 @@ from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.nn.backbones.shapes import pass_shapes
-from raysl.optim.layers import check_layers
+from raysl.optim.groups import check_layers
 from raysl.plan.adapt import BATCH, adapt, describe_adapted, rows_in_memory
 from raysl.plan.plan import TrainPlan, is_exact
 from raysl.plan.reads import Reads

@@ -78,20 +78,16 @@ class Translation:
         self.commands: list[str] = []
         self.command = f"raysl convert-config {name}.yaml"
 
-    def same(self, key: str, note: str = "", /, **settings: Any) -> None:
-        """A key has a counterpart: `same("OPTIMIZER.num_epochs", train__epochs=100)`; with a note, one that differs."""
-        self.maps(key, {name.replace("__", "."): value for name, value in settings.items()}, note)
-
     def maps(self, key: str, settings: Mapping[str, Any], note: str = "", value: Any = None) -> None:
         """A key has a counterpart; with a note, one that differs in meaning."""
         self.settings.update(settings)
         self._add(key, "differs" if note else "same", settings, note, value)
 
-    def drops(self, keys: str, why: str = "", value: Any = None) -> None:
-        """Keys, separated by blanks, for which there is nothing to set."""
+    def drops(self, keys: str, *, below: str = "", value: Any = None) -> None:
+        """Keys, separated by blanks, for which there is nothing to set; `below` is the beginning of all of them."""
         for key in keys.split():
-            if self._is_given(key):
-                self._add(key, "not needed", {}, why, value)
+            if self._is_given(below + key):
+                self._add(below + key, "not needed", {}, "", value)
 
     def lacks(self, key: str, note: str = "", value: Any = None) -> None:
         """A key has no counterpart."""
@@ -150,12 +146,11 @@ class Translation:
 
     def defaults(self) -> list[str]:
         """Return settings at raysl's default that shape the result and that VISSL's file does not have."""
-        said = set(self.settings)
-        rows = [(key, value) for key, value, _ in describe(self.config()) if key.partition(".")[0] in NODES]
+        rows = [row for row in describe(self.config()) if row.key.partition(".")[0] in NODES and row.key not in IDLE]
         return [
-            f"{key}={write_inline(value)}"
-            for key, value in rows
-            if value and value != [1.0, 1.0] and key not in IDLE and not any(_covers(name, key) for name in said)
+            f"{row.key}={write_inline(row.value)}"
+            for row in rows
+            if row.value and row.value != [1.0, 1.0] and not any(_covers(name, row.key) for name in self.settings)
         ]
 
     def text(self) -> str:

@@ -21,9 +21,7 @@ def translate_method(out: Translation, batch_size: int) -> None:
     for other in out.vissl.group("LOSS"):
         if other not in ("name", name):
             out.drops(f"LOSS.{other}")
-    out.drops(f"LOSS.{name}.buffer_params LOSS.{name}.embedding_dim LOSS.{name}.num_crops LOSS.{name}.output_dim")
-    if not out.vissl.items(FROZEN):
-        out.drops(FROZEN)
+    out.drops("buffer_params embedding_dim num_crops output_dim", below=f"LOSS.{name}.")
 
 
 def _of(out: Translation, loss: str, **fields: str) -> None:
@@ -98,12 +96,12 @@ def _swav(out: Translation, loss: str, batch_size: int) -> None:
     note = f"cut to a multiple of the batch of {batch_size}, as VISSL does" if whole != length else ""
     out.maps(f"{loss}.queue.queue_length", {"method.queue_length": whole}, note)
     out.maps(f"{loss}.queue.start_iter", {"method.queue_from": f"{vissl.whole(f'{loss}.queue.start_iter')}st"})
-    out.drops(f"{loss}.queue.local_queue_length {loss}.num_prototypes {loss}.output_dir")
+    out.drops("queue.local_queue_length num_prototypes output_dir", below=f"{loss}.")
     for key, usual in (("use_double_precision", False), ("normalize_last_layer", True)):
         if vissl.any(f"{loss}.{key}") == usual:
             out.drops(f"{loss}.{key}")
     if vissl.any(f"{loss}.crops_for_assign") == [0, 1]:
-        out.drops(f"{loss}.crops_for_assign", "the large crops are assigned")
+        out.drops(f"{loss}.crops_for_assign")
     _prototypes(out)
 
 
@@ -152,7 +150,7 @@ def _dino(out: Translation, loss: str, batch_size: int) -> None:
     warmup = out.vissl.whole(f"{loss}.teacher_temp_warmup_iters")
     out.maps(f"{loss}.teacher_temp_warmup_iters", {"method.teacher_temp_warmup": f"{warmup}st"})
     if out.vissl.any(f"{loss}.crops_for_teacher") == [0, 1]:
-        out.drops(f"{loss}.crops_for_teacher", "the teacher sees the large crops")
+        out.drops(f"{loss}.crops_for_teacher")
     out.drops(f"{loss}.normalize_last_layer")
     flags = _layers(out)[1]
     numbers = [checked(number, (int,), HEAD, "a number") for number in _list(flags.get("num_clusters", [65536]))]
@@ -171,8 +169,7 @@ def _deepcluster(out: Translation, loss: str, batch_size: int) -> None:
     _of(out, loss, temperature="temperature", num_clusters="clusters", kmeans_iters="kmeans_iters")
     crops = out.vissl.any(f"{loss}.memory_params.crops_for_mb") or [0]
     out.maps(f"{loss}.memory_params.crops_for_mb", {"method.bank_crops": crops})
-    out.drops(f"{loss}.memory_params.embedding_dim {loss}.DROP_LAST {loss}.BATCHSIZE_PER_REPLICA")
-    out.drops(f"{loss}.num_train_samples")
+    out.drops("memory_params.embedding_dim DROP_LAST BATCHSIZE_PER_REPLICA num_train_samples", below=f"{loss}.")
     _projector(out)
 
 
@@ -183,8 +180,7 @@ def _npid(out: Translation, loss: str, batch_size: int) -> None:
     widths, _ = _layers(out)
     out.maps(HEAD, {"method.output_dim": widths[-1] if widths else 128})
     unused = "norm_embedding norm_constant update_mem_with_emb_index num_train_samples loss_weights"
-    out.drops(" ".join(f"{loss}.{key}" for key in unused.split()))
-    out.drops(f"{loss}.negative_sampling_params.type {loss}.memory_params")
+    out.drops(f"{unused} negative_sampling_params.type memory_params", below=f"{loss}.")
 
 
 def _cross_entropy(out: Translation, loss: str, batch_size: int) -> None:
@@ -194,8 +190,7 @@ def _cross_entropy(out: Translation, loss: str, batch_size: int) -> None:
         raise ConfigError("LOSS.name: this is Jigsaw, whose views differ; take raysl's own: raysl pretrain jigsaw")
     method = "rotnet" if "ImgRotatePil" in names else "supervised"
     out.maps("LOSS.name", {"method.name": method})
-    out.drops(f"{loss}.ignore_index {loss}.reduction {loss}.weight")
-    out.drops(f"{loss}.normalize_output {loss}.temperature", "")
+    out.drops("ignore_index reduction weight normalize_output temperature", below=f"{loss}.")
     if method == "rotnet":
         out.drops(HEAD)
 

@@ -16,12 +16,12 @@ def translate_model(out: Translation, batch: Batch) -> None:
     if "backbone.name" not in out.settings:  # else the user gives another one
         _trunk(out)
     else:
-        out.drops(TRUNK, "another backbone is given")
+        out.drops(TRUNK)
     _sync_bn(out, batch)
     _computing(out)
     channels = {"rgb": "rgb", "bgr": "bgr", "lab": "lab_l"}.get(out.vissl.text("MODEL.INPUT_TYPE"))
     if channels is not None:
-        out.same("MODEL.INPUT_TYPE", data__channels=channels)
+        out.maps("MODEL.INPUT_TYPE", {"data.channels": channels})
 
 
 def _trunk(out: Translation) -> None:
@@ -47,13 +47,15 @@ def _trunk(out: Translation) -> None:
 def _resnet(out: Translation) -> None:
     vissl = out.vissl
     out.maps(f"{TRUNK}.NAME", {"backbone.name": "resnet"})
-    out.same(f"{RESNET}.DEPTH", backbone__depth=vissl.whole(f"{RESNET}.DEPTH"))
+    out.maps(f"{RESNET}.DEPTH", {"backbone.depth": vissl.whole(f"{RESNET}.DEPTH")})
     width = 64 * vissl.number(f"{RESNET}.WIDTH_MULTIPLIER")
-    out.same(f"{RESNET}.WIDTH_MULTIPLIER", backbone__width=int(width))
-    out.same(f"{RESNET}.ZERO_INIT_RESIDUAL", backbone__zero_init_residual=vissl.flag(f"{RESNET}.ZERO_INIT_RESIDUAL"))
+    out.maps(f"{RESNET}.WIDTH_MULTIPLIER", {"backbone.width": int(width)})
+    out.maps(
+        f"{RESNET}.ZERO_INIT_RESIDUAL", {"backbone.zero_init_residual": vissl.flag(f"{RESNET}.ZERO_INIT_RESIDUAL")}
+    )
     norm = vissl.text(f"{RESNET}.NORM")
     if norm in NORMS:
-        out.same(f"{RESNET}.NORM", backbone__norm=NORMS[norm])
+        out.maps(f"{RESNET}.NORM", {"backbone.norm": NORMS[norm]})
     pairs = {"GROUPS": "groups", "WIDTH_PER_GROUP": "width_per_group", "LAYER4_STRIDE": "last_stride"}
     if norm == "GroupNorm":
         pairs["GROUPNORM_GROUPS"] = "norm_groups"
@@ -62,8 +64,6 @@ def _resnet(out: Translation) -> None:
     for key, field in pairs.items():
         if vissl.has(f"{RESNET}.{key}") or field == "norm_groups":
             out.maps(f"{RESNET}.{key}", {f"backbone.{field}": vissl.whole(f"{RESNET}.{key}")})
-    if not vissl.any(f"{RESNET}.STANDARDIZE_CONVOLUTIONS"):
-        out.drops(f"{RESNET}.STANDARDIZE_CONVOLUTIONS")
 
 
 def _vit(out: Translation) -> None:
@@ -76,11 +76,8 @@ def _vit(out: Translation) -> None:
         out.maps(f"{VIT}.{key}", {f"backbone.{field}": vissl.whole(f"{VIT}.{key}")})
     if vissl.whole(f"{VIT}.MLP_DIM") == 4 * vissl.whole(f"{VIT}.HIDDEN_DIM"):
         out.drops(f"{VIT}.MLP_DIM")
-    out.same(f"{VIT}.DROP_PATH_RATE", backbone__drop_path=vissl.number(f"{VIT}.DROP_PATH_RATE"))
-    out.same(f"{VIT}.QKV_BIAS", backbone__qkv_bias=vissl.flag(f"{VIT}.QKV_BIAS"))
-    for key in ("DROPOUT_RATE", "ATTENTION_DROPOUT_RATE", "QK_SCALE"):
-        if not vissl.any(f"{VIT}.{key}"):
-            out.drops(f"{VIT}.{key}")
+    out.maps(f"{VIT}.DROP_PATH_RATE", {"backbone.drop_path": vissl.number(f"{VIT}.DROP_PATH_RATE")})
+    out.maps(f"{VIT}.QKV_BIAS", {"backbone.qkv_bias": vissl.flag(f"{VIT}.QKV_BIAS")})
     if vissl.text(f"{VIT}.CLASSIFIER") == "token":
         out.drops(f"{VIT}.CLASSIFIER")
 
@@ -88,47 +85,32 @@ def _vit(out: Translation) -> None:
 def _sync_bn(out: Translation, batch: Batch) -> None:
     vissl = out.vissl
     is_sync = vissl.flag(f"{SYNC}.CONVERT_BN_TO_SYNC_BN")
-    out.same(f"{SYNC}.CONVERT_BN_TO_SYNC_BN", train__sync_bn=is_sync)
-    out.drops(f"{SYNC}.SYNC_BN_TYPE")
+    out.maps(f"{SYNC}.CONVERT_BN_TO_SYNC_BN", {"train.sync_bn": is_sync})
     size = vissl.whole(f"{SYNC}.GROUP_SIZE")
     size = batch.per_node if size < 0 else size
     if not is_sync:
         out.drops(f"{SYNC}.GROUP_SIZE")
     elif size and size < batch.workers and batch.workers % size == 0:
         note = "groups of workers; only train.sync_bn_ranks=null gives the gradient of the whole batch"
-        out.same(f"{SYNC}.GROUP_SIZE", note, train__sync_bn_ranks=size)
+        out.maps(f"{SYNC}.GROUP_SIZE", {"train.sync_bn_ranks": size}, note)
     else:
-        out.same(f"{SYNC}.GROUP_SIZE", train__sync_bn_ranks=None)
+        out.maps(f"{SYNC}.GROUP_SIZE", {"train.sync_bn_ranks": None})
 
 
 def _computing(out: Translation) -> None:
     vissl = out.vissl
     is_amp = vissl.flag("MODEL.AMP_PARAMS.USE_AMP")
     note = "train.precision=auto is bf16 on GPUs, which needs no scaling of the loss" if is_amp else ""
-    out.same("MODEL.AMP_PARAMS.USE_AMP", note, train__precision="fp16" if is_amp else "fp32")
-    out.drops("MODEL.AMP_PARAMS.AMP_ARGS MODEL.AMP_PARAMS.AMP_TYPE MODEL.CUDA_CACHE MODEL.MULTI_INPUT_HEAD_MAPPING")
-    checkpointing = "MODEL.ACTIVATION_CHECKPOINTING"
-    if vissl.any(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING"):
-        out.maps(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING", {"train.recompute": "all"})
-    out.drops(f"{checkpointing}.NUM_ACTIVATION_CHECKPOINTING_SPLITS")
-    if not vissl.any(f"{checkpointing}.USE_ACTIVATION_CHECKPOINTING"):
-        out.drops(checkpointing)
+    out.maps("MODEL.AMP_PARAMS.USE_AMP", {"train.precision": "fp16" if is_amp else "fp32"}, note)
+    if vissl.any(checkpointing := "MODEL.ACTIVATION_CHECKPOINTING.USE_ACTIVATION_CHECKPOINTING"):
+        out.maps(checkpointing, {"train.recompute": "all"})
     if vissl.any("MODEL.FSDP_CONFIG.AUTO_SETUP_FSDP"):
         out.maps("MODEL.FSDP_CONFIG.AUTO_SETUP_FSDP", {"train.parallel": "fsdp"})
-    else:
-        out.drops("MODEL.FSDP_CONFIG")
     if vissl.any("MODEL.GRAD_CLIP.USE_GRAD_CLIP"):
         out.maps("MODEL.GRAD_CLIP.MAX_NORM", {"train.clip_grad": vissl.any("MODEL.GRAD_CLIP.MAX_NORM") or 1})
         out.drops("MODEL.GRAD_CLIP.USE_GRAD_CLIP")
         if vissl.any("MODEL.GRAD_CLIP.NORM_TYPE") in (None, 2):
             out.drops("MODEL.GRAD_CLIP.NORM_TYPE")
-    else:
-        out.drops("MODEL.GRAD_CLIP")
     if vissl.text("MODEL.WEIGHTS_INIT.PARAMS_FILE"):
         note = "raysl convert FILE --out FOLDER, then method.weights=FOLDER; without it weights are random"
         out.lacks("MODEL.WEIGHTS_INIT", note, value=vissl.text("MODEL.WEIGHTS_INIT.PARAMS_FILE"))
-    else:
-        out.drops("MODEL.WEIGHTS_INIT")
-    for key in ("SHARDED_DDP_SETUP", "SINGLE_PASS_EVERY_CROP", "NON_TRAINABLE_PARAMS"):
-        if not vissl.any(f"MODEL.{key}"):
-            out.drops(f"MODEL.{key}")

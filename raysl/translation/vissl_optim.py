@@ -5,7 +5,7 @@ from typing import Any
 from raysl.errors import ConfigError
 from raysl.translation.course import LR, Batch, Scaling, course
 from raysl.translation.translated import Translation
-from raysl.translation.vissl_settings import VisslSettings
+from raysl.translation.vissl_defaults import DEFAULTS
 
 TOKENS = {"class_token": "cls_token", "cls_token": "cls_token", "pos_embedding": "pos_embed", "pos_embed": "pos_embed"}
 HEAD = "OPTIMIZER.param_schedulers.lr_head"
@@ -29,10 +29,10 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
     vissl = out.vissl
     _optimizer(out)
     _weight_decay(out)
-    out.same("OPTIMIZER.num_epochs", train__epochs=vissl.whole("OPTIMIZER.num_epochs"))
+    out.maps("OPTIMIZER.num_epochs", {"train.epochs": vissl.whole("OPTIMIZER.num_epochs")})
     _decay(out)
     scaling = _scaling(out, LR)
-    node = {**_defaults(vissl, LR), **vissl.group(LR)}
+    node = {**_defaults(LR), **vissl.group(LR)}
     result = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling)
     # a scaled rate is written as VISSL's formula by `_scaling`, not as its result
     rate = {} if scaling is not None else {"optim.lr": result.peak, "optim.lr_scaling": "none"}
@@ -40,7 +40,7 @@ def translate_optimizer(out: Translation, batch: Batch) -> None:
     for key, settings in _by_key({**rate, **result.settings}, keys or ["name"]).items():
         out.maps(f"{LR}.{key}", settings, _course_note(key, node, result.notes, batch, scaling))
     unused = [key for key in ("values", "milestones", "start_value", "end_value", "value") if key not in keys]
-    out.drops(" ".join(f"{LR}.{key}" for key in unused))
+    out.drops(" ".join(unused), below=f"{LR}.")
     _head(out, batch, 1.0 if scaling is None else scaling.factor(batch))
 
 
@@ -57,9 +57,7 @@ def _keys_of_course(node: dict[str, Any]) -> list[str]:
     keys = {
         "composite": ["schedulers", "interval_scaling", "lengths"],
         "multistep": ["values", "milestones"],
-        "step": ["values"],
         "cosine": ["start_value", "end_value"],
-        "linear": ["start_value", "end_value"],
         "constant": ["value"],
     }
     return ["name", *keys.get(str(node.get("name")), [key for key in node if key != "name"]), "update_interval"]
@@ -78,10 +76,10 @@ def _course_note(key: str, node: dict[str, Any], notes: tuple[str, ...], batch: 
     return ""
 
 
-def _defaults(vissl: VisslSettings, group: str) -> dict[str, Any]:
+def _defaults(group: str) -> dict[str, Any]:
     return {
         key.removeprefix(f"{group}."): value
-        for key, value in vissl.defaults.items()
+        for key, value in DEFAULTS.items()
         if key.startswith(f"{group}.") and "auto_lr_scaling" not in key
     }
 
@@ -90,7 +88,7 @@ def _optimizer(out: Translation) -> None:
     vissl, name = out.vissl, out.vissl.text("OPTIMIZER.name")
     use_larc = vissl.flag("OPTIMIZER.use_larc")
     if name == "zero" or vissl.any("OPTIMIZER.use_zero"):
-        out.same("OPTIMIZER.use_zero", train__parallel="zero1")
+        out.maps("OPTIMIZER.use_zero", {"train.parallel": "zero1"})
         name = "sgd" if name == "zero" else name
     else:
         out.drops("OPTIMIZER.use_zero")
@@ -110,28 +108,28 @@ def _optimizer(out: Translation) -> None:
     else:
         out.drops("OPTIMIZER.use_larc OPTIMIZER.larc_config")
     if name in ("sgd", "lars"):
-        out.same("OPTIMIZER.momentum", optim__momentum=vissl.number("OPTIMIZER.momentum"))
+        out.maps("OPTIMIZER.momentum", {"optim.momentum": vissl.number("OPTIMIZER.momentum")})
     if name == "sgd":
-        out.same("OPTIMIZER.nesterov", optim__nesterov=vissl.flag("OPTIMIZER.nesterov"))
+        out.maps("OPTIMIZER.nesterov", {"optim.nesterov": vissl.flag("OPTIMIZER.nesterov")})
         out.drops("OPTIMIZER.betas")
     elif name in ("adam", "adamw"):
         out.maps("OPTIMIZER.betas", {"optim.betas": vissl.items("OPTIMIZER.betas")})
         out.drops("OPTIMIZER.momentum OPTIMIZER.nesterov")
     if name == "lars" and vissl.has("OPTIMIZER.eta"):
-        out.same("OPTIMIZER.eta", optim__trust_coefficient=vissl.number("OPTIMIZER.eta"))
+        out.maps("OPTIMIZER.eta", {"optim.trust_coefficient": vissl.number("OPTIMIZER.eta")})
 
 
 def _weight_decay(out: Translation) -> None:
     """A number, or a course from one to another."""
     vissl, group = out.vissl, "OPTIMIZER.param_schedulers.weight_decay"
     if vissl.any(f"{group}.name") not in ("cosine", "linear"):
-        out.same("OPTIMIZER.weight_decay", optim__weight_decay=vissl.number("OPTIMIZER.weight_decay"))
+        out.maps("OPTIMIZER.weight_decay", {"optim.weight_decay": vissl.number("OPTIMIZER.weight_decay")})
         return
-    out.drops("OPTIMIZER.weight_decay", "its course holds")
-    out.same(f"{group}.name", optim__weight_decay_schedule=vissl.text(f"{group}.name"))
-    out.same(f"{group}.start_value", optim__weight_decay=vissl.number(f"{group}.start_value"))
-    out.same(f"{group}.end_value", optim__weight_decay_end=vissl.number(f"{group}.end_value"))
-    out.drops(f"{group}.update_interval", "that of the learning rate holds")
+    out.drops("OPTIMIZER.weight_decay")
+    out.maps(f"{group}.name", {"optim.weight_decay_schedule": vissl.text(f"{group}.name")})
+    out.maps(f"{group}.start_value", {"optim.weight_decay": vissl.number(f"{group}.start_value")})
+    out.maps(f"{group}.end_value", {"optim.weight_decay_end": vissl.number(f"{group}.end_value")})
+    out.drops(f"{group}.update_interval")
 
 
 def _decay(out: Translation) -> None:
@@ -161,7 +159,6 @@ def _decay(out: Translation) -> None:
             {"optim.decay_tokens": ["cls_token", "pos_embed"]},
             "tokens and position embeddings decay in VISSL unless it is told otherwise",
         )
-    out.drops("OPTIMIZER.construct_single_param_group_only")
     if vissl.any("OPTIMIZER.param_group_constructor") == "dino":
         out.maps("OPTIMIZER.param_group_constructor", {"optim.exclude_norm_and_bias": True})
 
@@ -181,10 +178,10 @@ def _scaling(out: Translation, group: str) -> Scaling | None:
     if scaling.kind not in ("linear", "sqrt"):
         raise ConfigError(f"{auto}.scaling_type: {scaling.kind!r} is neither linear nor sqrt, which VISSL knows")
     if group == LR:
-        out.drops(f"{auto}.auto_scale", "raysl scales by optim.lr_scaling")
-        out.same(f"{auto}.base_value", optim__lr=scaling.base)
-        out.same(f"{auto}.base_lr_batch_size", optim__lr_batch_size=scaling.of)
-        out.same(f"{auto}.scaling_type", optim__lr_scaling=scaling.kind)
+        out.drops(f"{auto}.auto_scale")
+        out.maps(f"{auto}.base_value", {"optim.lr": scaling.base})
+        out.maps(f"{auto}.base_lr_batch_size", {"optim.lr_batch_size": scaling.of})
+        out.maps(f"{auto}.scaling_type", {"optim.lr_scaling": scaling.kind})
     return scaling
 
 
@@ -192,7 +189,7 @@ def _head(out: Translation, batch: Batch, factor: float) -> None:
     """Learning rate and weight decay of what is not the trunk, whose own rate raysl multiplies by a factor."""
     vissl, head = out.vissl, "OPTIMIZER.head_optimizer_params"
     if vissl.any(f"{head}.use_different_lr"):
-        node = {**_defaults(vissl, LR), **vissl.group(HEAD)}
+        node = {**_defaults(LR), **vissl.group(HEAD)}
         scaling = _scaling(out, HEAD)
         peak = course(node, vissl.whole("OPTIMIZER.num_epochs"), batch, scaling).peak
         note = "the head follows the course of the trunk; raysl has no course for it alone"
@@ -201,7 +198,7 @@ def _head(out: Translation, batch: Batch, factor: float) -> None:
     else:
         out.drops(f"{head}.use_different_lr {HEAD}")
     if vissl.any(f"{head}.use_different_wd"):
-        out.same(f"{head}.weight_decay", optim__head_weight_decay=vissl.number(f"{head}.weight_decay"))
+        out.maps(f"{head}.weight_decay", {"optim.head_weight_decay": vissl.number(f"{head}.weight_decay")})
         out.drops(f"{head}.use_different_wd")
     else:
         out.drops(f"{head}.use_different_wd {head}.weight_decay")

@@ -13,6 +13,7 @@ from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.storage.foreign import problem
 from raysl.storage.reads import read_file
+from raysl.translation.vissl_defaults import DEFAULTS
 
 MOST_BYTES = 1 << 17
 LARGEST = 1e15
@@ -21,13 +22,6 @@ LARGEST = 1e15
 
 def read_tree(path: str) -> dict[str, Any]:
     """Read a YAML file that a stranger may have written: plain values only, no aliases, at most 128 KiB."""
-    tree = _read(path)
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path} has no settings; give a YAML file of VISSL")
-    return tree
-
-
-def _read(path: str) -> Any:
     try:
         text = read_file(fs.LocalFileSystem(), str(Path(path).expanduser()), MOST_BYTES).decode("utf-8")
     except OSError as error:
@@ -35,7 +29,10 @@ def _read(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8; give a YAML file") from error
     check_text(text, path)
-    return read(text, path)
+    tree = read(text, path)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} has no settings; give a YAML file of VISSL")
+    return tree
 
 
 def leaves(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -55,15 +52,10 @@ def leaves(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class VisslSettings:
-    """The settings of VISSL, with its defaults below them.
+    """The settings of VISSL, with its defaults below them."""
 
-    Args:
-        defaults: values of keys that they may leave out, by dotted key.
-    """
-
-    def __init__(self, tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    def __init__(self, tree: Mapping[str, Any]) -> None:
         self.tree = tree
-        self.defaults = defaults
 
     def has(self, key: str) -> bool:
         """Whether the files have the key."""
@@ -72,7 +64,7 @@ class VisslSettings:
     def any(self, key: str) -> Any:
         """Return the value of a key, or its default; None if it has neither."""
         value = self._find(key)
-        return self.defaults.get(key) if value is None else value
+        return DEFAULTS.get(key) if value is None else value
 
     def flag(self, key: str) -> bool:
         """Return a value that is true or false."""
@@ -102,8 +94,7 @@ class VisslSettings:
         return find(self.tree, tuple(key.split(".")))
 
     def _of(self, key: str, kinds: tuple[type, ...], what: str) -> Any:
-        value = self.any(key)
-        return checked(value, kinds, key, what)
+        return checked(self.any(key), kinds, key, what)
 
 
 def checked(value: Any, kinds: tuple[type, ...], key: str, what: str) -> Any:

@@ -31,11 +31,7 @@ def fields_of_views(method: str) -> set[str]:
 
 
 class Views:
-    """Collects the settings of views from a list of transforms.
-
-    Args:
-        fields: settings that the method's views have.
-    """
+    """Collects the settings of views from a list of transforms."""
 
     def __init__(self, out: Translation, fields: Collection[str]) -> None:
         self.out = out

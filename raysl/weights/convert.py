@@ -1,6 +1,6 @@
 """Reading weights of one kind and writing another: `raysl convert`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,14 @@ from typing import Any
 import torch
 
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.checkpoint_folder import META_FILE
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.build import from_dict
-from raysl.config.channels import link_channels
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
+from raysl.config.linked import backbone_size_overrides, link_channels
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.config.sizes import backbone_size_overrides
 from raysl.errors import ConfigError, did_you_mean
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
@@ -27,13 +25,12 @@ from raysl.storage.folder import Folder, absolute, cut
 from raysl.trained import is_trained, unpacked
 from raysl.weights.described import described_config, read_description
 from raysl.weights.dino_v3 import with_meta_names
-from raysl.weights.exports import EXPORTS, FOLDER_FILES
+from raysl.weights.exports import EXPORTS
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import OWN, Location, Rules, StoredBackbone
-from raysl.weights.named import find_named
 from raysl.weights.names import plain_names
-from raysl.weights.search import find_backbone
+from raysl.weights.search import find_backbone, find_named
 from raysl.weights.shapes import derive_settings
 from raysl.weights.weight_files import is_checkpoint, local_file, read_tree
 
@@ -94,7 +91,7 @@ def convert(
         raise ConfigError(f"to={to!r}: {did_you_mean(to, KINDS)}known: {', '.join(KINDS)}")
     source, out = _address(source), absolute(out)
     folder_uri, name = cut(out)
-    _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
+    _check_free(out, is_folder=to in ("raysl", "safetensors"))
     loaded = load_weights(source, overrides, rules, name)
     if to == "raysl":
         if loaded.table is None:
@@ -106,10 +103,6 @@ def convert(
     target = Folder(out if isinstance(written.content, dict) else folder_uri)
     target.make()
     files = written.content if isinstance(written.content, dict) else {name: written.content}
-    for file, content in files.items():
-        if target.read_if_there(file) not in (b"", content):  # equal ones are of an export that was cut off
-            raise _in_use(out, file)
-    # every file is looked at before the first is written, so that a refusal leaves nothing behind
     for file, content in files.items():
         target.write(file, content)
     path = redact_uri(out)
@@ -177,12 +170,7 @@ def load_weights(
 def _recognise(
     tree: Mapping[str, Any], name: str, where: str, rules: Rules, overrides: Sequence[str]
 ) -> tuple[Backbone, RunConfig, StoredBackbone, dict[str, Any]]:
-    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show.
-
-    Args:
-        tree: content of the file, by plain names.
-        rules, overrides: arguments of `load_weights`.
-    """
+    """Find the backbone in a file of others; return it fresh, its settings, its tensors and the settings they show."""
     library = _backbone_settings(overrides).get("name")
     # the shapes of these networks' tensors show their settings; any other is built first, from the user's settings
     if library in (None, "resnet", "vit"):
@@ -273,19 +261,12 @@ def _address(source: str) -> str:
     return unpacked(str(source)) if is_trained(source) else absolute(source)
 
 
-def _check_free(out: str, is_folder: bool, cut_off: Collection[str] = ()) -> None:
-    """Refuse to overwrite anything but files of an export that may have been cut off."""
+def _check_free(out: str, is_folder: bool) -> None:
+    """Refuse to overwrite anything."""
     folder, name = cut(out)
     if not name:
         raise ConfigError(f"out={out!r} names no {'folder' if is_folder else 'file'}; give one after the last /")
-    if is_folder:
-        names = [name for name in Folder(out).names() if name not in cut_off]
-        known = [name for name in names if name == META_FILE or name.startswith("checkpoint_")] or names
-        if known:
-            raise _in_use(out, known[0])
-    elif Folder(folder).exists(name):
+    if is_folder and (names := Folder(out).names()):
+        raise ConfigError(f"{redact_uri(out)} is in use, it holds {min(names)}; give an empty folder, or a new one")
+    if not is_folder and Folder(folder).exists(name):
         raise ConfigError(f"{redact_uri(out)} exists; delete it, or give another file")
-
-
-def _in_use(out: str, name: str) -> ConfigError:
-    return ConfigError(f"{redact_uri(out)} is in use, it holds {name}; give an empty folder, or a new one")

@@ -1,5 +1,6 @@
-"""Settings of a backbone in the metadata of its exported `model.safetensors`, by which it is read again as it was."""
+"""An exported `model.safetensors`: the settings in its metadata, by which it is read again, and its model card."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +9,16 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+import raysl
 from raysl.components import resolve
 from raysl.config.config_files import read
-from raysl.config.dump import escape, plain, write
+from raysl.config.dump import escape, plain, to_dict, write
 from raysl.config.load import load_dumped
-from raysl.config.schema import RunConfig
+from raysl.config.schema import DataConfig, RunConfig
 from raysl.config.trust import check_text
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
+from raysl.weights.fill import Loaded
 from raysl.weights.imported import NAME
 from raysl.weights.weight_files import is_safetensors
 
@@ -24,6 +27,12 @@ KEY = "raysl"
 _DATA = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels", "value_range")
 """Settings of `data` that describe the images that the backbone expects."""
 _LENGTH = 8  # bytes of a safetensors file that hold the length of its header
+_CHANNELS = {
+    "rgb": "RGB",
+    "bgr": "BGR (normalised as RGB)",
+    "gray": "grey three times,",
+    "lab_l": "L / 100 of CIE Lab three times,",
+}
 
 
 def describe(config: RunConfig) -> str:
@@ -56,10 +65,6 @@ def read_description(path: Path) -> str | None:
 def described_config(text: str, name: str, where: str, trust_code: bool) -> RunConfig:
     """Return the settings of a run that holds the described backbone.
 
-    Args:
-        text: result of `describe`.
-        trust_code: whether the backbone may be code that is not raysl's.
-
     Raises:
         ConfigError: if the text is damaged, or names code that is not trusted.
     """
@@ -81,3 +86,58 @@ def described_config(text: str, name: str, where: str, trust_code: bool) -> RunC
 def needs_trust(config: RunConfig) -> bool:
     """Whether the backbone is code that is not raysl's."""
     return not resolve("backbone", config.backbone.name).__module__.startswith("raysl.")
+
+
+def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
+    """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights."""
+    data, backbone = loaded.config.data, loaded.backbone
+    num_weights = sum(parameter.numel() for parameter in backbone.parameters())
+    settings = write({"backbone": to_dict(loaded.config)["backbone"]}).rstrip()
+    trusted = ", trust_code=True" if trust else ""
+    front = write(
+        {
+            "library_name": "raysl",
+            "pipeline_tag": "image-feature-extraction",
+            "tags": ["self-supervised-learning", "image-backbone", loaded.config.backbone.name],
+        }
+    )
+    return f"""---
+{front.rstrip()}
+---
+
+# {loaded.config.name}
+
+A backbone from images [B, {backbone.in_channels}, H, W] to features [B, {backbone.feature_dim}], with
+{num_weights / 1e6:.2f} M weights.
+{loaded.summary}
+
+| | |
+|---|---|
+| images | {data.image_size} x {data.image_size} pixels, {_channels(data)} in [0, 1] |
+| normalised by the mean | {", ".join(map(str, data.mean))} |
+| and the standard deviation | {", ".join(map(str, data.std))} |
+| SHA-256 of `model.safetensors` | `{hashlib.sha256(content).hexdigest()}` |
+| written by | raysl {raysl.__version__} |
+
+```python
+import raysl
+
+raysl.convert("model.safetensors", "runs/{loaded.config.name}"{trust})
+backbone = raysl.load_backbone("runs/{loaded.config.name}"{trusted})  # normalised images to features
+```
+
+The network's settings:
+
+```yaml
+{settings}
+```
+"""
+
+
+def _channels(data: DataConfig) -> str:
+    if not isinstance(data.channels, int):
+        return _CHANNELS[data.channels]
+    if data.value_range is None:
+        return f"{data.channels} channels as they are stored,"
+    low, high = data.value_range
+    return f"{data.channels} channels as they are stored, values from {low:g} to {high:g} as shares"

@@ -16,14 +16,11 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.timm_models import TimmModel
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
-from raysl.weights.card import card_of
-from raysl.weights.described import needs_trust, to_bytes
+from raysl.weights.described import card_of, needs_trust, to_bytes
 from raysl.weights.fill import Loaded
 
 Tensors = dict[str, Tensor]
 _LARGEST_PROTO = 2**31
-_WEIGHTS, _CARD = FOLDER_FILES = ("model.safetensors", "README.md")
-"""Files of an export to a folder."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +79,7 @@ def _check_attention(net: ViT, library: str) -> None:
 
 
 def _back(net: TimmModel | TorchvisionModel, create: str, more: str = "") -> Written:
-    """Write the tensors of a wrapped network by the names of its own library.
-
-    Args:
-        create: the library's function that makes it from its name.
-        more: further arguments of `load_state_dict`.
-    """
+    """Write the tensors of a wrapped network by the names of its own library."""
     tensors = {name.removeprefix("network."): value for name, value in _tensors(net).items()}
     options = "".join(f", {name}={value!r}" for name, value in net.library_options().items())
     return Written(_saved(tensors), f"{create}({net.config.model!r}{options}).load_state_dict(torch.load(PATH){more})")
@@ -178,7 +170,7 @@ def to_safetensors_folder(loaded: Loaded) -> Written:
     content = to_bytes(_tensors(loaded.backbone), loaded.config)
     trust = ", rules=raysl.weights.layouts.Rules(trust_code=True)" if needs_trust(loaded.config) else ""
     return Written(
-        {_WEIGHTS: content, _CARD: card_of(loaded, content, trust).encode()},
+        {"model.safetensors": content, "README.md": card_of(loaded, content, trust).encode()},
         f"raysl.convert('PATH/model.safetensors', 'runs/again'{trust})",
     )
 

@@ -16,9 +16,9 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.positions import resize_positions
 from raysl.nn.backbones.vit import ViT
 from raysl.weights.dino_v3 import PERIODS, with_whole_biases
-from raysl.weights.grid import grid_side, with_square_positions
 from raysl.weights.layouts import StoredBackbone
 from raysl.weights.names import with_fused_gates
+from raysl.weights.shapes import grid_side, with_square_positions
 
 FIRST = 3
 """Tensors that a message names."""
@@ -127,9 +127,6 @@ class Loaded:
 def rename(stored: StoredBackbone, grid: str | None, where: str) -> StoredBackbone:
     """Give tensors raysl's names and shapes, without those that the layout lists as parts of other modules.
 
-    Args:
-        grid: rows and columns of a ViT's patches, where the user gave them.
-
     Raises:
         ConfigError: if a ViT's position embeddings are not those of a square of patches, or fit several.
     """
@@ -202,12 +199,7 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
 
 
 def check_filled(table: Table, where: str, typed: Mapping[str, object], seen: Mapping[str, object]) -> None:
-    """Refuse a backbone of which some tensors were not filled.
-
-    Args:
-        typed: settings of the backbone that the user gave.
-        seen: settings that the shapes of the tensors show.
-    """
+    """Refuse a backbone of which some tensors were not filled."""
     if not (problems := table.problems):
         return
     # the likeliest cause first: a setting that the user typed, another kind of norm, another network, another file

@@ -57,11 +57,6 @@ class Imported(Method):
 def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any], draft: Path, out: Folder) -> str:
     """Write a folder that reads as a run with one checkpoint.
 
-    Args:
-        config: settings, whose method is `Imported`.
-        weights: their origin, for `meta.json`.
-        draft: local folder in which the checkpoint is made.
-
     Returns:
         The URI of the checkpoint.
     """

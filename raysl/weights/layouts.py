@@ -3,7 +3,6 @@
 `raysl.weights.search` finds the networks of a file, and the first layout that has one of their locations is taken.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from raysl.config.arguments import words
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, did_you_mean
 from raysl.weights.dino_v3 import is_dino_v3
 from raysl.weights.names import unwrapped
 
@@ -261,6 +260,5 @@ def check_rules(rules: Rules) -> None:
             f"part={rules.part!r} is neither student nor teacher; leave it out to get the one that the paper measures"
         )
     if rules.layout is not None and rules.layout not in LAYOUTS:
-        near = difflib.get_close_matches(rules.layout, LAYOUTS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(rules.layout, LAYOUTS)
         raise ConfigError(f"no layout {rules.layout!r}; {hint}Known: {', '.join(LAYOUTS)}")

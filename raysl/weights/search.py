@@ -1,5 +1,6 @@
 """Finding a backbone in a file of weights, which may hold several networks."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -7,14 +8,32 @@ from typing import Any
 from torch import Tensor
 
 from raysl.errors import ConfigError
-from raysl.weights.contents import describe_tree, named_tensors, network_to_name
+from raysl.nn.backbones.backbone import Backbone
 from raysl.weights.layouts import LAYOUTS, PLAIN, Layout, Location, Rules, StoredBackbone, check_rules
 
+ARCHITECTURES = (
+    "ResNets, wide ResNets, ResNeXts and ViTs are known by their tensors; name any other network of torchvision or "
+    "timm: backbone=timm backbone.model=convnext_tiny"
+)
+"""Networks that are read from files, in words."""
 _ANCHORS = {
     "resnet": ("conv1.weight", "layer1.0.conv1.weight"),
     "vit": ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
 }
 """Names of tensors that every network of a family has."""
+_OTHERS = {
+    r"conv_proj\.weight$": "torchvision's ViTs: give backbone=torchvision backbone.model=vit_b_16, or its other model",
+    r"layer1\.0\.conv2\.(?!weight|bias)": (
+        "a ResNet with selective kernels or other blocks, which tensors do not tell: name timm's network, such as "
+        "backbone=timm backbone.model=skresnet50; one of raysl is read from its run, or from the model.safetensors of "
+        "--to safetensors"
+    ),
+    r"(^|\.)2\.0\.conv1\.weight$": (
+        "an nn.Sequential that has a block after its first norm, without a ReLU between them, as of lightly's "
+        "ResNetGenerator; no ResNet of raysl computes this"
+    ),
+}
+"""Networks that are not read by their tensors alone, by patterns of tensors' names."""
 Network = tuple[Location, str]
 """Where a network is, and its family."""
 
@@ -22,22 +41,20 @@ Network = tuple[Location, str]
 def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
     """Find the backbone in the content of a file.
 
-    Args:
-        tree: content of the file by plain names, from `raysl.weights.names.plain_names`.
-
     Raises:
         ConfigError: if no layout is recognised, the tensors of the named layout are missing, or the file has several
             networks and no rule chooses one.
     """
     check_rules(rules)
-    present = [(location, family) for family, anchors in _ANCHORS.items() for location in locations_in(tree, anchors)]
+    present = [(location, family) for family, anchors in _ANCHORS.items() for location in _locations_in(tree, anchors)]
     networks = [network for network in present if rules.allow(network[0])]
+    names = [name for _, tensors in _dictionaries(tree) for name in tensors]
     layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
     # in the order of LAYOUTS: torchvision's and timm's come last, as their plain names fit most files
     for layout in layouts:
         for location, family in _in_order(networks, layout, rules):
-            tensors, num_outside = tensors_at(tree, location)
-            has_mark = not layout.mark or any(layout.mark in name for name, _ in named_tensors(tree))
+            tensors, num_outside = _tensors_at(tree, location)
+            has_mark = any(layout.mark in name for name in names)
             if layout.family not in (None, family) or layout.without in tensors or not has_mark:
                 continue
             if rules.layout is not None or layout.is_like(tensors):
@@ -46,31 +63,72 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBa
     raise ConfigError(_not_found(tree, rules, networks, where))
 
 
-def locations_in(tree: Mapping[str, Any], anchors: Sequence[str], keys: tuple[str, ...] = ()) -> Iterator[Location]:
-    """Yield the locations, at any depth of a file, where a network has tensors of these names."""
-    first = anchors[0]
-    for name in tree:
-        prefix = str(name).removesuffix(first)
-        is_cut = str(name).endswith(first) and (not prefix or prefix.endswith("."))
-        if is_cut and all(isinstance(tree.get(f"{prefix}{anchor}"), Tensor) for anchor in anchors):
-            yield Location(keys, prefix)
+def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where: str) -> StoredBackbone:
+    """Find the tensors of a network that the user names in a file: at the location where most have its names.
+
+    Returns:
+        The tensors by the names in the network's `state_dict`; those of a classifier keep the file's names.
+
+    Raises:
+        ConfigError: if no tensor has one of these names, or several networks have them all and no rule chooses one.
+    """
+    check_rules(rules)
+    wanted = backbone.state_dict()
+    first = [name.removeprefix("network.") for name in wanted][:2]
+    layouts = [LAYOUTS[rules.layout]] if rules.layout else LAYOUTS.values()
+    ranks = [location for layout in layouts for location in layout.locations(rules) or PLAIN]
+    # every dictionary of tensors may hold it: names may be those of the official code that the library converts
+    whole = [Location(keys, prefix) for keys, _ in _dictionaries(tree) for prefix in ("", "module.")]
+    numbers = {
+        location: len(backbone.renamed(_tensors_at(tree, location)[0]).keys() & wanted.keys())
+        for location in dict.fromkeys([*_locations_in(tree, first), *whole])
+        if location.bare in ranks or rules.layout is None
+    }
+    most = max((num for location, num in numbers.items() if rules.allow(location)), default=0)
+    if most == 0:
+        raise ConfigError(
+            f"{where} has no tensor of {backbone.title}, which has {' and '.join(first)}; {_describe(tree)}. Give "
+            "the file's own backbone.model, or say where the tensors are, such as key=state_dict prefix=module."
+        )
+    whole = [location for location, num in numbers.items() if num == most]
+    best = min(
+        filter(rules.allow, whole),
+        key=lambda location: ranks.index(location.bare) if location.bare in ranks else len(ranks),
+    )
+    others = tuple(location for location in whole if location != best)
+    if best.bare not in ranks and any(rules.allow(location) for location in others):
+        raise ConfigError(f"{where} holds {len(whole)} networks of {backbone.title}; choose one: {_choices(whole)}")
+    tensors, num_outside = _tensors_at(tree, best)
+    layout = Layout(backbone.config.name)
+    return StoredBackbone(layout, best, "named", backbone.renamed(tensors), num_outside, others)
+
+
+def _dictionaries(
+    tree: Mapping[str, Any], keys: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Tensor]]]:
+    """Yield the keys and the tensors of each dictionary of a file that has tensors, those near its top first."""
+    if tensors := {str(name): value for name, value in tree.items() if isinstance(value, Tensor)}:
+        yield keys, tensors
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from locations_in(value, anchors, (*keys, str(name)))
+            yield from _dictionaries(value, (*keys, str(name)))
 
 
-def tensors_at(tree: Mapping[str, Any], location: Location) -> tuple[dict[str, Tensor], int]:
+def _locations_in(tree: Mapping[str, Any], anchors: Sequence[str]) -> Iterator[Location]:
+    """Yield the locations, at any depth of a file, where a network has tensors of these names."""
+    for keys, tensors in _dictionaries(tree):
+        for name in tensors:
+            prefix = name.removesuffix(anchors[0])
+            is_cut = name.endswith(anchors[0]) and (not prefix or prefix.endswith("."))
+            if is_cut and all(f"{prefix}{anchor}" in tensors for anchor in anchors):
+                yield Location(keys, prefix)
+
+
+def _tensors_at(tree: Mapping[str, Any], location: Location) -> tuple[dict[str, Tensor], int]:
     """Return the tensors at a location, without its prefix, and the number of those beside them."""
-    for key in location.keys:
-        tree = tree.get(key, {})
-    named = {str(name): value for name, value in tree.items() if isinstance(value, Tensor)}
+    named = dict(_dictionaries(tree))[location.keys]
     inside = {n.removeprefix(location.prefix): value for n, value in named.items() if n.startswith(location.prefix)}
     return inside, len(named) - len(inside)
-
-
-def choices(locations: Iterable[Location]) -> str:
-    """Write the rules that lead to some of these networks."""
-    return " or ".join(location.rules for location in islice(locations, 6))
 
 
 def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list[Network]:
@@ -86,44 +144,35 @@ def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list
 
 def _not_found(tree: Mapping[str, Any], rules: Rules, networks: Sequence[Network], where: str) -> str:
     """Return the message for a file in which no network was chosen."""
-    if rules.names_location and not networks:
-        return _not_there(tree, rules, where)
     if rules.layout is None and rules.part is None and networks:
         return (
             f"{where} holds {len(networks)} networks, in no layout that says which one counts; choose one: "
-            f"{choices(location for location, _ in networks)}"
+            f"{_choices(location for location, _ in networks)}"
         )
-    part = f" with a {rules.part}" if rules.part else ""
-    content = describe_tree(tree)
-    if rules.layout is None:
-        network = network_to_name(tree)
-        return (
-            f"{where} has no known layout{part}; {content}. {network}. Say where the tensors are, such as "
-            f"key=state_dict prefix=module., or name the layout: {', '.join(LAYOUTS)}"
-        )
-    layout = LAYOUTS[rules.layout]
-    if rules.part == "teacher" and not layout.teacher:
+    if rules.layout is not None and rules.part == "teacher" and not LAYOUTS[rules.layout].teacher:
         return f"layout={rules.layout} has no {rules.part}; leave part out"
-    expected = ", ".join(str(location) for location in layout.locations(rules)[:3]) or "any location"
+    fixed = {name: getattr(rules, name) for name in ("layout", "part", "key", "prefix")}
+    chosen = " ".join(f"{name}={value!r}" for name, value in fixed.items() if value is not None)
+    lack = f"no ResNet or ViT with {chosen}" if chosen else "no known layout"
+    names = [name for _, tensors in _dictionaries(tree) for name in tensors]
+    pointers = (
+        f"{name} is of {kind}" for name in names for pattern, kind in _OTHERS.items() if re.search(pattern, name)
+    )
     return (
-        f"{where} is not of layout={rules.layout}{part}, whose tensors are at {expected}; {content}. Leave layout out"
+        f"{where} has {lack}; {_describe(tree)}. {next(pointers, ARCHITECTURES)}. Say where the tensors are, such as "
+        f"key=state_dict prefix=module., or name the layout: {', '.join(LAYOUTS)}"
     )
 
 
-def _not_there(tree: Mapping[str, Any], rules: Rules, where: str) -> str:
-    """Return the message for a key and a prefix that lead to no ResNet or ViT."""
-    keys = tuple(rules.key.split(".")) if rules.key else ()
-    inner: Any = tree
-    for key in keys:
-        inner = inner.get(key) if isinstance(inner, Mapping) else None
-    if not isinstance(inner, Mapping):
-        return f"{where} has no dictionary at key={rules.key!r}; {describe_tree(tree)}"
-    prefix = rules.prefix or ""
-    dictionaries = [inner, *(value for value in inner.values() if isinstance(value, Mapping))]
-    inner = next((one for one in dictionaries if any(str(name).startswith(prefix) for name in one)), None)
-    if inner is None:
-        return f"{where} has no tensor with prefix={prefix!r}; {describe_tree(tree)}"
-    return (
-        f"the tensors of {where} with prefix={prefix!r} are neither a ResNet's nor a ViT's: none is named "
-        f"{' or '.join(first for first, _ in _ANCHORS.values())}; {describe_tree(inner)}. {network_to_name(tree)}"
-    )
+def _describe(tree: Mapping[str, Any]) -> str:
+    """Describe the content of a file in words: its first dictionaries of tensors."""
+    parts = [
+        f"{'.'.join(keys)} ({len(tensors)} tensors, the first {next(iter(tensors))})".strip()
+        for keys, tensors in islice(_dictionaries(tree), 6)
+    ]
+    return f"it holds {', '.join(parts) or 'no tensors'}"
+
+
+def _choices(locations: Iterable[Location]) -> str:
+    """Write the rules that lead to some of these networks."""
+    return " or ".join(location.rules for location in islice(locations, 6))

@@ -8,7 +8,7 @@ Write = Callable[[str, str], str]
 
 
 def test_every_setting_is_told_with_the_line_below_it(tiny: str) -> None:
-    rows = {key: (value, doc) for key, value, doc in describe(load_config(tiny, ["benchmarks.neighbours.k=3"]))}
+    rows = {row.key: (row.value, row.line) for row in describe(load_config(tiny, ["benchmarks.neighbours.k=3"]))}
     assert rows["method.temperature"] == (0.1, "Divisor of the similarities.")
     assert rows["method.head.widths"] == ([128, 128], "Outputs of its layers.")
     assert rows["optim.warmup"][0] == "10ep"

@@ -18,7 +18,7 @@ from raysl.config.config_files import read
 from raysl.config.dump import to_dict
 from raysl.config.fields import SLOTS, find_group, list_settings
 from raysl.config.load import load_config
-from raysl.config.ranges import LARGEST, Rising, Within, bare, describe_rules, lacks_range, rules_of
+from raysl.config.ranges import LARGEST, Rising, Within, bare, describe_rules, rules_of
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
@@ -26,6 +26,7 @@ from raysl.schedule import Duration
 from raysl.sweeps.load import load_sweep
 from raysl.sweeps.schema import SweepConfig
 from tests.config.conftest import PARTS, Write
+from tests.config.unbounded import lacks_range
 from tests.transforms.papers import RECIPES
 
 OWN = {slot: list(names) for slot, names in ALIASES.items()}

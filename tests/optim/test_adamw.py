@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 
 
 def test_adamw_equals_its_definition() -> None:

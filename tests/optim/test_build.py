@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from raysl.errors import ConfigError
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.build import build_optimizer, lr_at, peak_lr
 from raysl.optim.larc import LARC
 from raysl.optim.lars import LARS

@@ -7,15 +7,15 @@ import pytest
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
 from raysl.config.load import load_config
-from raysl.config.ranges import lacks_range
 from raysl.config.schema import OptimConfig, Phase
 from raysl.errors import ConfigError
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.course import check_phases, lr_at, weight_decay_at
 from raysl.optim.larc import LARC
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration, Step
 from raysl.train import TrainPlan
+from tests.config.unbounded import lacks_range
 
 NONE = Duration.parse("0ep")
 

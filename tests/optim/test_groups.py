@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from raysl.config.schema import OptimConfig
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.build import build_optimizer, lr_at, set_schedules
 from raysl.optim.groups import complete_groups, split_groups
 from raysl.optim.larc import LARC

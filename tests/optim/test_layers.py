@@ -13,7 +13,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.build import build_optimizer, set_schedules
 from raysl.optim.groups import split_groups
 from raysl.optim.sgd import SGD

@@ -9,7 +9,7 @@ import pytest
 from raysl.config.load import load_config
 from raysl.config.schema import OptimConfig, Phase
 from raysl.errors import ConfigError
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.course import check_phases, lr_at, weight_decay_at
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration, Step, even_part

@@ -34,7 +34,7 @@ import sys
 import torch
 import raysl.runs.worker
 from raysl.optim.adam import Adam
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.larc import LARC
 from raysl.optim.lars import LARS
 from raysl.optim.sgd import SGD

@@ -13,7 +13,7 @@ import pytest
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.translation import vissl
-from raysl.translation.convert import convert_config
+from raysl.translation.vissl import convert_config
 from raysl.translation.vissl_settings import read_tree
 
 FILES = Path(__file__).parents[1] / "translation"

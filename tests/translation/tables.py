@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from raysl.config.dump import write_inline
-from raysl.translation.convert import convert_config
 from raysl.translation.translated import Line, Translation
+from raysl.translation.vissl import convert_config
 from tests.marked import replaced
 
 FOLDER = Path(__file__).parent

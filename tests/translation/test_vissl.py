@@ -12,8 +12,8 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import lr_at
 from raysl.schedule import Step
-from raysl.translation.convert import convert_config
 from raysl.translation.translated import Translation
+from raysl.translation.vissl import convert_config
 from raysl.translation.vissl_settings import leaves, read_tree
 
 FOLDER = Path(__file__).parent
@@ -74,8 +74,8 @@ def loaded(name: str, tmp_path: Path, *words: str) -> Any:
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_a_translation_is_the_recipe_but_for_what_is_listed(name: str, tmp_path: Path) -> None:
-    ours = {key: value for key, value, _ in describe(load_config(name, ["data.path=."]))}
-    theirs = {key: value for key, value, _ in describe(loaded(name, tmp_path))}
+    ours = {row.key: row.value for row in describe(load_config(name, ["data.path=."]))}
+    theirs = {row.key: row.value for row in describe(loaded(name, tmp_path))}
     found = {
         key: (theirs.get(key), ours.get(key))
         for key in {**ours, **theirs}

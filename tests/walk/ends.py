@@ -47,7 +47,7 @@ class Ends:
             "raysl.data.ingest.inspect.inspect": self.inspect,
             "raysl.weights.convert.convert": self.convert,
             "raysl.weights.convert.load_weights": self.load_weights,
-            "raysl.translation.convert.convert_config": self.convert_config,
+            "raysl.translation.vissl.convert_config": self.convert_config,
             "raysl.sweeps.run.SweepRun.run": lambda run, signals: self.run_sweep(run),
             "raysl.sweeps.run.sweep": self.sweep,
             "raysl.leaderboard.status.status_of": self.status,

@@ -22,9 +22,9 @@ from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
-from raysl.weights.contents import ARCHITECTURES
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import LAYOUTS, Rules
+from raysl.weights.search import ARCHITECTURES
 from tests.weights.networks import (
     behind,
     features,
@@ -436,29 +436,29 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
     path = saved({"net": {"features.0.weight": torch.zeros(1)}, "epoch": 3}, tmp_path / "vgg.pth")
     text = refusal(path)
     assert text.startswith(
-        f"{path} has no known layout; it holds net (1 entries, the first features.0.weight). {ARCHITECTURES}. Say "
+        f"{path} has no known layout; it holds net (1 tensors, the first features.0.weight). {ARCHITECTURES}. Say "
     )
     deep = saved({"nets": {"online": {"a.weight": torch.zeros(1)}, "target": {}}}, tmp_path / "deep.pth")
-    assert "; it holds nets.online (1 entries, the first a.weight). " in refusal(deep)
+    assert "; it holds nets.online (1 tensors, the first a.weight). " in refusal(deep)
     assert "moco" in text
     moco = saved(RESNETS["moco"](), tmp_path / "moco.pth")
     assert refusal(moco, rules=Rules(layout="dino")).startswith(
-        f"{moco} is not of layout=dino, whose tensors are at [teacher] backbone.*; it "
+        f"{moco} has no ResNet or ViT with layout='dino'; it holds "
     )
     assert "did you mean 'moco'?" in refusal(moco, rules=Rules(layout="moko"))
     assert (
         refusal(moco, rules=Rules(layout="simsiam", part="teacher")) == "layout=simsiam has no teacher; leave part out"
     )
     assert "is neither student nor teacher" in refusal(moco, rules=Rules(part="query"))
-    assert "has no dictionary at key='model'" in refusal(moco, rules=Rules(key="model"))
-    assert "has no tensor with prefix='net.'" in refusal(moco, rules=Rules(prefix="net."))
-    assert "are neither a ResNet's nor a ViT's" in refusal(moco, rules=Rules(prefix="module."))
+    assert "has no ResNet or ViT with key='model'; " in refusal(moco, rules=Rules(key="model"))
+    assert "has no ResNet or ViT with prefix='net.'; " in refusal(moco, rules=Rules(prefix="net."))
+    assert "has no ResNet or ViT with prefix='module.'; " in refusal(moco, rules=Rules(prefix="module."))
 
 
 def test_names_that_point_to_a_network_are_refused_with_its_setting(tmp_path: Path) -> None:
     vit = {"class_token": torch.zeros(1, 1, 1024), "conv_proj.weight": torch.zeros(1024, 3, 16, 16)}
     text = refusal(saved(vit, tmp_path / "vit.pth"))
-    assert "conv_proj.weight is of torchvision's ViTs: give backbone=torchvision backbone.model=vit_l_16. " in text
+    assert "conv_proj.weight is of torchvision's ViTs: give backbone=torchvision backbone.model=vit_b_16, or " in text
     selective = ResNet(ResNet.Config(depth=14, width=8, sk_ratio=0.5)).state_dict()
     assert "is of a ResNet with selective kernels or other blocks" in refusal(saved(selective, tmp_path / "sk.pth"))
 

@@ -16,9 +16,9 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
-from raysl.weights.contents import ARCHITECTURES
 from raysl.weights.convert import convert, load_weights
 from raysl.weights.layouts import Rules
+from raysl.weights.search import ARCHITECTURES
 from tests.nn.test_timm_models import ONE_A_FAMILY as TIMM
 from tests.nn.test_torchvision_models import ONE_A_FAMILY as TORCHVISION
 from tests.weights.networks import behind, images, pooled, saved, shaken

@@ -110,7 +110,7 @@ class StoredReport:
             backbone=_backbone_title(self.loaded),
             dataset=f"{data.name}, {images.train.num_samples:,} training and {num_test} test images",
             config=to_dict(config),
-            config_docs={key: doc for key, _, doc in describe(config)},
+            config_docs={row.key: row.line for row in describe(config)},
             environment=_environment(),
             history=parse_metrics(history, self.run.uri_of("metrics.jsonl")) if history else [],
             embeddings=embeddings(pictured, data),

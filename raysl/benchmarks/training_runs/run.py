@@ -19,6 +19,7 @@ from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores, Probe
 from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
+from raysl.config.linked import backbone_size_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
 from raysl.config.schema import (
@@ -30,7 +31,6 @@ from raysl.config.schema import (
     is_may_change,
     limit_workers,
 )
-from raysl.config.sizes import backbone_size_overrides
 from raysl.data.split import Split
 from raysl.optim.sgd import SGD
 from raysl.redact import bare_tree

@@ -1,6 +1,6 @@
 """Patches and their masks, for methods on ViTs, and the checks of these methods before a process starts."""
 
-from raysl.config.sizes import find_size_setting
+from raysl.config.linked import find_size_setting
 from raysl.methods.method import Backbone, ConfigError, Method, Setup, TokenBackbone
 from raysl.nn.backbones.vit import ViT
 from raysl.transforms import BlockMask, MultiBlockMask

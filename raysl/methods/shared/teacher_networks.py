@@ -14,8 +14,8 @@ from raysl.checkpoint.published import PublishedWeights
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import resolve
 from raysl.config.component import make_absolute
+from raysl.config.linked import find_size_setting
 from raysl.config.ranges import Amount, Location, Side
-from raysl.config.sizes import find_size_setting
 from raysl.errors import ConfigError, StorageError
 from raysl.methods.method import Backbone, Setup
 from raysl.trained import is_trained

@@ -27,7 +27,7 @@ from raysl.benchmarks.training_runs import trained
 from raysl.components import resolve
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.optim.adamw import AdamW
+from raysl.optim.adam import AdamW
 from raysl.optim.sgd import SGD
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step

@@ -1,20 +1,32 @@
-"""Sizes that depend on each other, so that `data.image_size` alone changes them all.
+"""Settings that follow others unless they are given, so that `data.image_size` or `data.channels` alone changes all.
 
 A method's settings mark the side of its views (`ViewSide`). If only this or only `data.image_size` is given, in all
 layers together, the other takes its value. Other sizes of views in pixels (`WithViews`), such as those of small views,
 scale in proportion unless they are given, and so does the side that a backbone's positions are made for.
+
+Settings that are marked by `Adapts` follow the images of a run later on, unless a user has set them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from raysl.config.dump import Keys, plain
+from raysl.config.dump import Keys, leaves, plain
 from raysl.config.fields import Setting, find, list_settings, put, settings_in
-from raysl.config.ranges import OfViews, ViewSide, WithViews, marks_of, rules_of
+from raysl.config.ranges import Adapts, OfViews, ViewSide, WithViews, marks_of, rules_of
 from raysl.config.schema import BackboneConfig, DataConfig, MethodConfig, RunConfig
+from raysl.errors import ConfigError
 
 IMAGES: Keys = ("data", "image_size")
 PATCHES: Keys = ("backbone", "patch_size")
+CHANNELS: Keys = ("data", "channels")
+IN_CHANNELS: Keys = ("backbone", "in_channels")
+MOST = 12
+MEAN, STD = 0.5, 0.25
+"""Of each channel, where the settings have none."""
+WITH_HUE = (1, 3)
+"""Numbers of channels for which a turn of the hue is defined; grey has none to turn."""
+ADAPT = "adapt"
+"""Key of the list of these settings."""
 
 
 def link_sizes(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
@@ -155,3 +167,69 @@ def _usual_size() -> Any:
 def _is_size(value: Any) -> bool:
     """Whether a value is valid for both sizes; invalid ones are refused later, with the key that has them."""
     return type(value) is int and all(rule.problem(value) is None for rule in rules_of(ViewSide))
+
+
+def link_channels(tree: dict[str, Any]) -> dict[str, Any]:
+    """Derive what is missing in a run's plain settings from the number of channels of its images.
+
+    That is the mean and the deviation of each channel, the channels that the backbone takes, and a colour jitter that
+    turns no hue, where an image has none.
+    """
+    num = find(tree, CHANNELS)
+    if type(num) is not int or num not in range(1, MOST + 1):
+        return tree
+    missing: dict[Keys, Any] = {("data", "mean"): [MEAN] * num, ("data", "std"): [STD] * num, IN_CHANNELS: num}
+    if num not in WITH_HUE:
+        missing |= _without_hue(tree)
+    for keys, value in missing.items():
+        if find(tree, keys) is None:
+            tree = put(tree, keys, value)
+    return tree
+
+
+def follow_channels(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Extend changes to a run's complete settings by what follows another number of channels."""
+    num = find(changes, CHANNELS)
+    if type(num) is not int or num == find(tree, CHANNELS):
+        return changes
+    nodes = {name: changes[name] for name in ("data", "backbone") if isinstance(changes.get(name), dict)}
+    linked = link_channels(nodes)
+    return {**changes, "data": linked["data"], "backbone": linked["backbone"]}
+
+
+def _without_hue(tree: dict[str, Any]) -> dict[Keys, Any]:
+    """Return the colour jitters of the method's views, by their keys, without their turn of the hue."""
+    return {
+        keys: [*plain(setting.default)[:3], 0.0]
+        for keys, setting in settings_in(MethodConfig, tree.get("method"), ("method",))
+        if setting.name == "jitter" and isinstance(setting.default, tuple) and len(setting.default) == 4
+    }
+
+
+def adaptable_keys(tree: dict[str, Any], layers: Iterable[tuple[dict[str, Any], bool]]) -> list[str]:
+    """Return the dotted keys of the settings that a run may adapt.
+
+    Args:
+        layers: settings from the lowest layer up, each with whether it is a configuration of raysl. A list `adapt` in
+            one replaces what the layers below allow.
+    """
+    marked = [
+        ".".join(keys)
+        for keys, setting in settings_in(RunConfig, tree)
+        if any(isinstance(mark, Adapts) for mark in marks_of(setting.kind))
+    ]
+    free, method = set(marked), None
+    for values, is_ours in layers:
+        before, method = method, find(values, ("method", "name"), method)
+        # another method comes with settings of its own, which nobody has set so far
+        if free and before not in (None, method):
+            free |= {key for key in marked if key.startswith("method.")}
+        if isinstance(listed := values.get(ADAPT), list | tuple):
+            # a list may be made for another method, whose settings these are not
+            if wrong := [key for key in listed if key not in marked and not str(key).startswith("method.")]:
+                way = f"name some of {', '.join(marked)}, or [] for none"
+                raise ConfigError(f"adapt: {wrong[0]!r} cannot be adapted; {way}")
+            free = set(listed)
+        elif not is_ours:
+            free -= {".".join(map(str, keys)) for keys, _ in leaves(values)}
+    return [key for key in marked if key in free]
