@@ -95,20 +95,41 @@ def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | N
 
 def _single(node: dict[str, Any], scaled: float | None) -> Course:
     name = node.get("name")
-    if name == "multistep":
+    if name in ("multistep", "step"):
         return _steps(node, scaled)
     if name == "cosine":
         start, end = _value(node, "start_value"), _value(node, "end_value")
-        settings = {"optim.schedule": "cosine", "optim.warmup": "0ep", "optim.final_lr": _share(end, start)}
-        return Course(start if scaled is None else scaled, settings)
+        return _down("cosine", start if scaled is None else scaled, _share(end, start))
+    if name == "linear":
+        start, end = _value(node, "start_value"), _value(node, "end_value")
+        end = end if scaled is None else scaled
+        if start < end:
+            parts = [{"shape": "linear", "length": "100%", "start": _share(start, end), "end": 1.0}]
+            return Course(end, {"optim.phases": parts})
+        return _down("linear", start, _share(end, start))
     if name == "constant":
-        settings = {"optim.schedule": "constant", "optim.warmup": "0ep"}
-        return Course(_value(node, "value") if scaled is None else scaled, settings)
+        return Course(
+            _value(node, "value") if scaled is None else scaled, {"optim.schedule": "constant", "optim.warmup": "0ep"}
+        )
+    if name == "polynomial":
+        settings = {"optim.schedule": "polynomial", "optim.warmup": "0ep", "optim.power": _value(node, "power")}
+        return Course(_value(node, "base_lr") if scaled is None else scaled, settings)
+    if name == "step_with_fixed_gamma":
+        settings = {"optim.schedule": "steps", "optim.warmup": "0ep"}
+        settings |= {"optim.num_decays": int(_value(node, "num_updates")), "optim.decay_factor": _value(node, "gamma")}
+        return Course(_value(node, "base_value") if scaled is None else scaled, settings)
+    if name == "cosine_warm_restart":
+        return _restarts(node, scaled)
     raise ConfigError(f"{LR}.name: no counterpart of {name!r}; give optim.schedule=NAME and optim.lr=NUMBER yourself")
 
 
+def _down(schedule: str, peak: float, final: float) -> Course:
+    settings = {"optim.schedule": schedule, "optim.warmup": "0ep", "optim.final_lr": _round(final)}
+    return Course(peak, settings)
+
+
 def _steps(node: dict[str, Any], scaled: float | None) -> Course:
-    """Steps at epochs; scaling keeps the first factor alone, as VISSL does."""
+    """`multistep` at epochs, and `step` in even parts; scaling keeps the first factor alone, as VISSL does."""
     values = numbers(node.get("values"), f"{LR}.values", 1)
     notes: tuple[str, ...] = ()
     shares = [_share(value, values[0]) for value in values]
@@ -117,37 +138,59 @@ def _steps(node: dict[str, Any], scaled: float | None) -> Course:
         if steps(shares) is None:
             notes = (f"auto scaling repeats the first factor, {factor:g}, at every step",)
         shares = [_round(factor**number) for number in range(len(values))]
-    points = numbers(node.get("milestones"), f"{LR}.milestones")
     settings: dict[str, Any] = {"optim.schedule": "steps", "optim.warmup": "0ep"}
-    settings["optim.decay_at"] = [f"{point:g}ep" for point in points]
+    if node.get("name") == "multistep":
+        points = numbers(node.get("milestones"), f"{LR}.milestones")
+        settings["optim.decay_at"] = [f"{point:g}ep" for point in points]
+    elif steps(shares) is not None:
+        settings["optim.num_decays"] = len(shares) - 1
     factor_of_all = steps(shares)
-    settings |= {"optim.values": shares} if factor_of_all is None else {"optim.decay_factor": factor_of_all}
+    if factor_of_all is not None:
+        settings["optim.decay_factor"] = factor_of_all
+    else:
+        settings["optim.values"] = shares
     return Course(values[0] if scaled is None else scaled, settings, notes)
 
 
+def _restarts(node: dict[str, Any], scaled: float | None) -> Course:
+    start, end = _value(node, "start_value"), _value(node, "end_value")
+    settings = {
+        "optim.schedule": "restarts",
+        "optim.warmup": "0ep",
+        "optim.final_lr": _round(_share(end, start)),
+        "optim.restart_every": _percent(_value(node, "restart_interval_length")),
+        "optim.restart_wave": node.get("wave_type", "half"),
+        "optim.restart_factor": node.get("lr_multiplier", 1.0),
+        "optim.restart_peak": "cosine" if node.get("is_adaptive", False) else "factor",
+    }
+    return Course(start if scaled is None else scaled, settings)
+
+
 def _composite(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | None) -> Course:
-    """A linear warm-up and a cosine or steps after it."""
+    """A linear warm-up and one more part, or any parts that `optim.phases` has."""
     listed = checked(node.get("schedulers"), (list,), f"{LR}.schedulers", "a list")
     parts = [dict(checked(part, (dict,), f"{LR}.schedulers", "a list of groups")) for part in listed]
-    names = [part.get("name") for part in parts]
-    if len(parts) != 2 or names[0] != "linear" or names[1] not in ("cosine", "multistep"):
-        raise ConfigError(
-            f"{LR}.schedulers: no counterpart of {', '.join(map(str, names))} by itself; give optim.phases yourself"
-        )
-    if scaling is None:
-        return _after_warmup(node, parts, epochs, None)
-    if batch.nodes == 1:
-        rest = _single(parts[1], scaling.peak(batch))
-        note = "on one node VISSL drops the warm-up, which raysl would keep; so there is none here"
-        return Course(rest.peak, rest.settings, (*rest.notes, note))
-    parts[0] |= {"start_value": scaling.start(batch), "end_value": scaling.peak(batch)}
-    return _after_warmup(node, parts, epochs, scaling.peak(batch))
-
-
-def _after_warmup(node: dict[str, Any], parts: list[dict[str, Any]], epochs: int, scaled: float | None) -> Course:
     lengths = numbers(node.get("lengths"), f"{LR}.lengths", len(parts))
     scalings = checked(node.get("interval_scaling", []), (list,), f"{LR}.interval_scaling", "a list of words")
     modes = [*(str(mode) for mode in scalings), *["rescaled"] * len(parts)][: len(parts)]
+    if scaling is not None:
+        for part in parts:
+            if part.get("name") == "linear":
+                part |= {"start_value": scaling.start(batch), "end_value": scaling.peak(batch)}
+        if batch.nodes == 1 and parts and parts[0].get("name") == "linear":
+            rest = _single(parts[1], scaling.peak(batch)) if len(parts) == 2 else None
+            if rest is not None:
+                note = "on one node VISSL drops the warm-up, which raysl would keep; so there is none here"
+                return Course(rest.peak, rest.settings, (*rest.notes, note))
+    peak = None if scaling is None else scaling.peak(batch)
+    if len(parts) == 2 and parts[0].get("name") == "linear" and parts[1].get("name") in ("cosine", "multistep"):
+        return _after_warmup(parts, lengths, modes, epochs, peak)
+    return _phases(parts, lengths, modes, peak)
+
+
+def _after_warmup(
+    parts: list[dict[str, Any]], lengths: list[float], modes: list[str], epochs: int, scaled: float | None
+) -> Course:
     rest = _single(parts[1], scaled)
     start, end = _value(parts[0], "start_value"), _value(parts[0], "end_value")
     notes = list(rest.notes)
@@ -167,6 +210,32 @@ def _after_warmup(node: dict[str, Any], parts: list[dict[str, Any]], epochs: int
         points = numbers(parts[1].get("milestones"), f"{LR}.milestones")
         settings["optim.decay_at"] = [_percent(lengths[0] + lengths[1] * point / epochs) for point in points]
     return Course(rest.peak, settings, tuple(notes))
+
+
+def _phases(parts: list[dict[str, Any]], lengths: list[float], modes: list[str], scaled: float | None) -> Course:
+    """Parts as `optim.phases`, of lines, cosines and constants."""
+    ends = []
+    for part in parts:
+        if part.get("name") not in ("linear", "cosine", "constant"):
+            raise ConfigError(
+                f"{LR}.schedulers: no counterpart of {part.get('name')!r} among several; give optim.phases yourself"
+            )
+        start = _value(part, "value" if part["name"] == "constant" else "start_value")
+        ends.append((start, start if part["name"] == "constant" else _value(part, "end_value")))
+    if scaled is not None:
+        ends = [
+            # `_composite` has scaled the ends of lines already; cosines and constants begin at the scaled peak
+            (start, end) if part["name"] == "linear" else (scaled, scaled * _share(end, start))
+            for part, (start, end) in zip(parts, ends, strict=True)
+        ]
+    peak = max(value for pair in ends for value in pair)
+    phases = []
+    for part, pair, length, mode in zip(parts, ends, lengths, modes, strict=False):
+        phase = {"shape": part["name"], "length": _percent(length), "start": _share(pair[0], peak)}
+        if part["name"] != "constant":
+            phase |= {"end": _share(pair[1], peak), "over": "run" if mode == "fixed" else "phase"}
+        phases.append(phase)
+    return Course(peak, {"optim.phases": phases})
 
 
 def _value(node: dict[str, Any], key: str) -> float:
