@@ -16,7 +16,6 @@ from raysl.config.dump import write_inline
 from raysl.config.schema import DataConfig
 from raysl.sweeps.schema import SweepConfig
 from raysl.train.callbacks.callback import configured
-from tests.claims import CLAIMS
 from tests.train.callbacks.own import train
 
 ROOT = Path(__file__).parents[1]
@@ -30,14 +29,6 @@ COMING = ("coming-from-vissl.md", "coming-from-lightly-or-solo-learn.md")
 def blocks(name: str, language: str) -> list[str]:
     """Fenced blocks of a document."""
     return re.findall(rf"^```{language}\n(.*?)^```", DOCS[name], re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("doc", sorted(CLAIMS))
-def test_a_claim_stands_on_its_page_and_its_tests_exist(doc: str) -> None:
-    headings = re.findall(r"^#+ (.+)$", DOCS[doc], re.MULTILINE)
-    assert set(CLAIMS[doc]) <= set(headings)
-    for file, _, name in (test.partition("::") for tests in CLAIMS[doc].values() for test in tests):
-        assert any(f"def {name}(" in path.read_text() for path in (ROOT / "tests").rglob(file)), name
 
 
 def test_pages_for_users_name_no_tests() -> None:
