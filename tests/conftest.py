@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from raysl.data.sources import digits
 from tests import rank_processes
 from tests.faults import VARIABLE, Faults, register
 from tests.rank_processes import RunRanks
@@ -16,6 +18,13 @@ pytest_plugins = ["tests.tiers"]
 CIFAR10 = Path(os.environ.get("RAYSL_CIFAR10", Path(__file__).parents[2] / "shared" / "data" / "cifar10"))
 
 torch.set_num_threads(1)
+gc.disable()  # until the tests are collected
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and collected tests out of all later garbage collections."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +39,12 @@ def cifar10() -> Path:
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test writes below the home folder."""
     os.environ["RAYSL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _digits_are_read_once() -> None:
+    table = digits._DigitsSplit(is_test=False)._bundle
+    digits._DigitsSplit._bundle = property(lambda split: table)  # type: ignore[assignment]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 UNAVAILABLE = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -30,6 +29,9 @@ class Bucket:
     """
 
     def __init__(self) -> None:
+        # It takes seconds to import, and few tests have a bucket.
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
         self.name = f"bucket-{uuid.uuid4().hex}"  # all servers of a process share moto's buckets
         self.is_up, self.delay_s, self.held = True, 0.0, ""
         self.num_held = self.num_refused = 0
