@@ -1,6 +1,7 @@
 """A packaged configuration with a tiny network and four images: quick to build and to step."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -30,8 +31,9 @@ LESS = {
         "method.predictor_heads=4",
     ),
     "densecl": ("method.queue_size=512",),
+    "cross_mae": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3"),
     "directclr": ("method.dim=16",),
-    "emp_ssl": ("method.hidden_dim=64", "method.output_dim=32"),
+    "emp_ssl": ("method.hidden_dim=64", "method.output_dim=32", "data.image_size=64"),
     "frossl": ("method.hidden_dim=64", "method.output_dim=32"),
     "mmcr": ("method.hidden_dim=64", "method.output_dim=32"),
     "nnsiam": ("method.queue_size=512", "method.output_dim=64"),
@@ -67,6 +69,13 @@ LESS = {
 """Settings of methods whose published ones take gigabytes, larger batches, or a teacher of the user's."""
 
 
+@cache
+def small_words(name: str) -> tuple[str, ...]:
+    """Settings with which the network and the heads of a configuration are small."""
+    published = load_config(name)
+    return (*TINY[published.backbone.name], *LESS.get(published.method.name, ()))
+
+
 @dataclass(frozen=True)
 class SmallCopy:
     """What is built of a configuration, and a batch of its views."""
@@ -78,9 +87,7 @@ class SmallCopy:
     @classmethod
     def of(cls, name: str) -> "SmallCopy":
         """Build the configuration of a name; its views have the size of its images, unless they are cut into tiles."""
-        published = load_config(name)
-        small = [*TINY[published.backbone.name], *LESS.get(published.method.name, ())]
-        config = load_config(name, [*small, f"train.batch_size={ROWS}"])
+        config = load_config(name, [*small_words(name), f"train.batch_size={ROWS}"])
         setup = Setup.of(config, num_samples=20_000, num_classes=10)
         recipe = check_views(setup, Classes.of(config))
         is_cut = next(iter(recipe.groups.values()))[0].tiles is not None

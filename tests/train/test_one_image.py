@@ -17,6 +17,7 @@ from raysl.train import LocalReporter, fit
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.train.views import views
+from tests.small_copy import small_words
 
 BROKEN = ["name=one", "train.batch_size=4", "benchmarks=[knn]"]
 
@@ -31,8 +32,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def words(folder: Path, method: str) -> list[str]:
-    teacher = {"distill": ["method.teacher=untrained"], "salt": ["method.target=pixels"]}.get(method, [])
-    return [f"data={folder}", "data.image_size=16", "benchmarks={}", "train.online_knn_every=null", *teacher]
+    small = small_words(f"digits/{method}")
+    return [f"data={folder}", "data.image_size=16", "benchmarks={}", "train.online_knn_every=null", *small]
 
 
 def refusal(config: RunConfig) -> str | None:
