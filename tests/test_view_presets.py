@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from raysl.components import ALIASES, Classes
+from raysl.components import ALIASES, Classes, resolve
+from raysl.config.component import type_hints
 from raysl.config.dump import dump, to_dict
 from raysl.config.fields import settings_in
 from raysl.config.load import apply_overrides, load_config, load_dumped
@@ -19,6 +20,8 @@ from raysl.train.prepare import check_views
 from raysl.transforms import Affine, GaussianBlur, Grayscale, HorizontalFlip, ViewRecipe
 
 METHODS = sorted(ALIASES["method"])
+ONE_A_KIND = sorted({type_hints(resolve("method", name).Config)["views"]: name for name in METHODS}.values())
+"""A method for each kind of views: presets know only the fields of these."""
 STRUCTURE = re.compile(r"num|num_\w+|size|\w+_size|grid|square|resize|\w+_jitter|jitter|interpolation")
 DOCS = Path(__file__).parents[1] / "docs" / "views.md"
 
@@ -44,9 +47,9 @@ def test_another_method_on_the_quickstart_has_the_views_of_digits() -> None:
     assert affine == Affine(p=0.9, degrees=15, translate=(0.1, 0.1), scale=(0.85, 1.15), shear=15)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ONE_A_KIND)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_method_takes_every_preset_and_keeps_its_structure(method: str, preset: str) -> None:
+def test_every_kind_of_views_takes_every_preset_and_keeps_its_structure(method: str, preset: str) -> None:
     own, made = views(f"quickstart method={method} views=null"), views(f"quickstart method={method} views={preset}")
     assert set(made) == set(own)
     for name, value in made.items():
