@@ -10,7 +10,16 @@ from raysl.components import ALIASES, resolve
 from raysl.nn.backbones.shapes import SHAPES, Cost, measure_cost, measure_shapes
 from raysl.nn.backbones.vit import ViT
 
-EVERY = [(alias, shape) for alias, shapes in SHAPES.items() for shape in shapes]
+FIRST = {
+    (alias, *settings): shape for alias, shapes in SHAPES.items() for shape, settings in [*shapes.items()][::-1]
+}.values()
+"""The first shape of a backbone with settings of these names. Others differ in numbers; those of torchvision have
+gradients of their own in `test_torchvision_models.py`."""
+EVERY = [
+    pytest.param(alias, shape, marks=[] if shape in FIRST or alias == "alexnet" else [pytest.mark.slow])
+    for alias, shapes in SHAPES.items()
+    for shape, settings in shapes.items()
+]
 TORCHVISION = {
     "resnet18": "resnet",
     "resnet50": "resnet",
