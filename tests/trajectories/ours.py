@@ -18,7 +18,7 @@ from raysl.train import LocalReporter, fit
 from raysl.train.state import TrainState
 from tests.methods.properties import InFloat64, small
 
-STEPS = 20
+STEPS = 8
 LR = 0.05
 MOMENTUM = 0.9
 PLAIN = (

@@ -1,4 +1,4 @@
-"""Each method that lightly has an example of takes the same twenty steps as a model put together from lightly's own
+"""Each method that lightly has an example of takes the same eight steps as a model put together from lightly's own
 heads, losses, momentum updates and masked transformers: same weights, batches and SGD, in float64."""
 
 import pytest
@@ -25,7 +25,7 @@ def test_every_method_that_lightly_has_an_example_of_is_compared_or_says_why_not
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_twenty_steps_end_with_the_weights_of_lightly(name: str) -> None:
+def test_eight_steps_end_with_the_weights_of_lightly(name: str) -> None:
     make, words = PEERS[name]
     ours = course(name.partition("-")[0], *words)
     peer = make(ours)
