@@ -109,9 +109,9 @@ def _groups(recipe: Recipe) -> dict[str, Any]:
 
 def _kinds(recipe: Recipe) -> Iterator[tuple[str, str, nn.Parameter]]:
     """Name, kind and parameter of all that is trained."""
-    apart = {
-        id(p) for name, p in recipe.method.backbone.named_parameters() if name in recipe.method.backbone.no_decay()
-    }
+    backbone = recipe.method.backbone
+    without_decay = backbone.no_decay()
+    apart = {id(p) for name, p in backbone.named_parameters() if name in without_decay}
     for prefix, module in recipe.method.named_modules():
         is_norm = isinstance(module, _BatchNorm | nn.LayerNorm | nn.GroupNorm)
         for name, parameter in module.named_parameters(recurse=False):

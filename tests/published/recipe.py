@@ -29,13 +29,26 @@ IMAGES = 1_281_167
 FEW_IMAGES = 8192
 """Images of a set for which networks are made with values: memory banks and queues are small."""
 
+_HEADS = ("method.head.num_prototypes=4096", "method.head.hidden_dim=512")
+_TWO_HEADS = (*_HEADS, "method.patch_head.num_prototypes=4096", "method.patch_head.hidden_dim=512")
 NARROW = {
     "aim": ("method.head_depth=1", "method.head_width=512"),
     "barlow_twins": ("method.dim=1024",),
-    "capi": ("method.predictor_depth=1",),
+    "capi": ("method.predictor_depth=1", "method.num_clusters=4096"),
+    "cross_mae": ("method.decoder_depth=2",),
     "data2vec": ("method.num_layers=2", "backbone.width=384", "backbone.heads=6"),
+    "dino": _HEADS,
+    "dino_v2": _TWO_HEADS,
+    "dino_v3": _TWO_HEADS,
+    "emp_ssl": ("method.hidden_dim=1024",),
+    "franca": _TWO_HEADS,
+    "ibot": _HEADS,
+    "ijepa": ("method.predictor_depth=2",),
+    "mmcr": ("method.hidden_dim=1024",),
+    "pixio": ("method.decoder_depth=2",),
     "ressl": ("method.queue_size=4096",),
     "simmim": ("backbone.width=384", "backbone.heads=6"),
+    "ssl_ey": ("method.dim=1024",),
     "vicreg": ("method.dim=1024",),
     "vicregl": ("method.dim=1024",),
     "resnet": ("backbone.width=32",),
