@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl.data.sources import digits
 from tests import rank_processes
 from tests.faults import VARIABLE, Faults, register
 from tests.rank_processes import RunRanks
@@ -39,12 +38,6 @@ def cifar10() -> Path:
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test writes below the home folder."""
     os.environ["RAYSL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _digits_are_read_once() -> None:
-    table = digits._DigitsSplit(is_test=False)._bundle
-    digits._DigitsSplit._bundle = property(lambda split: table)  # type: ignore[assignment]
 
 
 @pytest.fixture

@@ -33,10 +33,12 @@ ONE_A_FAMILY = {
     "mnasnet0_5": "classifier",
     "mobilenet_v2": "classifier",
     "mobilenet_v3_small": "classifier",
+    "regnet_x_400mf": "fc",
     "regnet_y_400mf": "fc",
     "resnet18": "fc",
     "shufflenet_v2_x0_5": "fc",
     "swin_t": "head",
+    "swin_v2_t": "head",
     "vit_b_32": "heads",
 }
 """What of torchvision's network follows the features."""
