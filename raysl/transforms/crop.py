@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.config.ranges import Areas, Count, Positives, check_ranges
 from raysl.transforms import functional
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
-from raysl.transforms.small_boxes import LARGEST, Pixels
+from raysl.transforms.resized_boxes import LARGEST, Pixels, copy_crop, resize_into
 
 CropParams = dict[str, Ints]
 """Parameters of a batch of crops, each int64 [B]."""
@@ -44,11 +45,15 @@ class Crop(ABC):
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         """Cut one uint8 image [C, H, W] to [C, size, size]; the result may share the image's memory."""
 
+    def cut(self, image: Tensor, params: dict[str, int], out: Tensor) -> None:
+        """Fill `out`, uint8 [C, size, size], with the result of `apply`."""
+        copy_crop(self.apply(image, params), out)
+
     def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
         """Fill `out` like `apply` from many small images at once, if the crop can.
 
         Args:
-            images: uint8 [B, H, W, 3], from `raysl.transforms.small_boxes.stack_small`.
+            images: uint8 [B, H, W, 3], from `raysl.transforms.resized_boxes.stack_small`.
             params: parameters of the crops.
             out: uint8 [B, 3, size, size].
 
@@ -115,6 +120,10 @@ class RandomResizedCrop(Crop):
 
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         return functional.resized_crop(image, **params, size=self.size, interpolation=self.interpolation)
+
+    @override
+    def cut(self, image: Tensor, params: dict[str, int], out: Tensor) -> None:
+        resize_into(image, **params, interpolation=self.interpolation, out=out)
 
     def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
         if self.interpolation != "bilinear" or self.size > LARGEST:

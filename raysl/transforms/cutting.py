@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from raysl.transforms.crop import Crop
-from raysl.transforms.programs import HAS_KERNELS
 from raysl.transforms.random import Ints
 
 
@@ -16,7 +15,7 @@ def crop_each(
 ) -> None:
     """Fill `out` [B, C, size, size]."""
     for image, values, view in zip(images, _applied(crop, images, params, sizes), out.unbind(0), strict=True):
-        _copy(crop.apply(image, values), view)
+        crop.cut(image, values, view)
 
 
 def boxes_of(crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], sizes: Sequence[tuple[int, int]]) -> Tensor:
@@ -38,14 +37,3 @@ def _applied(
     for image, row, size in zip(images, rows, sizes, strict=True):
         values = dict(zip(params, row, strict=True))
         yield crop.shrunk(values, size, image.shape[1:]) if image.shape[1:] != size else values
-
-
-def _copy(crop: Tensor, view: Tensor) -> None:
-    """Copy a crop [C, size, size] into a batch, where channels are planes."""
-    if HAS_KERNELS and crop.permute(1, 2, 0).is_contiguous() and crop.shape[0] == 3:
-        from raysl.transforms import box_kernels
-
-        # A resized crop has its pixels in a row; torch takes five times as long to part the channels.
-        box_kernels.split_channels(crop.permute(1, 2, 0).numpy().reshape(-1), view.numpy().reshape(3, -1))
-    else:
-        view.copy_(crop)

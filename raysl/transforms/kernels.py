@@ -26,8 +26,7 @@ Values = NDArray[np.float64]
 _BLUR_ROWS = 8  # that are blurred at a time: long loops, in the nearest cache
 _LANES = 64  # partial sums of a mean, added up at the end in a fixed order
 _SMALL = np.float32(1e-20)
-_ZERO, _ONE, _TWO, _THREE, _FOUR, _SIX = (np.float32(value) for value in (0, 1, 2, 3, 4, 6))
-_SIXTH, _LEVELS = np.float32(1 / 6), np.float32(255)
+_ZERO, _ONE, _THREE, _LEVELS = (np.float32(value) for value in (0, 1, 3, 255))
 # The product of a level and _COARSE is exact, so a sum of two products is rounded once: the bits of level / 255.
 _COARSE = np.float32(round(2**23 / 255) / 2**23)
 _REST = np.float32(1 / 255 - float(_COARSE))
@@ -97,7 +96,7 @@ def _steps(planes: Planes, width: int, codes: NDArray[np.int64], values: Values)
         elif code == programs.HSV_SATURATION:
             _saturate_hsv(planes, np.float32(first))
         elif code == programs.HUE:
-            _turn_hue(planes, np.float32(first * 6.0))
+            _turn_hue(planes, first * 6.0)
         elif code == programs.BLUR:
             _blur(planes, width, first, int(second))
 
@@ -256,21 +255,23 @@ def _mean_luma(planes: Planes) -> np.float32:
 
 
 @compiled
-def _turn_hue(planes: Planes, turn: np.float32) -> None:
-    """Exact HSV, hue in sixths of a turn: colour = lowest + chroma * wave(hue)."""
+def _turn_hue(planes: Planes, turn: float) -> None:
+    """Turn the hue by `turn` sixths of a circle, see `raysl.transforms.few_passes.turn_hue`."""
+    to_red, to_green, to_blue = (
+        np.float32((turn + 3.0) % 6.0 - 3.0),
+        np.float32((turn + 1.0) % 6.0 - 3.0),
+        np.float32((turn - 1.0) % 6.0 - 3.0),
+    )
     for pixel in range(planes.shape[1]):
         red, green, blue = planes[0, pixel], planes[1, pixel], planes[2, pixel]
         highest, lowest = max(max(red, green), blue), min(min(red, green), blue)
         chroma = highest - lowest
-        is_red = highest == red
-        is_green = highest == green
-        ahead = (green - blue) if is_red else ((blue - red) if is_green else (red - green))
-        leading = _ZERO if is_red else (_TWO if is_green else _FOUR)
-        hue = ahead / max(chroma, _SMALL) + leading + turn
-        hue = hue - _SIX * np.floor(hue * _SIXTH)
-        planes[0, pixel] = lowest + chroma * min(max(abs(hue - _THREE) - _ONE, _ZERO), _ONE)
-        planes[1, pixel] = lowest + chroma * min(max(_TWO - abs(hue - _TWO), _ZERO), _ONE)
-        planes[2, pixel] = lowest + chroma * min(max(_TWO - abs(hue - _FOUR), _ZERO), _ONE)
+        hue = (green + blue - red) + highest - lowest - lowest
+        hue = hue if green >= blue else -hue
+        far, base = _THREE * chroma, lowest - chroma
+        planes[0, pixel] = min(max(abs(far - abs(hue + chroma * to_red)) + base, lowest), highest)
+        planes[1, pixel] = min(max(abs(far - abs(hue + chroma * to_green)) + base, lowest), highest)
+        planes[2, pixel] = min(max(abs(far - abs(hue + chroma * to_blue)) + base, lowest), highest)
 
 
 @compiled

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.transforms.crop import CropParams, RandomResizedCrop
 from raysl.transforms.random import Floats, Ints, SampleRandom
-from raysl.transforms.small_boxes import Pixels
+from raysl.transforms.resized_boxes import Pixels, copy_crop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,10 @@ class ShiftedCrop(RandomResizedCrop):
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         box = {name: value for name, value in params.items() if name not in ("down", "right")}
         return self._cut(self._box.apply(image, box), params["down"], params["right"])
+
+    @override
+    def cut(self, image: Tensor, params: dict[str, int], out: Tensor) -> None:
+        copy_crop(self.apply(image, params), out)
 
     def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
         masters = out.new_empty(*out.shape[:2], self.master, self.master)

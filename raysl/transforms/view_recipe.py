@@ -12,7 +12,7 @@ from raysl.transforms.crop import CenterCrop
 from raysl.transforms.cutting import boxes_of, crop_each
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
-from raysl.transforms.small_boxes import stack_small
+from raysl.transforms.resized_boxes import stack_small
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View, augment
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysl.transforms import HorizontalFlip, RandomResizedCrop, SampleRandom, ShiftedCrop, ViewRecipe
 from raysl.transforms.recipes import ShiftedCrops
-from raysl.transforms.small_boxes import stack_small
+from raysl.transforms.resized_boxes import stack_small
 
 
 def values_of(params: dict[str, np.ndarray], row: int) -> dict[str, int]:

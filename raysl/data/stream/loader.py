@@ -27,7 +27,7 @@ from raysl.hashing import Int64s, hash_words
 from raysl.transforms.channels import Channels, network_input
 from raysl.transforms.device import to_device
 from raysl.transforms.programs import HAS_KERNELS
-from raysl.transforms.small_boxes import LARGEST, equals_torch
+from raysl.transforms.resized_boxes import equals_torch
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
 
 PLAIN_ROWS = 256
@@ -72,8 +72,8 @@ class Loader:
         return not self.order.is_exact
 
     def prepare(self) -> None:
-        """Load the compiled loops for small images, before the first of them are read."""
-        if HAS_KERNELS and self.recipe.size <= LARGEST:
+        """Load the compiled loops that resize images, before the first of them are read."""
+        if HAS_KERNELS:
             equals_torch()
 
     def load(self, step: int, rank: int, world: int, known: Known | None = None) -> Loaded:

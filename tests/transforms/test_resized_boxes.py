@@ -1,4 +1,4 @@
-"""Boxes of small images are resized at once, to the bits of torch's function for one image."""
+"""Boxes are resized in compiled loops, to the bits of torch's function for one image."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysl.transforms import box_kernels, small_boxes
+from raysl.config.ranges import Interpolation
+from raysl.transforms import box_kernels, resized_boxes
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.functional import resized_crop
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.recipes import Crops
-from raysl.transforms.small_boxes import LARGEST, equals_torch, stack_small
+from raysl.transforms.resized_boxes import LARGEST, LEAST_SIDE, equals_torch, resize_into, stack_small
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import _CROP, ViewRecipe
 
@@ -37,6 +38,29 @@ def test_any_box_of_any_small_image_has_the_bits_of_torch(seed: int) -> None:
         box = torch.from_numpy(image).permute(2, 0, 1)[None, :, top : top + rows, left : left + columns]
         expected = F.interpolate(box, size=(size, size), mode="bilinear", antialias=True)[0]
         assert torch.equal(torch.from_numpy(view), expected)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("seed", range(12))
+def test_any_box_of_a_large_image_has_the_bits_of_torch(seed: int, mode: Interpolation) -> None:
+    random = np.random.default_rng(seed)
+    size = int(random.integers(LEAST_SIDE, 260))
+    image = pixels(*random.integers(LEAST_SIDE, 700, 2).tolist(), seed)
+    sides = [int(random.integers(LEAST_SIDE, side + 1)) for side in image.shape[1:]]
+    corner = [int(random.integers(0, side + 1 - part)) for side, part in zip(image.shape[1:], sides, strict=True)]
+    for box in ((*corner, *sides), (0, 0, *image.shape[1:]), (image.shape[1] - 32, image.shape[2] - 33, 32, 33)):
+        out = torch.empty(3, size, size, dtype=torch.uint8)
+        resize_into(image, *box, mode, out)
+        assert torch.equal(out, resized_crop(image, *box, size, mode))
+
+
+def test_boxes_too_small_for_vectors_grey_images_and_planes_are_resized_by_torch() -> None:
+    image = pixels(90, 80)
+    parts = ((image, (3, 4, 31, 60)), (image[:1], (3, 4, 50, 60)), (image.contiguous(), (3, 4, 50, 60)))
+    for part, box in parts:
+        out = torch.empty(part.shape[0], 40, 40, dtype=torch.uint8)
+        resize_into(part, *box, "bilinear", out)
+        assert torch.equal(out, resized_crop(part, *box, 40))
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
@@ -93,5 +117,5 @@ def test_images_of_several_sizes_grey_ones_and_none_are_not_stacked(monkeypatch:
     assert stack_small([pixels(8, 8), pixels(8, 9)]) is None
     assert stack_small([torch.zeros(1, 8, 8, dtype=torch.uint8)]) is None
     assert stack_small([]) is None
-    monkeypatch.setattr(small_boxes, "equals_torch", lambda: False)
+    monkeypatch.setattr(resized_boxes, "equals_torch", lambda: False)
     assert stack_small([pixels(8, 8)]) is None

@@ -1,0 +1,175 @@
+"""Vector instructions for compiled loops, where Numba finds none by itself: LLVM's generic ones, so that they become
+AVX2, AVX-512 or NEON on the processor at hand.
+
+Both functions take positions in flat memory, which nothing checks: the caller guarantees that all of them exist.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+BLOCK = 16
+"""Side of the squares of `turn_block`."""
+LINE = 32
+"""Least number of pixels of a line of `weigh_lines`."""
+
+
+def _indices(values: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(_INT, len(values)), values)
+
+
+def _interleave(is_upper: bool, num: int) -> Any:
+    """Return the indices that take turns between two vectors of `num` bytes, from the lower or upper half of each 16.
+
+    Processors interleave within 16 bytes; whole halves of 32 would take further instructions.
+    """
+    halves = [lane + 8 * is_upper for lane in range(0, num, 16)]
+    return _indices([start + byte // 2 + num * (byte % 2) for start in halves for byte in range(16)])
+
+
+def _vector(builder: Any, array: Any, offset: Any, num: int) -> Any:
+    """Return a pointer to `num` bytes of an array."""
+    return builder.bitcast(builder.gep(array, [offset]), ir.VectorType(_BYTE, num).as_pointer())
+
+
+def _data(context: Any, builder: Any, kind: Any, array: Any, item: Any) -> Any:
+    """Return a pointer to the first item of an array."""
+    return builder.bitcast(context.make_array(kind)(context, builder, array).data, item.as_pointer())
+
+
+def _repeated(builder: Any, value: Any, num: int) -> Any:
+    """Return a vector with `num` times the same number."""
+    empty = ir.Constant(ir.VectorType(value.type, num), ir.Undefined)
+    first = builder.insert_element(empty, value, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(first, empty, _indices([0] * num))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def turn_block(_typing: Any, pixels: Any, first: Any, step: Any, out: Any, out_first: Any, out_step: Any) -> Any:
+    """Transpose 16 lines of 16 bytes: byte n of line m becomes byte m of line n.
+
+    Args:
+        pixels: array uint8.
+        first: position of the first line in `pixels`.
+        step: bytes from a line to the next.
+        out: array uint8.
+        out_first, out_step: position and step of the lines in `out`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature.args[0], args[0], _BYTE)
+        target = _data(context, builder, signature.args[3], args[3], _BYTE)
+
+        def line(array: Any, start: Any, stride: Any, number: int) -> Any:
+            offset = builder.add(start, builder.mul(stride, ir.Constant(start.type, number)))
+            return _vector(builder, array, offset, BLOCK)
+
+        lines = [builder.load(line(source, args[1], args[2], number), align=1) for number in range(BLOCK)]
+        halves = [_interleave(is_upper, BLOCK) for is_upper in (False, True)]
+        # a line takes turns with the one eight lines on; after four rounds the square is transposed
+        for _ in range(4):
+            pairs = list(zip(lines[:8], lines[8:], strict=True))
+            lines = [builder.shuffle_vector(*pair, half) for pair in pairs for half in halves]
+        for number, value in enumerate(lines):
+            builder.store(value, line(target, args[4], args[5], number), align=1)
+        return context.get_dummy_value()
+
+    return types.void(pixels, types.intp, types.intp, out, types.intp, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def weigh_lines(
+    _typing: Any,
+    pixels: Any,
+    first: Any,
+    step: Any,
+    count: Any,
+    weights: Any,
+    weights_first: Any,
+    digits: Any,
+    out: Any,
+    out_first: Any,
+    num: Any,
+) -> Any:
+    """Write the weighted sum of lines of pixels, rounded and cut to [0, 255].
+
+    Args:
+        pixels: array uint8.
+        first: position of the first line.
+        step: bytes from a line to the next.
+        count: number of lines; an odd one reads one line more.
+        weights: array int16 of C layout, with a weight of 0 behind an odd number.
+        weights_first: position of the first weight.
+        digits: binary digits of the weights behind the point, int32.
+        out: array uint8.
+        out_first: position of the sum in `out`.
+        num: pixels of a line, at least `LINE`.
+    """
+    bytes_of_line, words = ir.VectorType(_BYTE, LINE), ir.VectorType(_WORD, LINE // 2)
+    sums = ir.VectorType(_INT, LINE // 4)
+    halves = [_interleave(is_upper, LINE) for is_upper in (False, True)]
+    no_pixels = ir.Constant(bytes_of_line, [0] * LINE)
+    evens, odds = (_indices(list(range(start, LINE // 2, 2))) for start in (0, 1))
+    # undoes the order in which `halves` have parted the pixels
+    in_order = _indices([8 * (n % 16 // 4) + n // 16 * 4 + n % 4 for n in range(LINE)])
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature.args[0], args[0], _BYTE)
+        scales = _data(context, builder, signature.args[4], args[4], _WORD)
+        target = _data(context, builder, signature.args[7], args[7], _BYTE)
+        start, stride, num_lines, weight, shift, at, length = *args[1:4], args[5], args[6], *args[8:]
+
+        def constant(value: int) -> Any:
+            return ir.Constant(start.type, value)
+
+        one = ir.Constant(_INT, 1)
+        rounding = _repeated(builder, builder.shl(one, builder.sub(shift, one)), LINE // 4)
+        shifts = _repeated(builder, shift, LINE // 4)
+        parts = [cgutils.alloca_once(builder, sums) for _ in range(4)]
+        last = builder.sub(length, constant(LINE))
+        loop = cgutils.for_range_slice(builder, constant(0), length, constant(LINE), start.type)
+        with loop as (column, _):
+            # the last pixels overlap with those before them, whose sums are written twice
+            column = builder.select(builder.icmp_signed("<", column, last), column, last)
+            for part in parts:
+                builder.store(rounding, part)
+            pairs = cgutils.for_range_slice(builder, constant(0), num_lines, constant(2), start.type)
+            with pairs as (number, _):
+                pair = builder.bitcast(builder.gep(scales, [builder.add(weight, number)]), _INT.as_pointer())
+                two_weights = builder.bitcast(_repeated(builder, builder.load(pair, align=2), LINE // 4), words)
+                factors = builder.sext(two_weights, ir.VectorType(_INT, LINE // 2))
+                line = builder.add(builder.add(start, builder.mul(number, stride)), column)
+                two_lines = [
+                    builder.load(_vector(builder, source, offset, LINE), align=1)
+                    for offset in (line, builder.add(line, stride))
+                ]
+                quarters = [
+                    builder.shuffle_vector(builder.shuffle_vector(*two_lines, half), no_pixels, quarter)
+                    for half in halves
+                    for quarter in halves
+                ]
+                # the form in which LLVM knows the instruction that multiplies 16-bit numbers and adds the pairs
+                for part, quarter in zip(parts, quarters, strict=True):
+                    values = builder.zext(builder.bitcast(quarter, words), factors.type)
+                    products = builder.mul(values, factors)
+                    split = [builder.shuffle_vector(products, products, indices) for indices in (evens, odds)]
+                    builder.store(builder.add(builder.load(part), builder.add(*split)), part)
+            results = [builder.ashr(builder.load(part), shifts) for part in parts]
+            low, high = (
+                builder.shuffle_vector(*results[half : half + 2], _indices(list(range(LINE // 2)))) for half in (0, 2)
+            )
+            total = builder.shuffle_vector(low, high, in_order)
+            for sign, limit in (("<", 0), (">", 255)):
+                bound = ir.Constant(total.type, [limit] * LINE)
+                total = builder.select(builder.icmp_signed(sign, total, bound), bound, total)
+            place = _vector(builder, target, builder.add(at, column), LINE)
+            builder.store(builder.trunc(total, bytes_of_line), place, align=1)
+        return context.get_dummy_value()
+
+    size = types.intp
+    arrays = (pixels, size, size, size, weights, size, types.int32, out, size, size)
+    return types.void(*arrays), generate
