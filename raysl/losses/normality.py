@@ -95,7 +95,8 @@ def quantile_distance(x: Tensor) -> Tensor:
         x = at_least_fp32(x)
         num = x.shape[-1]
         quantiles = torch.special.ndtri(torch.arange(1, num + 1, device=x.device, dtype=x.dtype) / (num + 1))  # [N]
-        return (x.sort(dim=-1).values - quantiles).square().mean()
+        distance: Tensor = (x.sort(dim=-1).values - quantiles).square().mean()
+        return distance
 
 
 def visreg(z: Tensor, slices: Tensor, eps: float = 1e-6) -> VISRegTerms:
