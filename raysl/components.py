@@ -80,6 +80,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "vibcreg": "raysl.methods.vibcreg:VIbCReg",
         "vicreg": "raysl.methods.vicreg:VICReg",
         "vicregl": "raysl.methods.vicregl:VICRegL",
+        "visreg": "raysl.methods.visreg:VISReg",
         "wmse": "raysl.methods.wmse:WMSE",
     },
     "backbone": {

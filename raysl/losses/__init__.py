@@ -42,7 +42,7 @@ from raysl.losses.non_contrastive import (
     vibcreg,
     vicreg,
 )
-from raysl.losses.normality import characteristic_sums, epps_pulley
+from raysl.losses.normality import VISRegTerms, characteristic_sums, epps_pulley, quantile_distance, visreg
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
 from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm, ssl_ey
@@ -53,6 +53,7 @@ __all__ = [
     "DetConLoss",
     "IBOTLoss",
     "VICRegLoss",
+    "VISRegTerms",
     "at_least_fp32",
     "bank_cross_entropy",
     "barlow_twins",
@@ -86,6 +87,7 @@ __all__ = [
     "off_diagonal_squares",
     "one_hot",
     "patchify",
+    "quantile_distance",
     "self_normalised_nce",
     "smoothed",
     "soft_binary_cross_entropy",
@@ -97,4 +99,5 @@ __all__ = [
     "top_share",
     "vibcreg",
     "vicreg",
+    "visreg",
 ]

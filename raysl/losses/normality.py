@@ -1,12 +1,25 @@
-"""How far embeddings are from a normal distribution: the Epps-Pulley test on random directions, LeJEPA's SIGReg."""
+"""How far embeddings are from a normal distribution along random directions: the Epps-Pulley test of LeJEPA's SIGReg,
+and the distance from normal quantiles of VISReg."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raysl.losses.precision import at_least_fp32
+
+
+class VISRegTerms(NamedTuple):
+    """The three terms of VISReg's regularization without their weights, scalars of at least 0."""
+
+    centre: Tensor
+    """Squared mean of a dimension, over dimensions and views."""
+    scale: Tensor
+    """Squared difference of a dimension's standard deviation from 1, over dimensions and views."""
+    shape: Tensor
+    """Squared distance of projections from normal quantiles, over images, directions and views."""
 
 
 def characteristic_sums(x: Tensor, t: Tensor) -> Tensor:
@@ -60,6 +73,59 @@ def epps_pulley(sums: Tensor, num_rows: Tensor | float, t: Tensor) -> Tensor:
         real, imaginary = sums / num_rows  # [..., T] each
         distance = (real - normal).square() + imaginary.square()
         return num_rows * 2 * torch.trapezoid(distance * normal, t, dim=-1)
+
+
+def quantile_distance(x: Tensor) -> Tensor:
+    """Mean squared distance of sorted numbers from the quantiles of a standard normal distribution: the Wasserstein
+    distance of order 2, squared (VISReg, Wu, Balestriero and Levine 2026, arXiv 2606.02572, section 3).
+
+    The n-th smallest of N numbers belongs to the quantile n / (N + 1).
+
+    >>> normal = torch.special.ndtri(torch.arange(1, 100) / 100)
+    >>> quantile_distance(normal.flip(0)), quantile_distance(normal + 2)
+    (tensor(0.), tensor(4.))
+
+    Args:
+        x: sets of N numbers [..., N], N at least 1.
+
+    Returns:
+        The mean over all sets, a scalar, at least float32.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        x = at_least_fp32(x)
+        num = x.shape[-1]
+        quantiles = torch.special.ndtri(torch.arange(1, num + 1, device=x.device, dtype=x.dtype) / (num + 1))  # [N]
+        distance: Tensor = (x.sort(dim=-1).values - quantiles).square().mean()
+        return distance
+
+
+def visreg(z: Tensor, slices: Tensor, eps: float = 1e-6) -> VISRegTerms:
+    """Return how far the embeddings of each view are from a standard normal distribution, in three terms (VISReg, Wu,
+    Balestriero and Levine 2026, arXiv 2606.02572, section 3).
+
+    `shape` is that of embeddings without their mean and their standard deviations, and has no gradient with respect to
+    the deviations: it leaves them to `scale`, whose gradient is largest where embeddings are nearly one.
+
+    >>> terms = visreg(torch.tensor([[[1.0]], [[1.0]], [[5.0]], [[5.0]]]), slices=torch.ones(1, 1))
+    >>> {name: round(term.item(), 3) for name, term in terms._asdict().items()}
+    {'centre': 9.0, 'scale': 1.0, 'shape': 0.291}
+
+    Args:
+        z: embeddings of the whole batch [N, V, D].
+        slices: directions of length 1, [D, S].
+        eps: added to standard deviations, above 0.
+
+    Returns:
+        The terms, the same numbers on every rank.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        z = at_least_fp32(z)
+        mean = z.mean(dim=0)  # [V, D]
+        centred = z - mean
+        std = torch.linalg.vector_norm(centred, dim=0) / math.sqrt(len(z)) + eps  # [V, D]
+        normal = (centred / std.detach()).movedim(0, -1)  # [V, D, N]
+        shape = quantile_distance(slices.to(z.dtype).T @ normal)
+        return VISRegTerms(mean.square().mean(), (std - 1).square().mean(), shape)
 
 
 class _CharacteristicSums(torch.autograd.Function):

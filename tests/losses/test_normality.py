@@ -1,12 +1,13 @@
 import cmath
 import math
+from statistics import NormalDist
 
 import pytest
 import torch
 from lightly.loss.lejepa_loss import SIGReg
 from torch import Tensor
 
-from raysl.losses import characteristic_sums, epps_pulley
+from raysl.losses import characteristic_sums, epps_pulley, quantile_distance, visreg
 
 
 def numbers(*shape: int) -> Tensor:
@@ -71,3 +72,94 @@ def test_the_backward_pass_keeps_the_numbers_alone() -> None:
 def test_half_types_are_summed_in_float32() -> None:
     x, t = numbers(5, 2).bfloat16(), torch.linspace(0, 3, 5)
     assert characteristic_sums(x, t).dtype == torch.float32
+
+
+def directions(width: int, num: int) -> Tensor:
+    slices = torch.randn(width, num, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    return slices / slices.norm(dim=0)
+
+
+def slow_visreg(z: Tensor, slices: Tensor, eps: float) -> tuple[float, float, float]:
+    """The three terms of embeddings [N, V, D], a view, a dimension, a direction and an image after another."""
+    num, num_views, width = z.shape
+    centre = scale = shape = 0.0
+    for view in range(num_views):
+        normal = []  # of each dimension, the numbers of all images
+        for d in range(width):
+            column = z[:, view, d].tolist()
+            mean = sum(column) / num
+            std = math.sqrt(sum((value - mean) ** 2 for value in column) / num) + eps
+            centre += mean**2 / (num_views * width)
+            scale += (std - 1) ** 2 / (num_views * width)
+            normal.append([(value - mean) / std for value in column])
+        for direction in slices.T.tolist():
+            projected = sorted(sum(normal[d][n] * direction[d] for d in range(width)) for n in range(num))
+            for place, value in enumerate(projected, start=1):
+                distance = value - NormalDist().inv_cdf(place / (num + 1))
+                shape += distance**2 / (num_views * slices.shape[1] * num)
+    return centre, scale, shape
+
+
+def test_terms_of_visreg_are_those_of_a_slow_loop() -> None:
+    z, slices = 2 * numbers(7, 3, 5) + 1, directions(5, 4)
+    for eps in (1e-6, 0.1):
+        assert [term.item() for term in visreg(z, slices, eps)] == pytest.approx(slow_visreg(z, slices, eps), rel=1e-9)
+
+
+def test_terms_of_visreg_have_the_gradient_of_finite_differences() -> None:
+    z, slices = numbers(6, 2, 3).requires_grad_(), directions(3, 5)
+    torch.autograd.gradcheck(lambda rows: visreg(rows, slices)[:2], z)
+    torch.autograd.gradcheck(quantile_distance, numbers(3, 7).requires_grad_())
+    # the deviations, through which the shape has no gradient, are held at those of z
+    std = z.detach().std(dim=0, correction=0) + 1e-6
+
+    def held(rows: Tensor) -> Tensor:
+        normal = (rows - rows.mean(dim=0)) / std
+        return quantile_distance((normal @ slices).movedim(0, -1))
+
+    torch.autograd.gradcheck(held, z)
+    (found,) = torch.autograd.grad(visreg(z, slices).shape, z)
+    (expected,) = torch.autograd.grad(held(z), z)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_shape_of_visreg_does_not_depend_on_mean_and_scale() -> None:
+    z, slices = numbers(9, 2, 4), directions(4, 6)
+    shift, factor = torch.tensor([3.0, -1.0, 0.0, 5.0]), torch.tensor([0.5, 2.0, 10.0, 1.0])
+    expected = visreg(z, slices).shape.item()
+    assert visreg(z * factor + shift, slices).shape.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_scale_of_visreg_pushes_embeddings_apart_that_are_nearly_one() -> None:
+    sizes = []
+    for spread in (1e-1, 1e-4):
+        z = (spread * numbers(8, 1, 3)).requires_grad_()
+        (grad,) = torch.autograd.grad(visreg(z, directions(3, 2), eps=1e-12).scale, z)
+        sizes.append(grad.norm().item())
+    assert sizes[1] > sizes[0] > 0.1
+    still = torch.ones(8, 1, 3, requires_grad=True)
+    terms = visreg(still, directions(3, 2))
+    (grad,) = torch.autograd.grad(sum(terms), still)
+    assert grad.isfinite().all()
+
+
+def test_terms_of_visreg_are_lightlys() -> None:
+    peers = pytest.importorskip("lightly.loss.visreg_loss")
+    z = numbers(7, 3, 16)  # [N, V, D]
+    torch.manual_seed(5)
+    shape = peers.visreg_shape_loss(z.transpose(0, 1), num_slices=32, eps=1e-6)
+    torch.manual_seed(5)
+    slices = torch.randn(16, 32, dtype=torch.float64)
+    found = visreg(z, slices / slices.norm(dim=0))
+    assert found.centre.item() == pytest.approx(peers.visreg_center_loss(z.transpose(0, 1)).item(), rel=1e-12)
+    assert found.scale.item() == pytest.approx(peers.visreg_scale_loss(z.transpose(0, 1)).item(), rel=1e-4)
+    # lightly's quantiles are float32
+    assert found.shape.item() == pytest.approx(shape.item(), rel=1e-5)
+
+
+def test_terms_of_visreg_in_half_types_are_those_of_float32() -> None:
+    z, slices = numbers(6, 2, 3).bfloat16(), directions(3, 5).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = visreg(z, slices)
+    assert [term.dtype for term in found] == [torch.float32] * 3
+    assert [term.item() for term in found] == pytest.approx([term.item() for term in visreg(z.float(), slices)])

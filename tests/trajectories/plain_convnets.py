@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,32 @@ class LeJEPA(Plain):
             distance = (mean((t * x).cos()) - normal) ** 2 + mean((t * x).sin()) ** 2
             total = total + distance * normal * width * (0.5 if abs(place) == last else 1.0)
         return len(x) * total
+
+
+class VISReg(Plain):
+    """Wu, Balestriero and Levine 2026, section 3, with the statistics of the authors' code; the directions are raysl's,
+    whose numbers have tests of their own."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Agreement with the mean of the large views, and each view's means, deviations and sorted projections."""
+        config, (num, views) = self.config, batch.views["global"].shape[:2]
+        z = self.embed(all_views(batch)).view(num, views, -1)
+        centres = [mean(rows) for rows in z]
+        invariance = mean((z[n, v] - centres[n]).square().mean() for n in range(num) for v in range(views))
+        width = z.shape[2]
+        drawn = batch.shared("slices").normals_on(z.device, width * config.num_slices).view(width, config.num_slices)
+        quantiles = [NormalDist().inv_cdf(n / (num + 1)) for n in range(1, num + 1)]
+        terms = []
+        for v in range(views):
+            means = mean(z[:, v])
+            stds = mean((row - means).square() for row in z[:, v]).sqrt() + config.eps
+            normal = torch.stack([(row - means) / stds.detach() for row in z[:, v]])
+            terms.append(config.centre * means.square().mean() + config.scale * (stds - 1).square().mean())
+            for column in drawn.T:
+                ordered = zip((normal @ unit(column)).sort().values, quantiles, strict=True)
+                distance = mean((one - other).square() for one, other in ordered)
+                terms[-1] = terms[-1] + config.shape * distance / config.num_slices
+        return (1 - config.regularization) * invariance + config.regularization * mean(terms)
 
 
 class NNBYOL(Plain):
@@ -798,6 +825,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "frossl": (FroSSL, ()),
     "emp_ssl": (EMPSSL, ()),
     "lejepa": (LeJEPA, ("method.num_slices=3", "method.num_points=5")),
+    "visreg": (VISReg, ("method.num_slices=3", "method.scale=0.8", "method.shape=1.5", "method.centre=0.5")),
     "tico": (TiCo, ()),
     "moco_v3": (MoCoV3, ()),
     "ressl": (ReSSL, ()),
