@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,7 +296,8 @@ def test_the_cluster_is_shared_and_enough_checkpoints_stay(
     assert (copy.bases, copy.concurrent) == (base.bases, 16), "it reaches the processes of the trials"
     monkeypatch.undo()
     monkeypatch.setattr(connection, "_nodes", lambda: [NodeGroup(cpus=8, gpus=0)])
-    monkeypatch.setattr(connection, "_growth", lambda: None)
+    monkeypatch.setattr(connection, "_growth", lambda address: None)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="here"))
     base({})
     have = cluster_resources()
     assert (have.trials, worker_shape(base.bases[""].train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"

@@ -46,7 +46,7 @@ class Meter:
             return {"memory_gb": self._most(most_used_gb(self.device))[0]}
         seconds = max(time.perf_counter() - self.start, 1e-9)
         wait, memory = self._most(self.wait / seconds, most_used_gb(self.device))
-        mean = float(dist.all_mean(torch.tensor(seconds, dtype=torch.float64, device=self.device)))
+        mean = self._mean(seconds)
         numbers = {
             "images_per_s": self.images / mean,
             "step_s": mean / self.steps,
@@ -57,8 +57,16 @@ class Meter:
         return numbers
 
     def _most(self, *values: float) -> list[float]:
+        # a tensor that is made to be read at once would make the host wait for a GPU
+        if dist.world() == 1:
+            return list(values)
         most: list[float] = (-dist.all_least(-torch.tensor(values, dtype=torch.float64, device=self.device))).tolist()
         return most
+
+    def _mean(self, value: float) -> float:
+        if dist.world() == 1:
+            return value
+        return float(dist.all_mean(torch.tensor(value, dtype=torch.float64, device=self.device)))
 
     def _restart(self) -> None:
         self.start = time.perf_counter()

@@ -157,7 +157,7 @@ def test_what_is_odd_about_the_files_is_told_before_training(
         os.symlink(folder / f"{number // 2:03}.jpg", tmp_path / "usr" / f"{number}.jpg")
     words = [*SMALL, "data=image_folder", f"data.path={tmp_path}", "train.batch_size=20", "data.label_type=zero"]
     prepare(load_config("quickstart", words))
-    told = sorted(record.message for record in caplog.records if record.module == "split_parts")
+    told = sorted(record.message for record in caplog.records if record.module == "parts")
     assert len(told) == 2
     assert told[0].startswith("20 of the 40 images of ")
     assert told[1] == f"all 40 images are one class, 'usr'; did you mean data.path={tmp_path}/usr?"

@@ -91,4 +91,4 @@ def test_values_of_any_kind_are_errors_with_a_message_or_pass(name: str) -> None
             node = node[key]
         node[place[-1]] = random.choice(others)
         with suppress(ConfigError):
-            vissl.translate(changed, name, {}).config()
+            vissl._translate(changed, name, {}).config()
