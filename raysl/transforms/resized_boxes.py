@@ -88,7 +88,7 @@ def equals_torch() -> bool:
         box_kernels.resize_boxes(images, boxes, out)
         if not all(equals(view, number, "bilinear") for number, view in enumerate(out)):
             return False
-        for number in np.flatnonzero(boxes[:, 2:].min(axis=1) >= LEAST_SIDE):
+        for number in np.flatnonzero(boxes[:, 2:].min(axis=1) >= LEAST_SIDE).tolist():
             for interpolation in get_args(Interpolation) if size >= LEAST_SIDE else ():
                 view = out[number]
                 box_kernels.resize_box(images[number], *boxes[number], interpolation == "bicubic", view)

@@ -11,6 +11,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+_code: Any = cgutils  # has no types
+_operation: Any = intrinsic  # callers leave out its first argument, which mypy does not know
+
 _BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 BLOCK = 16
 """Side of the squares of `turn_block`."""
@@ -48,7 +51,7 @@ def _repeated(builder: Any, value: Any, num: int) -> Any:
     return builder.shuffle_vector(first, empty, _indices([0] * num))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_operation
 def turn_block(_typing: Any, pixels: Any, first: Any, step: Any, out: Any, out_first: Any, out_step: Any) -> Any:
     """Transpose 16 lines of 16 bytes: byte n of line m becomes byte m of line n.
 
@@ -81,7 +84,7 @@ def turn_block(_typing: Any, pixels: Any, first: Any, step: Any, out: Any, out_f
     return types.void(pixels, types.intp, types.intp, out, types.intp, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_operation
 def weigh_lines(
     _typing: Any,
     pixels: Any,
@@ -121,7 +124,7 @@ def weigh_lines(
         source = _data(context, builder, signature.args[0], args[0], _BYTE)
         scales = _data(context, builder, signature.args[4], args[4], _WORD)
         target = _data(context, builder, signature.args[7], args[7], _BYTE)
-        start, stride, num_lines, weight, shift, at, length = *args[1:4], args[5], args[6], *args[8:]
+        start, stride, num_lines, weight, shift, at, length = (args[n] for n in (1, 2, 3, 5, 6, 8, 9))
 
         def constant(value: int) -> Any:
             return ir.Constant(start.type, value)
@@ -129,15 +132,15 @@ def weigh_lines(
         one = ir.Constant(_INT, 1)
         rounding = _repeated(builder, builder.shl(one, builder.sub(shift, one)), LINE // 4)
         shifts = _repeated(builder, shift, LINE // 4)
-        parts = [cgutils.alloca_once(builder, sums) for _ in range(4)]
+        parts = [_code.alloca_once(builder, sums) for _ in range(4)]
         last = builder.sub(length, constant(LINE))
-        loop = cgutils.for_range_slice(builder, constant(0), length, constant(LINE), start.type)
+        loop = _code.for_range_slice(builder, constant(0), length, constant(LINE), start.type)
         with loop as (column, _):
             # the last pixels overlap with those before them, whose sums are written twice
             column = builder.select(builder.icmp_signed("<", column, last), column, last)
             for part in parts:
                 builder.store(rounding, part)
-            pairs = cgutils.for_range_slice(builder, constant(0), num_lines, constant(2), start.type)
+            pairs = _code.for_range_slice(builder, constant(0), num_lines, constant(2), start.type)
             with pairs as (number, _):
                 pair = builder.bitcast(builder.gep(scales, [builder.add(weight, number)]), _INT.as_pointer())
                 two_weights = builder.bitcast(_repeated(builder, builder.load(pair, align=2), LINE // 4), words)
