@@ -30,7 +30,7 @@ class _SentFiles:
 sys.meta_path.append(_SentFiles)
 
 _HOME = {
-    "load_config": "raysl.config.load",
+    "load_config": "raysl.weights.initial",
     "pretrain": "raysl.pretraining",
     "load_backbone": "raysl.checkpoint.backbone",
     "load_history": "raysl.train.history",
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from raysl.benchmarks.suite.evaluate import benchmark as benchmark
     from raysl.benchmarks.suite.several import compare as compare
     from raysl.checkpoint.backbone import load_backbone as load_backbone
-    from raysl.config.load import load_config as load_config
     from raysl.data.ingest.on_ray import ingest as ingest
     from raysl.leaderboard.run_list import list_runs as list_runs
     from raysl.predictor import Predictor as Predictor
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from raysl.train.process import setup as setup
     from raysl.train.views import views as views
     from raysl.weights.convert import convert as convert
+    from raysl.weights.initial import load_config as load_config
 
 
 def __getattr__(name: str) -> Any:

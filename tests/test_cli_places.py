@@ -134,7 +134,7 @@ def test_code_that_a_run_names_is_not_loaded_by_its_folder_alone(here: Path) -> 
     [
         (["config", "pics"], r"'pics' is images; .*`raysl config simclr pics`"),
         (["config", "runs/x/checkpoint_000000001"], "its run goes on by `raysl pretrain runs/x`"),
-        (["config", "net.pth"], "`raysl convert net.pth --out runs/theirs` makes a run of it"),
+        (["config", "net.pth"], "`raysl config CONFIG method.weights=net.pth` begins with it"),
         (["config", "simclr", "gone/pics"], "data: 'gone/pics': nothing is there; give a folder of images"),
         (["config", "simclr", "data=gone/pics"], "data: 'gone/pics': nothing is there; give a folder of images"),
         (["config", "simclr", "runs/x"], "data: 'runs/x' is a run, not images"),

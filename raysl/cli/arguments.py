@@ -113,7 +113,8 @@ def refuse_stray(stray: list[str]) -> None:
 def load_run(arguments: list[str] | None, low_resource: bool, command: str = "pretrain") -> "RunConfig":
     """Load the settings of a run from a command's arguments."""
     from raysl.cli.locate import find_config
-    from raysl.config.load import load_config
+    from raysl.config import load
+    from raysl.weights.initial import run_of_weights
 
     name, overrides, stray = sort_arguments(arguments or [])
     extra = [setting for setting in LOW_RESOURCE if low_resource]
@@ -125,7 +126,9 @@ def load_run(arguments: list[str] | None, low_resource: bool, command: str = "pr
         name, overrides = find_config(name or DEFAULT_CONFIG, overrides, command)
         # what a dropped setting did to views means nothing to images that are only stored
         with only_errors() if command == "ingest" else nullcontext():
-            config = load_config(name, [*extra, *overrides])
+            # what trains nothing shows or ignores the weights, and converts none
+            convert = None if command in ("config", "ingest") else run_of_weights
+            config = load.load_config(name, [*extra, *overrides], convert)
     if problems.errors:
         problems.errors += map(ConfigError, _missing_images(overrides))
     problems.check()

@@ -30,7 +30,7 @@ def show_config(arguments: Arguments = None) -> None:
 
     refuse_stray(stray)
     sweep, rest = load_sweep(name, overrides)
-    base = load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False)
+    base = load_run([sweep.first_config, *sweep.settings, *rest], low_resource=False, command="config")
     typer.echo(annotate(sweep), nl=False)
     if rest:
         typer.echo(f"# beside them, of its runs: {' '.join(rest)}")

@@ -40,8 +40,7 @@ def find_config(name: str, overrides: list[str], command: str) -> tuple[str, lis
         f"another run begins with its weights by `raysl pretrain CONFIG method.weights={quoted}`",
         "sweep": f"the folder of a sweep; `raysl sweep --status {Path(name).name} storage={Path(name).parent}` shows "
         "it, and the command that began it goes on with it",
-        "weights": f"a file of weights; `raysl convert {quoted} --out runs/theirs` makes a run of it, and "
-        f"`raysl {command} CONFIG method.weights=runs/theirs` begins with it",
+        "weights": f"a file of weights; `raysl {command} CONFIG method.weights={quoted}` begins with it",
     }
     raise ConfigError(f"{name!r} is {lines[kind]}")
 

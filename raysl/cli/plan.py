@@ -35,7 +35,8 @@ def run_plan(
     """Print what a new run would do: batches, steps, reads, how well it shuffles, memory. Nothing is started.
 
     With --gpu also what it would take on GPUs of a kind, by running a step on tensors of shapes alone. Weights named by
-    method.weights are held against the backbone; those of backbone.pretrained are not downloaded.
+    method.weights are held against the backbone, and converted first where they are of others; those of
+    backbone.pretrained are not downloaded.
 
     Exit code 0: the run can start, 2: the input is wrong.
     """

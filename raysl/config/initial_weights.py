@@ -1,12 +1,12 @@
 """The backbone's settings of the checkpoint that a new run begins with (`method.weights`)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from raysl.components import ALIASES, resolve
 from raysl.config.config_files import expand, read
 from raysl.config.dump import plain, write_inline
-from raysl.config.fields import find
+from raysl.config.fields import find, put
 from raysl.config.trust import check_text
 from raysl.errors import ConfigError, log
 from raysl.redact import redact_tree, redact_uri
@@ -20,6 +20,16 @@ _LEFT = {
 """Settings that follow the images, or change how a network is trained and not what it computes."""
 _OF_RECIPE = {"patch_size", "num_registers", "mask_token", "output"}
 """Settings for which the weights are adapted where a recipe has them, or that choose among the features."""
+
+
+def with_run_of_weights(tree: dict[str, Any], convert: Callable[[str, str], str]) -> dict[str, Any]:
+    """Return a run's plain settings, whose `method.weights` is what `convert` makes of it and of the storage."""
+    weights = find(tree, ("method", "weights"))
+    if not isinstance(weights, str) or "${" in weights:
+        return tree
+    weights = expand(weights)
+    converted = convert(weights, expand(str(tree.get("storage", "./runs"))))
+    return tree if converted == weights else put(tree, ("method", "weights"), converted)
 
 
 def with_their_backbone(tree: dict[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

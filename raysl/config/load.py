@@ -18,7 +18,7 @@ from raysl.config.component import map_locations
 from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read, run_name
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
-from raysl.config.initial_weights import with_their_backbone
+from raysl.config.initial_weights import with_run_of_weights, with_their_backbone
 from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
 from raysl.config.linked import ADAPT, adaptable_keys, follow_channels, follow_sizes, link_channels, link_sizes
 from raysl.config.ranges import is_location
@@ -34,7 +34,11 @@ NodeT = TypeVar("NodeT")
 ConfigT = TypeVar("ConfigT")
 
 
-def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(
+    name_or_path: str | Path,
+    overrides: Sequence[str] = (),
+    convert: Callable[[str, str], str] | None = None,
+) -> RunConfig:
     """Load a packaged configuration (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
 
     Args:
@@ -43,6 +47,8 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
             `method=byol` selects a component, `benchmarks=[knn]` keeps only these, `benchmarks=[]` none, likewise
             `callbacks`, and `base=data/cifar10` adds another configuration between the file and the other overrides. A
             component that replaces another starts from its defaults; a warning lists what changes by that.
+        convert: function from `method.weights` and `storage` to a run of raysl with these weights; default: they stay
+            as they are written.
 
     Raises:
         ConfigError: a line for each error, with the key, the value, the rule and the next step.
@@ -53,13 +59,13 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     name_or_path = text_or_path(name_or_path, "name_or_path", "quickstart")
     overrides = words(overrides, "overrides", "optim.lr=0.1")
     try:
-        return load_with(partial(_load, name_or_path), overrides)
+        return load_with(partial(_load, name_or_path, convert=convert), overrides)
     except NoSuchConfig as error:
         problems = Problems()
         problems.errors.append(error)
         if error.near is not None:  # what else is wrong with the one that was probably meant
             with problems.catching(), only_errors():
-                load_with(partial(_load, error.near), overrides)
+                load_with(partial(_load, error.near, convert=convert), overrides)
         problems.check()
         raise
 
@@ -107,7 +113,7 @@ def _follows(line: str, key: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", line) is not None
 
 
-def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
+def _load(name_or_path: str, overrides: Sequence[str], convert: Callable[[str, str], str] | None = None) -> RunConfig:
     selections = [
         override for override in overrides if re.match(r"(benchmarks|callbacks)=\s*(\[|\{\s*\}\s*$)", override)
     ]
@@ -132,6 +138,8 @@ def _load(name_or_path: str, overrides: Sequence[str]) -> RunConfig:
     layers.lay(changes, Path.cwd())
     written.append((changes, False))
     tree = keep_texts({"name": run_name(main), **layers.values}, overrides)
+    if convert is not None:
+        tree = with_run_of_weights(tree, convert)
     if not any(file.path == main and _is_stored(file.values) for file in files):
         typed: dict[str, Any] = {}
         for values in (values for values, is_ours in written if not is_ours):

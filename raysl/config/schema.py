@@ -40,21 +40,26 @@ Rival = Literal["untrained", "pixels"]
 ViewPreset = Literal["imagenet", "cifar", "digits", "document", "satellite", "medical"]
 
 
+LIBRARIES = ("timm:", "torchvision:")
+"""Beginnings of the names of published networks: `timm:vit_small_patch14_dinov2.lvd142m`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig(ComponentConfig):
     """Base of every method's settings."""
 
     weights: Location | None = None
-    """Path or URI of a run or checkpoint of raysl with initial weights: of the backbone and, for the same method, all
-    other parts that fit; or the name of one that comes with raysl (`raysl list weights`). A resumed run keeps its
-    weights. Default: random weights, or those of `backbone.pretrained`."""
+    """Initial weights, by path or URI. Of a run or checkpoint of raysl: the backbone and, for the same method, all
+    other parts that fit; or the name of one that comes with raysl (`raysl list weights`). Of others: a file, or a
+    published network, timm:NAME or torchvision:NAME, which a start first converts into a run in `storage`. A resumed
+    run keeps its weights. Default: random weights, or those of `backbone.pretrained`."""
     transforms: tuple[str, ...] = field(default=(), metadata=ASKS_TRUST)
     """Transforms of your own, applied last to every view: `path/to/file.py:Class` or `package.module:Class`, each with
     the defaults of its fields."""
 
     def is_place(self, field: str, text: str) -> bool:
-        """Whether a text is a path or a URI, and not the name of a backbone that comes with raysl."""
-        return not is_trained(text)
+        """Whether a text is a path or a URI, and neither a backbone that comes with raysl nor a published network."""
+        return not (is_trained(text) or text.startswith(LIBRARIES))
 
 
 @dataclass(frozen=True, kw_only=True)

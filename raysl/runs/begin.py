@@ -120,6 +120,9 @@ def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
         state.save(Path(draft), {})
         outlast(partial(upload, Path(draft), folder, name))
     text = describe_origin(state.weights)
+    if (decay := state.config.optim.layer_decay) is not None:
+        shares = [group.get("lr_scale", 1.0) for group in state.optimizer.param_groups]
+        text += f"; optim.layer_decay={decay:g}: layers learn at {min(shares):.2g} to {max(shares):.2g} of the peak"
     folder.note(text)
     log.info(text)
     return NewestCheckpoint(name, read_meta(folder.child(name)))

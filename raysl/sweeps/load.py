@@ -12,7 +12,7 @@ from raysl.config.arguments import text_or_path, words
 from raysl.config.config_files import expand, find, matching_configs, read, read_file
 from raysl.config.dump import write
 from raysl.config.fields import settings_in, suggest
-from raysl.config.load import apply_overrides, load_config
+from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError, Problems
@@ -24,6 +24,7 @@ from raysl.sweeps.schema import SCHEDULERS, SEARCHERS, SweepConfig, check_name, 
 from raysl.sweeps.space import Space, is_component
 from raysl.trained import is_trained
 from raysl.user_files import relative_name
+from raysl.weights.initial import load_config
 
 
 def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from raysl.benchmarks.suite.protocols import protocols_of
 from raysl.config.arguments import instance, run_config
 from raysl.config.dump import write
-from raysl.config.load import apply_overrides, load_config
+from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, log
 from raysl.leaderboard.board_files import Board
@@ -42,6 +42,7 @@ from raysl.sweeps.schema import SweepConfig, is_population
 from raysl.sweeps.space import Space
 from raysl.sweeps.start import SweepStart
 from raysl.tune.trial import ALONE, Trial, measures_of
+from raysl.weights.initial import load_config
 
 EPOCHS = "train.epochs"
 Facts = TypeVar("Facts")

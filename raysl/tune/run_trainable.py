@@ -20,7 +20,6 @@ from raysl.cluster.connection import cluster_resources, connect, share_cluster
 from raysl.cluster.resources import TRIAL_CPUS, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.config.arguments import run_config
-from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.dataset_note import DatasetNote
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, log
@@ -36,6 +35,7 @@ from raysl.train.callbacks.logs import read_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.tune.run_trial import run_trial
 from raysl.tune.trial import ALONE, Note, Trial, measures_of, trial_of
+from raysl.weights.initial import load_config
 
 POINTER_FILE = "raysl.json"
 KEPT_CHECKPOINTS = 4

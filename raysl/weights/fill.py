@@ -82,7 +82,12 @@ class Table:
 
     def __repr__(self) -> str:
         """What a notebook shows, in place of all names."""
-        return f"Table({'; '.join(' '.join(line.split()) for line in self.text().splitlines())})"
+        return f"Table({self.line})"
+
+    @property
+    def line(self) -> str:
+        """The lines of `text` in one."""
+        return "; ".join(" ".join(line.split()) for line in self.text().splitlines())
 
     def text(self) -> str:
         """Write a line for each kind that has tensors, with their first names."""

@@ -258,7 +258,7 @@ def test_the_setting_is_told_and_its_path_does_not_depend_on_the_directory(
     config = load_config("quickstart", ["method.weights=runs/before"])
     assert config.method.weights == f"{tmp_path}/runs/before"
     assert f"  weights: {tmp_path}/runs/before" in annotate(config)
-    assert "# Path or URI of a run or checkpoint of raysl with initial weights" in annotate(config)
+    assert "# Initial weights, by path or URI. Of a run or checkpoint of raysl" in annotate(config)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import ray.tune
 
 from raysl.benchmarks.suite.settings import load_benchmarks, load_data
 from raysl.benchmarks.suite.suites import load_suites
-from raysl.config.schema import RunConfig
+from raysl.config.schema import LIBRARIES, RunConfig
 from raysl.plan.cards import card_of
 from raysl.pretraining import Result
 from raysl.preview.views_page import requested
@@ -47,6 +47,7 @@ class Ends:
             "raysl.data.ingest.inspect.inspect": self.inspect,
             "raysl.weights.convert.convert": self.convert,
             "raysl.weights.convert.load_weights": self.load_weights,
+            "raysl.weights.initial.run_of_weights": self.run_of_weights,
             "raysl.translation.vissl.convert_config": self.convert_config,
             "raysl.sweeps.run.SweepRun.run": lambda run, signals: self.run_sweep(run),
             "raysl.sweeps.run.sweep": self.sweep,
@@ -133,6 +134,13 @@ class Ends:
     def load_weights(self, source: str, overrides: Sequence[str] = (), rules: Any = None, name: str = "") -> Any:
         assert Path(source).is_file()
         return SimpleNamespace(backbone=None, config=_settings("dino", *overrides), table=None)
+
+    def run_of_weights(self, weights: str, storage: str) -> str:
+        if not weights.startswith(LIBRARIES) and not Path(weights).is_file():
+            return weights
+        folder = Path(storage, weights.replace(":", "_")).absolute()
+        self.reader.made_run(folder, _settings("simclr"))
+        return str(folder)
 
     def run_sweep(self, run: Any) -> Any:
         self.reader.made_sweep(Path(run.base.storage, run.base.name).absolute())

@@ -34,8 +34,7 @@ OWN: dict[str, dict[str, str | tuple[str, ...]]] = {
     "command-line.md": {"runs/other": RESNET},
     "continue.md": {
         "mae_pretrain_vit_base.pth": FILE,
-        "dinov2_vitb14_pretrain.pth": FILE,
-        "dinov3_vitb16_pretrain_lvd1689m.pth": FILE,
+        "theirs.pt": FILE,
         "runs/mae": ("mae", PATH),
     },
     "write-a-source.md": {"images": "arrays"},

@@ -20,15 +20,15 @@ from tests.weights.networks import shaken
 WIDTH, HEADS, DEPTH = 64, 2, 3
 
 
-def eva(qkv_bias: bool = True, **options: Any) -> Any:
+def eva(qkv_bias: bool = True, width: int = WIDTH, depth: int = DEPTH, **options: Any) -> Any:
     """A small network of timm's DINOv3, with the options of its `vit_small_patch16_dinov3`."""
     torch.manual_seed(0)
     net = Eva(
         img_size=32,
         patch_size=8,
         num_classes=0,
-        embed_dim=WIDTH,
-        depth=DEPTH,
+        embed_dim=width,
+        depth=depth,
         num_heads=HEADS,
         qkv_bias=qkv_bias,
         init_values=1e-5,

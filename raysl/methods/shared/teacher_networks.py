@@ -16,12 +16,11 @@ from raysl.components import resolve
 from raysl.config.component import make_absolute
 from raysl.config.linked import find_size_setting
 from raysl.config.ranges import Amount, Location, Side
+from raysl.config.schema import LIBRARIES
 from raysl.errors import ConfigError, StorageError
 from raysl.methods.method import Backbone, Setup
 from raysl.trained import is_trained
 
-LIBRARIES = ("timm:", "torchvision:")
-"""Beginnings of the names of published networks: `timm:vit_small_patch14_dinov2.lvd142m`."""
 UNTRAINED = "untrained"
 """Name of a random teacher: a network like the student with other random weights."""
 Target = Literal["labels", "features", "tokens"]
