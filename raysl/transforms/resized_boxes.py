@@ -2,7 +2,7 @@
 
 The loops have the fixed-point arithmetic of torch for uint8 images, to the last bit: weights are rounded to 16 bits,
 each row is resized before the columns are, and both passes round to 8 bits. For an image of 32 px the call of torch's
-function takes longer than its arithmetic, so many small images are resized in one call; a box of a large image is
+function takes longer than its arithmetic: small images are resized many in one call; a box of a large image is
 resized in vector instructions, in three fifths of torch's time.
 """
 

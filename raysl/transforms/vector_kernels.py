@@ -112,7 +112,7 @@ def weigh_lines(
         out_first: position of the sum in `out`.
         num: pixels of a line, at least `LINE`.
     """
-    bytes_of_line, words = ir.VectorType(_BYTE, LINE), ir.VectorType(_WORD, LINE // 2)
+    bytes_of_line, shorts = ir.VectorType(_BYTE, LINE), ir.VectorType(_WORD, LINE // 2)
     sums = ir.VectorType(_INT, LINE // 4)
     halves = [_interleave(is_upper, LINE) for is_upper in (False, True)]
     no_pixels = ir.Constant(bytes_of_line, [0] * LINE)
@@ -143,7 +143,7 @@ def weigh_lines(
             pairs = _code.for_range_slice(builder, constant(0), num_lines, constant(2), start.type)
             with pairs as (number, _):
                 pair = builder.bitcast(builder.gep(scales, [builder.add(weight, number)]), _INT.as_pointer())
-                two_weights = builder.bitcast(_repeated(builder, builder.load(pair, align=2), LINE // 4), words)
+                two_weights = builder.bitcast(_repeated(builder, builder.load(pair, align=2), LINE // 4), shorts)
                 factors = builder.sext(two_weights, ir.VectorType(_INT, LINE // 2))
                 line = builder.add(builder.add(start, builder.mul(number, stride)), column)
                 two_lines = [
@@ -157,7 +157,7 @@ def weigh_lines(
                 ]
                 # the form in which LLVM knows the instruction that multiplies 16-bit numbers and adds the pairs
                 for part, quarter in zip(parts, quarters, strict=True):
-                    values = builder.zext(builder.bitcast(quarter, words), factors.type)
+                    values = builder.zext(builder.bitcast(quarter, shorts), factors.type)
                     products = builder.mul(values, factors)
                     split = [builder.shuffle_vector(products, products, indices) for indices in (evens, odds)]
                     builder.store(builder.add(builder.load(part), builder.add(*split)), part)
@@ -169,8 +169,8 @@ def weigh_lines(
             for sign, limit in (("<", 0), (">", 255)):
                 bound = ir.Constant(total.type, [limit] * LINE)
                 total = builder.select(builder.icmp_signed(sign, total, bound), bound, total)
-            place = _vector(builder, target, builder.add(at, column), LINE)
-            builder.store(builder.trunc(total, bytes_of_line), place, align=1)
+            pointer = _vector(builder, target, builder.add(at, column), LINE)
+            builder.store(builder.trunc(total, bytes_of_line), pointer, align=1)
         return context.get_dummy_value()
 
     size = types.intp
