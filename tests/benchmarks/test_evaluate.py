@@ -117,7 +117,7 @@ def test_what_the_second_start_of_a_finished_run_asks_for_is_measured(config: Ru
     assert set(pretrain(replace(config, benchmarks={"knn": knn})).metrics) >= {"knn/k20/top1", "knn/k20/top5"}
     more = pretrain(replace(config, benchmarks={"knn": replace(knn, k=(5, 1))})).metrics
     assert {"knn/k5/top1", "knn/k1/top1"} <= set(more)
-    assert json.loads(next((tmp_path / "run").rglob("knn.json")).read_text())["settings"]["k"] == [5, 1]
+    assert json.loads(next((tmp_path / "run").rglob("knn.json")).read_text())["basis"]["settings"]["k"] == [5, 1]
 
 
 def test_results_add_up_and_belong_to_their_checkpoint_settings_and_images(config: RunConfig, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_results_add_up_and_belong_to_their_checkpoint_settings_and_images(confi
     report = json.loads((run / "report.json").read_text())
     assert names_in(run / "report.json") == {"knn", variant}, "low-shot was measured on other images"
     assert {name: report[name] for name in facts} == facts
-    kept = json.loads((run / "benchmarks" / new.name / "knn.json").read_text())
+    kept = json.loads((run / "benchmarks" / new.name / "knn.json").read_text())["basis"]
     assert (kept["step"], kept["settings"]["k"]) == (2, [20])
 
     before = (run / "report.html").read_bytes()
@@ -222,7 +222,9 @@ def test_a_number_of_other_code_has_a_mark_beside_newer_ones(tmp_path: Path) -> 
     run = tmp_path / "run"
     benchmark(str(run), ["geometry"])
     (file,) = run.rglob("geometry.json")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"code": "older"}))
+    content = json.loads(file.read_text())
+    content["basis"]["code"] = "older"
+    file.write_text(json.dumps(content))
     report = benchmark(str(run), ["knn"])
     notes = {score.benchmark: score.note for score in report.scores}
     assert "measured by other code" in notes["geometry"]

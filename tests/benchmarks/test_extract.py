@@ -59,7 +59,7 @@ def test_what_is_going_on_is_said_with_the_number_of_images_done(
 ) -> None:
     entered: list[str] = []
     counted: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(extraction, "enter", entered.append)
+    monkeypatch.setattr("raysl.benchmarks.features.extract.enter", entered.append)
     monkeypatch.setattr(extraction, "count", lambda *numbers: counted.append(numbers))
     extract(str(saved), split="train", out=str(saved.parent / "out.parquet"))
     assert entered[:3] == ["reading the checkpoint", "listing the images", "starting Ray"]

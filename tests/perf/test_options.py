@@ -1,5 +1,7 @@
 """What `python -m perf options` runs and reports, at a size that is done in seconds."""
 
+import re
+
 import pytest
 
 from perf.options import PLAIN, measure, option_names, settings_of, table
@@ -37,8 +39,8 @@ def test_combinations_are_measured_beside_the_plain_one() -> None:
     assert 0 < numbers["plain"]["share"] < 1
     assert numbers["plain"]["flops"] > 8 * 2 * 1e6
     shown = table(numbers)
-    assert "bf16      channels_last  accumulated  held" in shown
-    assert "fp32      default        plain        piped" in shown
+    assert re.search(r"bf16 +channels_last +accumulated +held", shown)
+    assert re.search(r"fp32 +default +plain +piped", shown)
     assert "of the rate of fp32 matrix products here" in shown
 
 

@@ -440,7 +440,10 @@ def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder,
 
 @pytest.mark.cluster
 def test_a_lock_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_once(folder: Folder) -> None:
-    script = "from raysl.storage.owner import *; print(json.dumps(asdict(Owner(1))))"
+    script = (
+        "import dataclasses, json; from raysl.storage.owner import Owner; "
+        "print(json.dumps(dataclasses.asdict(Owner(1))))"
+    )
     content = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
     folder.write(".lock-000001", content)
     with own_remote(folder, times=replace(FAST, stale_s=600.0)):
