@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError
 from raysl.storage.addresses import absolute
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, without_waiting
 from raysl.train.callbacks.logs import read_metrics
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
         ConfigError: if no run has logged anything there, or the storage cannot be read.
     """
     folder = Folder(absolute(text_or_path(run, "run", "runs/quickstart")))
-    lines = read_metrics(folder)
+    with without_waiting():
+        lines = read_metrics(folder)
     if not lines:
         raise ConfigError(f"nothing has been logged in {folder.uri!r}; give the folder of a run that has made a step")
     return frame(lines)

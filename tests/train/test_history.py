@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 import raysl
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, StorageError
 from raysl.train.callbacks.logs import MetricsLog
 from raysl.train.history import frame
+from tests.faults import Faults
 from tests.train.callbacks.own import Logs, train
 
 
@@ -39,3 +40,16 @@ def test_a_folder_in_which_nothing_was_logged_is_refused(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="run: 3 is not a name, path or URI"):
         raysl.load_history(3)  # type: ignore[arg-type]
     assert frame([]).columns.tolist() == ["step"]
+
+
+def test_a_storage_that_does_not_answer_is_an_error_at_once(
+    tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("raysl.storage.folder.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("raysl.storage.folder.PATIENCE_S", 0.02)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 5, "loss": 2}\n')
+    faults.add("*", "run", times=None)
+    with pytest.raises(StorageError):
+        raysl.load_history(f"faulty://{tmp_path}/run")
+    assert "for up to" not in caplog.text, "nothing is waited for"
