@@ -131,6 +131,7 @@ class Sender:
         self._actions: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._problem: str | None = None
         self._has_failed = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=f"raysl-{name}", daemon=True)
         self._thread.start()
 
@@ -152,7 +153,8 @@ class Sender:
 
     def take_problem(self) -> str | None:
         """Return what went wrong, the first time that it is asked for."""
-        problem, self._problem = self._problem, None
+        with self._lock:
+            problem, self._problem = self._problem, None
         return problem
 
     def _work(self) -> None:
@@ -164,5 +166,6 @@ class Sender:
                 return self._fail(f"{self._name} failed: {redact(f'{type(error).__name__}: {text}')}")
 
     def _fail(self, problem: str) -> None:
-        if not self._has_failed:
-            self._problem, self._has_failed = problem, True
+        with self._lock:
+            if not self._has_failed:
+                self._problem, self._has_failed = problem, True

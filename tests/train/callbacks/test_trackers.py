@@ -128,6 +128,19 @@ def test_a_tracker_that_fails_is_told_once_without_its_password_and_ends_nothing
     assert "metrics.jsonl" in event
 
 
+def test_of_problems_at_the_same_time_one_is_told_once() -> None:
+    sender = tracking.Sender("own")
+    threads = [threading.Thread(target=sender._fail, args=(text,)) for text in ("first", "second")]
+    with sender._lock:  # as while a problem is asked for
+        for thread in threads:
+            thread.start()
+        assert not sender._has_failed
+    for thread in threads:
+        thread.join()
+    assert sender.take_problem() in ("first", "second")
+    assert sender.take_problem() is None
+
+
 def test_a_tracker_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "END_WAIT_S", 0.1)
     tracker = _Hanging()
