@@ -5,7 +5,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from typing_extensions import override
@@ -184,3 +184,9 @@ class Windows(Callback):
                 newest = [*self.values.get(name, []), run.line[name]][-self.config.size :]
                 self.values[name] = newest
                 run.log({f"{name}_median": statistics.median(newest), f"{name}_mean": statistics.fmean(newest)})
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        # numbers that the settings no longer name are dropped
+        self.values = {name: values for name, values in self.values.items() if name in self.config.names}
