@@ -183,10 +183,13 @@ class Ledger:
 
     def _step(self) -> None:
         try:
-            event = self._events.get(timeout=0.2)
+            events = [self._events.get(timeout=0.2)]
         except queue.Empty:
-            pass
-        else:
+            events = []
+        # all that wait, since the look below may take long
+        while not self._events.empty():
+            events.append(self._events.get())
+        for event in events:
             event()
         if time.monotonic() - self._looked >= max(LOOK_EVERY_S, self.folder.look_every_s):
             self._look_at_all()

@@ -93,6 +93,19 @@ def test_the_end_of_a_trial_whose_folder_cannot_be_read_is_read_later_and_the_ot
     assert [record.status for record in own.records.values()] == ["finished", "finished"]
 
 
+def test_all_that_waits_is_handled_before_the_folders_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LOOK_EVERY_S", 0.0)
+    order: list[str] = []
+    own = _ledger(tmp_path, told=lambda record: order.append("look"))
+    for name in ("first", "second", "third"):
+        own.do(lambda name=name: order.append(name))
+    own._looked = -own.folder.look_every_s
+    own._step()
+    assert order == ["first", "second", "third", "look"]
+
+
 def _full(is_full: list[bool]) -> None:
     if is_full[0]:
         error = StorageError("cannot write 'x': no space left on device; the disk is full")
