@@ -63,17 +63,22 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     """
     folder = RunFolder.of(config)
     folder.make()
-    with counting_costs(folder):
+    with counting_costs(folder) as counter:
         report = benchmark(uri, config=config, out=folder.uri)
         report.check()
+    costs = counter.costs
     intervals, units = _measured(report)
-    note = replace(
-        make_note(config, "finished"),
+    note = Note(
+        status="finished",
         until=0,
         metrics=report.metrics,
         intervals=intervals,
         units=units,
+        costs=costs.numbers(),
+        measures=measures_of(config),
         checkpoint=report.checkpoint or uri,
+        started=costs.began,
+        ended=time.time(),
     )
     note.write(folder)
     write_hparams(folder, {**settings, "seed": config.seed}, note.metrics)
