@@ -21,7 +21,7 @@ SUBCLUSTER = "ray-subcluster"
 """Label of a group of nodes whose CPUs Ray Data shares among the streams of these nodes alone."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RankStreams(DataConfig):
     """Gives each rank a dataset of its own blocks.
 

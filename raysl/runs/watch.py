@@ -30,7 +30,7 @@ MAX_DUMP = 50_000
 """Characters that are kept about a failure: tracebacks and Ray's own words."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class FailureWatch(UserCallback):
     """Notes on the board of a run what was lost, and ends the run where a retry is of no use.
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from raysl.cluster.board import Board
+from raysl.runs.failures import FailureNotes
+from raysl.runs.rank_streams import RankStreams
+from raysl.runs.watch import FailureWatch
 from tests.ray_nodes import client_environment, some_nodes
 from tests.runs.runs import SMALL, finish
 
@@ -57,3 +61,10 @@ def test_a_run_is_among_the_executions_of_ray_data_and_nodes_without_workers_mak
     stats = (tmp_path / "runs/own/data_stats.txt").read_text()
     assert "ReadDecodeCropAugment" in stats
     assert max(map(int, re.findall(r"(\d+) nodes used", stats))) == num_nodes, stats
+
+
+def test_what_ray_prints_of_a_run_has_no_variable_of_its_environment() -> None:
+    variables = {"AWS_SECRET_ACCESS_KEY": "hunter22"}
+    streams = RankStreams([None], "own", "DecodeCrop", 0.5, None, variables)
+    watch = FailureWatch(FailureNotes(Board("own")), "runs/own", 3, 0, 60.0, {}, variables)
+    assert "hunter22" not in f"{streams!r} {watch!r}"
