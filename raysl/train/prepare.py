@@ -50,7 +50,8 @@ class Measurements:
 
     Args:
         left_out: a line for each measurement that its images do not allow.
-        online_knn: makes the callback for them; None where they are not measured.
+        online: names of the numbers of the online kNN; none where it is not measured.
+        online_knn: makes the callback that measures them, or None.
     """
 
     names: Collection[str]
@@ -116,28 +117,26 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
-    layers, has_patches = setup.backbone.num_layers, setup.backbone.patch_size is not None
-    without_weights = classes.backbone.without_weights
-    checks: tuple[Callable[[], object], ...] = (
-        lambda: check_layers(config.optim, layers, classes.backbone, has_patches),
-        lambda: check_device_settings(config.train, classes.method, without_weights(config.backbone).units()),
-        lambda: check_warm_heads(config),
-        lambda: _check_adapters(config, classes),
-    )
-    for check in checks:
-        with problems.catching():
-            check()
+    has_patches = setup.backbone.patch_size is not None
+    with problems.catching():
+        check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
+    with problems.catching():
+        check_device_settings(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
+    with problems.catching():
+        check_warm_heads(config)
+    with problems.catching():
+        _check_adapters(config, classes)
     with problems.catching():
         recipe = check_views(setup, classes)
         if config.train.online_probe is not None:
             check_probe(train, recipe)
-    evaluated, online_knn = _evaluated(config, classes, test), None
     with problems.catching():
+        evaluated, online_knn = _evaluated(config, classes, test), None
         if measure is not None:
             if test is not None:
                 check_readable(test, "held-out")
-            measured = measure(config, train, test)
-            check_expected_names(config, classes.method, measured.names, measured.online, evaluated)
+            measured = measure(setup.config, train, test)
+            check_expected_names(setup.config, classes.method, measured.names, measured.online, evaluated)
             for line in measured.left_out:
                 log.warning(line)
             online_knn = measured.online_knn
@@ -151,7 +150,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     for warning in (
         _mean_warning(config),
         course_warning(plan),
-        warm_heads_warning(plan, config.train.warm_heads),
+        warm_heads_warning(plan, setup.config.train.warm_heads),
         *_size_warnings(config, classes, recipe),
         Reads.of(loader.order).warning(loader.row_bytes, config.data),
     ):

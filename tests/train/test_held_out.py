@@ -28,7 +28,7 @@ from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.held_out import HeldOut
-from raysl.train.prepare import prepare
+from raysl.train.prepare import Measurements, prepare
 from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.rank_processes import RunRanks
@@ -182,6 +182,35 @@ def test_names_of_held_out_numbers_can_be_expected(caplog: pytest.LogCaptureFixt
     with pytest.raises(ConfigError, match="nothing will report 'heldout_index'"):
         prepare(load_config("quickstart", told(expected)), check_benchmarks)
     assert "train.eval_every is left out" not in caplog.text
+
+
+def test_a_method_that_refuses_its_own_measurement_is_named_with_all_other_problems(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(config: Any) -> tuple[str, ...]:
+        raise ConfigError("method.task: it has none")
+
+    monkeypatch.setattr(SimCLR, "evaluated_by", refuse)
+    with pytest.raises(ConfigError) as refused:
+        prepare(load_config("quickstart", words("train.eval_every=1ep", "optim.patch_lr_scale=0.2")), check_benchmarks)
+    assert [line.partition("=")[0] for line in str(refused.value).splitlines()] == [
+        "optim.patch_lr_scale",
+        "method.task: it has none",
+    ]
+
+
+def test_what_is_measured_is_judged_by_the_settings_for_the_run_s_workers() -> None:
+    seen = []
+
+    def measure(config: Any, train: Any, test: Any) -> Measurements:
+        seen.append(config.train.online_knn_every)
+        return Measurements((), ())
+
+    prepare(
+        load_config("quickstart", words("train.workers=2", "train.reference_workers=1", "train.online_knn_every=10st")),
+        measure,
+    )
+    assert seen == [Duration.parse("5st")]
 
 
 def test_a_run_without_a_task_for_held_out_images_says_that_it_measures_none(
