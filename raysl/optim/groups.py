@@ -92,8 +92,8 @@ def split_by_layer(groups: list[dict[str, Any]], backbone: Backbone, optim: Opti
     """Split a method's groups where layers, patches or heads have other learning rates or another decay.
 
     So methods need no code for `optim.layer_decay`, `optim.patch_lr_scale`, `optim.head_lr` and
-    `optim.head_weight_decay`. The rates are factors of a group's `lr_scale`. The parts of a group replace it, those of
-    heads last.
+    `optim.head_weight_decay`. The rates are factors of a group's `lr_scale`. The parts of a group replace it, from the
+    first layer to the heads. That order is the same for all decays, so that a fork with another one loads the state.
 
     Raises:
         ConfigError: if the backbone does not number its layers or has no patches, or `optim.head_lr` is set while
@@ -106,13 +106,19 @@ def split_by_layer(groups: list[dict[str, Any]], backbone: Backbone, optim: Opti
         groups = with_lr_scales(groups, dict.fromkeys(patches, optim.patch_lr_scale))
     if optim.layer_decay is None and optim.head_lr is None and optim.head_weight_decay is None:
         return groups
-    scales = _layer_scales(backbone, optim)
+    layers, heads = _layers(backbone, optim), (backbone.num_layers or 0) + 2
     parts = []
     for group in groups:
-        heads = [parameter for parameter in group["params"] if id(parameter) not in scales]
-        inside = [parameter for parameter in group["params"] if id(parameter) in scales]
-        parts += with_lr_scales([{**group, "params": inside}], scales)
-        parts += [_of_heads({**group, "params": heads}, optim)] if heads else []
+        by_layer: dict[int, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            by_layer.setdefault(layers.get(id(parameter), heads), []).append(parameter)
+        for layer in sorted(by_layer):
+            part = {**group, "params": by_layer[layer]}
+            if layer == heads:
+                part = _of_heads(part, optim)
+            elif optim.layer_decay is not None:
+                part["lr_scale"] = group.get("lr_scale", 1.0) * optim.layer_decay ** (heads - 1 - layer)
+            parts.append(part)
     return parts
 
 
@@ -156,21 +162,20 @@ def _norms_and_biases(network: nn.Module, optim: OptimConfig) -> set[int]:
     return excluded
 
 
-def _layer_scales(backbone: Backbone, optim: OptimConfig) -> dict[int, float]:
-    """Return the factor of the learning rate of each parameter of the backbone by its identity."""
+def _layers(backbone: Backbone, optim: OptimConfig) -> dict[int, int]:
+    """Return the layer of each parameter of the backbone by its identity; 0 for all without `optim.layer_decay`."""
     if optim.layer_decay is None:
-        return {id(parameter): 1.0 for parameter in backbone.parameters()}
+        return {id(parameter): 0 for parameter in backbone.parameters()}
     num = backbone.num_layers or 0
-    scales = {}
+    layers = {}
     for name, parameter in backbone.named_parameters():
-        layer = backbone.layer_of(name)
+        layers[id(parameter)] = layer = backbone.layer_of(name)
         if not 0 <= layer <= num + 1:
             raise ValueError(
                 f"{type(backbone).__name__}.layer_of({name!r}) is {layer}; its layers are 0 to {num}, and one more has "
                 "the rate of the heads"
             )
-        scales[id(parameter)] = optim.layer_decay ** (num + 1 - layer)
-    return scales
+    return layers
 
 
 def _of_heads(group: dict[str, Any], optim: OptimConfig) -> dict[str, Any]:

@@ -233,6 +233,22 @@ def test_a_head_rate_beside_a_rate_of_nothing_is_refused() -> None:
         build_optimizer(Probe(), SGD.Config(lr=0.0, head_lr=1.0))
 
 
+def test_groups_have_one_order_at_any_decay_from_the_first_layer_to_the_heads() -> None:
+    method = on(ViT(ViT.Config(width=12, depth=2, heads=3, patch_size=8, image_size=16)))
+    names = {id(parameter): name for name, parameter in method.named_parameters()}
+
+    def order(decay: float) -> list[list[str]]:
+        groups = build_optimizer(method, AdamW.Config(**COURSE, layer_decay=decay, head_lr=1.0)).param_groups
+        return [[names[id(parameter)] for parameter in group["params"]] for group in groups]
+
+    groups = order(0.5)
+    assert order(1.0) == groups
+    firsts = [group[0].removeprefix("backbone.") for group in groups]
+    layers = [method.backbone.layer_of(name) for name in firsts if not name.startswith("head")]
+    assert layers == [0, 1, 2, 0, 1, 2, 3]
+    assert [name for name in firsts if name.startswith("head")] == ["head.weight", "head.bias"]
+
+
 def test_a_layer_decay_of_one_is_one_rate() -> None:
     method = on(ResNet(ResNet.Config(depth=18, width=4)))
     assert set(rates(method, SGD.Config(**COURSE, layer_decay=1.0)).values()) == {2.0}
