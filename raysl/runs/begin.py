@@ -121,7 +121,9 @@ def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
         outlast(partial(upload, Path(draft), folder, name))
     text = describe_origin(state.weights)
     if (decay := state.config.optim.layer_decay) is not None:
-        shares = [group.get("lr_scale", 1.0) for group in state.optimizer.param_groups]
+        inside = {id(parameter) for parameter in state.method.backbone.parameters()}
+        groups = [group for group in state.optimizer.param_groups if id(group["params"][0]) in inside]
+        shares = [group["lr_scale"] for group in groups] or [0.0]  # without a group the whole backbone is frozen
         text += f"; optim.layer_decay={decay:g}: layers learn at {min(shares):.2g} to {max(shares):.2g} of the peak"
     folder.note(text)
     log.info(text)

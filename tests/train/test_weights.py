@@ -135,6 +135,18 @@ def test_the_run_keeps_them_as_its_first_checkpoint_and_tells_what_was_taken(tmp
     assert event.endswith("projector (8 tensors)")
 
 
+@pytest.mark.parametrize(
+    ("words", "rates"),
+    [((), "0.12 to 0.5"), (("optim.head_lr=20",), "0.12 to 0.5"), (("backbone.freeze=[all]",), "0 to 0")],
+)
+def test_the_rates_of_layers_are_said_and_those_of_heads_are_none_of_them(
+    tmp_path: Path, source: Path, words: tuple[str, ...], rates: str
+) -> None:
+    folder, _ = started(config_of(tmp_path, f"method.weights={source}", "optim.layer_decay=0.5", *words))
+    (event,) = [json.loads(line)["event"] for line in folder.read("events.jsonl").splitlines()]
+    assert event.endswith(f"projector (8 tensors); optim.layer_decay=0.5: layers learn at {rates} of the peak")
+
+
 def test_a_run_that_goes_on_has_its_own_weights_and_remembers_where_it_began(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights={source}")
     folder, _ = started(config)
