@@ -62,10 +62,11 @@ def test_a_wait_says_what_the_autoscaler_does() -> None:
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
-    """The nodes that live, without an autoscaler; the last saved step is 70."""
+    """The nodes that live, while an autoscaler adds more; the last saved step of runs/one is 70."""
     nodes: list[dict[str, float]] = []
-    for name, value in {"node_resources": nodes, "growth_now": "", "saved_step": 70}.items():
-        monkeypatch.setattr(f"raysl.runs.missing.{name}", lambda *_, value=value: value)
+    monkeypatch.setattr("raysl.runs.missing.node_resources", lambda: nodes)
+    monkeypatch.setattr("raysl.runs.missing.growth_now", lambda: "the autoscaler is adding nodes")
+    monkeypatch.setattr("raysl.runs.missing.saved_step", {"runs/one": 70}.__getitem__)
     return nodes
 
 
@@ -76,8 +77,10 @@ def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_
     lines = MissingLines(TrainConfig(workers=2), CPU, "runs/one")
     for second in range(0, 200, 5):
         lines.look(is_waiting=True, now=1000.0 + second)
-    assert [line.partition(": ")[0] for line in caplog.messages] == [
-        f"waiting for 1 of 2 workers since {since}" for since in ("60 s", "2 min", "3 min")
+    assert caplog.messages == [
+        f"waiting for 1 of 2 workers since {since}: the cluster has 1 of 2 CPUs, the autoscaler is adding nodes; the "
+        "same command with train.workers=[1,2] goes on from step 70 with as many as there are"
+        for since in ("60 s", "2 min", "3 min")
     ]
     caplog.clear()
     lines.look(is_waiting=False, now=1200.0)

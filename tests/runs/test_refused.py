@@ -22,3 +22,13 @@ def test_a_start_that_is_refused_leaves_no_folder_and_keeps_one_that_was_there(t
     (tmp_path / "one").mkdir()
     refusal(tmp_path, "method.weights=/gone")
     assert (tmp_path / "one").is_dir()
+
+
+def test_workers_that_do_not_divide_the_batch_are_refused_without_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("raysl.runs.run.connect")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    message = refusal(tmp_path, "train.batch_size=64", "train.workers=50")
+    assert message.startswith("batch 64 is not divisible by 50 workers; try train.batch_size=50 or 100, or ")
+    assert list(tmp_path.iterdir()) == []
