@@ -17,7 +17,7 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Growth:
-    """The nodes that an autoscaler may have at a time, head included: `most_nodes` of all groups together.
+    """The nodes that an autoscaler may have at a time, head included: `most_nodes` of all groups, None for no limit.
 
     >>> growth = Growth((NodeGroup(cpus=16, gpus=1, most=8), NodeGroup(cpus=32, gpus=0, most=16)), most_nodes=20)
     >>> growth.cpus, growth.gpus
