@@ -60,7 +60,12 @@ class FilesSplit(LabelledSplit):
 
     @override
     def name_of(self, row: int) -> str:
-        return f"{open_uri(self.uri)[1]}/{printable(self.files[row])}"
+        return self.names_of(np.array([row]))[0]
+
+    @override
+    def names_of(self, index: Int64s) -> list[str]:
+        _, root = open_uri(self.uri)  # once for all rows
+        return [f"{root}/{printable(file)}" for file in self.files.take(index)]
 
     def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         system, root = open_uri(self.uri)

@@ -72,23 +72,27 @@ def read_table(uri: str, key: str, choose: Choice) -> Table:
     return _collect(uri, _csv_rows(uri, key, choose), choose)
 
 
-def read_text(uri: str) -> str:
-    """Read a text in UTF-8; one with a NUL is refused."""
+def read_text(uri: str, remedy: str = "save it as UTF-8") -> str:
+    """Read a text in UTF-8; one with a NUL is refused.
+
+    Args:
+        remedy: action of the user that mends the file, for messages.
+    """
     content = read_whole(uri)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reason = f"{error.reason} at byte {error.start}"
-        raise ConfigError(f"{uri} is not a UTF-8 text: {reason}; save it as UTF-8") from error
+        raise ConfigError(f"{uri} is not a UTF-8 text: {reason}; {remedy}") from error
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise ConfigError(f"{uri}, line {line}: the character NUL, which no text has; save it as UTF-8")
+        raise ConfigError(f"{uri}, line {line}: the character NUL, which no text has; {remedy}")
     return text
 
 
-def read_lines(uri: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and contents of the lines of a text that are not blank."""
-    for number, line in enumerate(io.StringIO(read_text(uri), newline=None), 1):
+def read_lines(uri: str, remedy: str = "save it as UTF-8") -> Iterator[tuple[int, str]]:
+    """Yield the numbers, from 1, and contents of the lines of a text that are not blank; arguments of `read_text`."""
+    for number, line in enumerate(io.StringIO(read_text(uri, remedy), newline=None), 1):
         if line.strip():
             yield number, line.removesuffix("\n")
 
