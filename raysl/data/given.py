@@ -4,6 +4,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, Int64s, LabelledSplit, runs
 from raysl.errors import ConfigError
-from raysl.hashing import digest
+from raysl.hashing import digest_each
 from raysl.storage.addresses import open_uri
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's modes that a PNG file can store
@@ -48,7 +49,7 @@ class GivenImages(LabelledSplit):
 
     @override
     def content(self) -> Mapping[str, str]:
-        return {"pixels": digest(self.labels.tobytes(), *map(_identify, self.images))}
+        return {"pixels": digest_each(chain([self.labels.tobytes()], map(_identify, self.images)))}
 
     @override
     def written(self, ask: bool = True) -> str:

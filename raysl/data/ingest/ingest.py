@@ -40,7 +40,7 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import fingerprint_line
 from raysl.data.sources.parquet_labels import join_digests
 from raysl.errors import ConfigError, RunFailed
-from raysl.hashing import digest
+from raysl.hashing import digest_each
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
@@ -222,7 +222,7 @@ def split_entry(
         "classes": list(classes),
         "is_multilabel": is_multilabel,
         "has_names": has_names,
-        "fingerprint": digest(*lines),
+        "fingerprint": digest_each(lines),
         "labels_digest": join_digests(bytes.fromhex(shard.labels_digest) for shard in ordered),
         "column_bytes": sum(sum(shard.group_bytes) for shard in ordered),
         "files": [{key: value for key, value in asdict(shard).items() if key in FILE_KINDS} for shard in shards],

@@ -30,7 +30,7 @@ from raysl.data.sources.parquet_columns import (
     label_kind,
 )
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s, digest
+from raysl.hashing import Int64s, digest_each
 from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import REMOTE_READS, in_parallel, retrying
 
@@ -158,7 +158,7 @@ def digest_of(labels: np.ndarray) -> bytes:
 
 def join_digests(digests: Iterable[bytes]) -> str:
     """Return 16 hexadecimal digits of the digests of all files."""
-    return digest(*digests)
+    return digest_each(digests)
 
 
 def label_reads(system: fs.FileSystem) -> int:
