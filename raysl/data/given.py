@@ -36,6 +36,7 @@ class GivenImages(LabelledSplit):
 
     Args:
         labels: int64 [N], -1 where unlabelled.
+        names: names of the images, for messages; default: their numbers.
     """
 
     images: Sequence[GivenImage]
@@ -84,7 +85,13 @@ def list_images(images: Any) -> list[Any]:
 
 
 def split_images(images: Sequence[Any], first: int = 0, bands: Bands | None = None) -> GivenImages:
-    """Make a split of images without labels."""
+    """Make a split of images without labels.
+
+    Args:
+        images: images as `to_stored` takes them, encoded bytes, paths or URIs.
+        first: number of the first image, for messages.
+        bands: channels that are taken as they are stored, see `decode`.
+    """
     stored: list[GivenImage] = []
     names, wrong = [], []
     for number, image in enumerate(images, first):

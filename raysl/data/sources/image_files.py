@@ -22,8 +22,10 @@ class FilesSplit(LabelledSplit):
 
     Args:
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
+        classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, if a listing has them; part of the fingerprint.
         known_as: names of the files in the fingerprint; default: their paths.
+        mtimes: modification times in nanoseconds, if a listing has them.
     """
 
     def __init__(

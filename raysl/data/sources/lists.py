@@ -45,6 +45,8 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
     """Parse a column of labels; texts such as `cat|dog`, and lists, make it multi-label.
 
     Args:
+        values: numbers, texts, lists and None, in the order of the rows.
+        lines: line of each value, for messages. Default: rows, counted from 1.
         as_names: whether each text is one name, also with `|` in it or if it looks like a number.
     """
     has_lists = any(isinstance(value, list) for value in values)
@@ -238,6 +240,7 @@ def read_image_list(
 
     Args:
         uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table.
+        label_column: column of a table; None: no labels are read from it.
 
     Raises:
         ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
@@ -278,6 +281,7 @@ def read_labels(uri: str, label_column: str, as_names: bool = False) -> Labels:
 
     Args:
         uri: an array (.npy), [N] or [N, K] of a multi-label dataset, one label per line (.txt), or a table.
+        label_column: column of a table, which must exist.
     """
     kind = list_format(uri)
     if kind == ".txt":

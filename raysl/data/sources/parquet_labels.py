@@ -225,6 +225,8 @@ def find_labelling(
 
     Args:
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
+        named: names of the classes in the settings; may be empty.
+        training: labelling of the training images; None for these themselves.
     """
     schema = next(iter(footers.schemas.values()))
     kind = label_kind(schema, column)
