@@ -56,7 +56,7 @@ def resize_into(
 
 def copy_crop(crop: Tensor, out: Tensor) -> None:
     """Copy a crop [C, S, S] into a batch, where channels are planes."""
-    if HAS_KERNELS and crop.permute(1, 2, 0).is_contiguous() and crop.shape[0] == 3:
+    if HAS_KERNELS and crop.permute(1, 2, 0).is_contiguous() and out.is_contiguous() and crop.shape[0] == 3:
         from raysl.transforms import box_kernels
 
         # A resized crop has its pixels in a row; torch takes five times as long to part the channels.

@@ -75,6 +75,13 @@ def test_a_box_that_reaches_out_of_its_image_is_cut_to_it(box: tuple[int, int, i
     assert not RandomResizedCrop(size=40).cut_small(stacked, params, out[None])
 
 
+@pytest.mark.parametrize("box", [(0, 0, 50, 70), (0, 0, 40, 40)])
+def test_a_result_that_is_a_part_of_a_larger_image_is_filled(box: tuple[int, int, int, int]) -> None:
+    image, out = pixels(90, 80), torch.zeros(3, 40, 80, dtype=torch.uint8)[:, :, :40]
+    resize_into(image, *box, "bilinear", out)
+    assert torch.equal(out, resized_crop(image, *box, 40))
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("box", [(0, 0, 50, 70), (3, 5, 200, 300), (7, 9, 40, 30), (0, 0, 97, 96)])
 def test_the_memory_layout_of_a_box_does_not_change_its_bits(box: tuple[int, int, int, int], mode: str) -> None:
