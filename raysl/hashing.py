@@ -7,7 +7,7 @@ the words of a key.
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,11 @@ def hash_words(*words: int) -> int:
 
 def digest(*parts: str | bytes | memoryview) -> str:
     """Return 16 hexadecimal digits that change with the content of the parts, laid end to end."""
+    return digest_each(parts)
+
+
+def digest_each(parts: Iterable[str | bytes | memoryview]) -> str:
+    """Return the digits of `digest`; parts are made one at a time, so that large ones need not be in memory at once."""
     content = hashlib.sha256()
     for part in parts:
         content.update(part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part)

@@ -8,7 +8,7 @@ Ranges are checked when settings are read; a number without a range must be fini
 import math
 import types
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from raysl.errors import ConfigError
@@ -227,8 +227,9 @@ def _problem(value: Any, kind: Any) -> str | None:
         return None if value is None or len(members) > 1 else _problem(value, members[0])
     if get_origin(inner) is Literal and value not in get_args(inner):
         return f"is none of {', '.join(map(str, get_args(inner)))}"
-    if inner is int and not isinstance(value, Integral):
-        return f"is a {type(value).__name__}; give an integer"
+    # Python counts true and false as integers
+    if inner in (int, float) and (isinstance(value, bool) or not isinstance(value, Integral if inner is int else Real)):
+        return f"is a {type(value).__name__}; give {'an integer' if inner is int else 'a number'}"
     parts = zip(value, get_args(inner), strict=False) if get_origin(inner) is tuple else ()
     problems = [_problem(*part) for part in parts] + [rule.problem(value) for rule in rules_of(kind)]
     return next(filter(None, problems), None)

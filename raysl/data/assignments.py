@@ -23,6 +23,8 @@ class Assignments:
 
     Args:
         clusters: int64 [N], in dataset order, 0 to num_clusters - 1.
+        checkpoint: address of the checkpoint whose features were clustered.
+        names: names of the images, for people who read the file; empty if unknown.
     """
 
     clusters: Tensor
@@ -32,7 +34,7 @@ class Assignments:
     names: tuple[str, ...] = ()
 
     def check(self, num_samples: int, fingerprint: str) -> None:
-        """Refuse to use the clusters for other images."""
+        """Refuse to use the clusters for other images; an empty fingerprint is an unknown one."""
         if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):
             raise ConfigError(
                 f"the clusters are of {len(self.clusters)} images with the fingerprint {self.fingerprint!r}, but the "

@@ -15,6 +15,8 @@ class DatasetNote:
     """The facts that identify the training images of a run.
 
     Args:
+        num_classes: number of classes of their labels; 0 without labels.
+        epoch_len: global batches in an epoch.
         content: see `Split.content`.
         written: see `Split.written`.
     """

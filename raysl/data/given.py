@@ -4,6 +4,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, Int64s, LabelledSplit, runs
 from raysl.errors import ConfigError
-from raysl.hashing import digest
+from raysl.hashing import digest_each
 from raysl.storage.addresses import open_uri
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's modes that a PNG file can store
@@ -35,6 +36,7 @@ class GivenImages(LabelledSplit):
 
     Args:
         labels: int64 [N], -1 where unlabelled.
+        names: names of the images, for messages; default: their numbers.
     """
 
     images: Sequence[GivenImage]
@@ -48,7 +50,7 @@ class GivenImages(LabelledSplit):
 
     @override
     def content(self) -> Mapping[str, str]:
-        return {"pixels": digest(self.labels.tobytes(), *map(_identify, self.images))}
+        return {"pixels": digest_each(chain([self.labels.tobytes()], map(_identify, self.images)))}
 
     @override
     def written(self, ask: bool = True) -> str:
@@ -83,7 +85,13 @@ def list_images(images: Any) -> list[Any]:
 
 
 def split_images(images: Sequence[Any], first: int = 0, bands: Bands | None = None) -> GivenImages:
-    """Make a split of images without labels."""
+    """Make a split of images without labels.
+
+    Args:
+        images: images as `to_stored` takes them, encoded bytes, paths or URIs.
+        first: number of the first image, for messages.
+        bands: channels that are taken as they are stored, see `decode`.
+    """
     stored: list[GivenImage] = []
     names, wrong = [], []
     for number, image in enumerate(images, first):

@@ -123,6 +123,9 @@ def stat_path(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
 def storage_errors(what: str, uri: str) -> Iterator[None]:
     """Turn errors of a file system into messages for the user.
 
+    Args:
+        what: verb for what is done, such as `read`.
+
     Raises:
         ConfigError: instead of errors of files, networks and missing packages: a StorageError where another try may
             succeed.

@@ -11,6 +11,9 @@ T = TypeVar("T")
 class RecentlyUsed(Generic[T]):
     """Values by key. Those unused for longest are dropped first; the newest always stays.
 
+    Args:
+        max_bytes: size of all values together.
+
     >>> cache = RecentlyUsed(max_bytes=10)
     >>> cache.get("a", lambda: ("value", 5)), cache.get("a", lambda: ("other", 5))
     ('value', 'value')

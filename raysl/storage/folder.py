@@ -240,6 +240,7 @@ class Version(NamedTuple):
     """Size and time of a file; another content has other ones.
 
     Args:
+        size: bytes; None for a folder.
         time: moment of its last change, in nanoseconds since 1970; None where the client does not tell.
     """
 

@@ -70,7 +70,7 @@ def resize_box(image: Pixels, y: int, x: int, height: int, width: int, is_cubic:
 
     Args:
         image: uint8 [H, W, 3] of C layout.
-        y, x, height, width: the box in pixels; both sides are at least `LINE`.
+        y, x, height, width: the box in pixels, all of it in the image; both sides are at least `LINE`.
         is_cubic: bicubic interpolation instead of bilinear.
         out: uint8 [3, S, S] of C layout, is filled; S is at least `LINE`.
     """

@@ -128,9 +128,12 @@ class RandomResizedCrop(Crop):
     def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
         if self.interpolation != "bilinear" or self.size > LARGEST:
             return False
+        boxes = np.stack([params[name] for name in ("top", "left", "height", "width")], axis=1)  # [B, 4]
+        # the loop checks no position
+        if boxes.min() < 0 or (boxes[:, :2] + boxes[:, 2:] > images.shape[1:3]).any():
+            return False
         from raysl.transforms import box_kernels
 
-        boxes = np.stack([params[name] for name in ("top", "left", "height", "width")], axis=1)  # [B, 4]
         box_kernels.resize_boxes(images, boxes, out.numpy())
         return True
 

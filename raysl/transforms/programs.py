@@ -16,6 +16,8 @@ radius, and all others a factor."""
 
 HAS_KERNELS = find_spec("numba") is not None
 """Whether numba is installed; without it the tensor operations of `raysl.transforms.functional` do the same."""
+LINE = 32
+"""Least pixels of a line, and so of the sides of a box and its result, that vector instructions resize."""
 
 
 def single_operation(code: int, mask: Tensor, *values: Tensor) -> Program:

@@ -17,14 +17,12 @@ from torch import Tensor
 
 from raysl.transforms import functional
 from raysl.transforms.functional import Interpolation
-from raysl.transforms.programs import HAS_KERNELS
+from raysl.transforms.programs import HAS_KERNELS, LINE
 
 Pixels = NDArray[np.uint8]
 
 LARGEST = 96
 """Largest side of images and results, in pixels, for which the loop over many images is much faster than torch."""
-LEAST_SIDE = 32
-"""Least height and width of a box and its result that vector instructions can resize."""
 
 
 def stack_small(images: Sequence[Tensor]) -> Pixels | None:
@@ -43,7 +41,10 @@ def resize_into(
     """Resize a box of an image uint8 [C, H, W] into `out` [C, S, S], with the bits of `functional.resized_crop`."""
     pixels = image.permute(1, 2, 0)
     can_compile = HAS_KERNELS and pixels.shape[2] == 3 and pixels.is_contiguous() and out.is_contiguous()
-    if can_compile and (height, width) != (out.shape[1],) * 2 and min(height, width, out.shape[1]) >= LEAST_SIDE:
+    # the loops check no position, so a box that leaves the image is cut to it by torch
+    is_inside = min(top, left) >= 0 and top + height <= image.shape[1] and left + width <= image.shape[2]
+    is_resized = (height, width) != (out.shape[1],) * 2 and min(height, width, out.shape[1]) >= LINE
+    if can_compile and is_inside and is_resized:
         from raysl.transforms import box_kernels
 
         if equals_torch():
@@ -55,7 +56,7 @@ def resize_into(
 
 def copy_crop(crop: Tensor, out: Tensor) -> None:
     """Copy a crop [C, S, S] into a batch, where channels are planes."""
-    if HAS_KERNELS and crop.permute(1, 2, 0).is_contiguous() and crop.shape[0] == 3:
+    if HAS_KERNELS and crop.permute(1, 2, 0).is_contiguous() and out.is_contiguous() and crop.shape[0] == 3:
         from raysl.transforms import box_kernels
 
         # A resized crop has its pixels in a row; torch takes five times as long to part the channels.
@@ -88,8 +89,8 @@ def equals_torch() -> bool:
         box_kernels.resize_boxes(images, boxes, out)
         if not all(equals(view, number, "bilinear") for number, view in enumerate(out)):
             return False
-        for number in np.flatnonzero(boxes[:, 2:].min(axis=1) >= LEAST_SIDE).tolist():
-            for interpolation in get_args(Interpolation) if size >= LEAST_SIDE else ():
+        for number in np.flatnonzero(boxes[:, 2:].min(axis=1) >= LINE).tolist():
+            for interpolation in get_args(Interpolation) if size >= LINE else ():
                 view = out[number]
                 box_kernels.resize_box(images[number], *boxes[number], interpolation == "bicubic", view)
                 if not equals(view, number, interpolation):

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from raysl.transforms.crop import CropParams, RandomResizedCrop
 from raysl.transforms.random import Floats, Ints, SampleRandom
-from raysl.transforms.resized_boxes import Pixels, copy_crop
+from raysl.transforms.resized_boxes import Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,16 @@ class ShiftedCrop(RandomResizedCrop):
         return {**box, "down": down, "right": right}
 
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
-        box = {name: value for name, value in params.items() if name not in ("down", "right")}
-        return self._cut(self._box.apply(image, box), params["down"], params["right"])
+        out = image.new_empty(image.shape[0], self.size, self.size)
+        self.cut(image, params, out)
+        return out
 
     @override
     def cut(self, image: Tensor, params: dict[str, int], out: Tensor) -> None:
-        copy_crop(self.apply(image, params), out)
+        master = out.new_empty(out.shape[0], self.master, self.master)
+        box = {name: value for name, value in params.items() if name not in ("down", "right")}
+        self._box.cut(image, box, master)
+        out.copy_(self._cut(master, params["down"], params["right"]))
 
     def cut_small(self, images: Pixels, params: CropParams, out: Tensor) -> bool:
         masters = out.new_empty(*out.shape[:2], self.master, self.master)

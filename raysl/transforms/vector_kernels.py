@@ -11,14 +11,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from raysl.transforms.programs import LINE
+
 _code: Any = cgutils  # has no types
 _operation: Any = intrinsic  # callers leave out its first argument, which mypy does not know
 
 _BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 BLOCK = 16
 """Side of the squares of `turn_block`."""
-LINE = 32
-"""Least number of pixels of a line of `weigh_lines`."""
 
 
 def _indices(values: list[int]) -> Any:
@@ -112,13 +112,7 @@ def weigh_lines(
         out_first: position of the sum in `out`.
         num: pixels of a line, at least `LINE`.
     """
-    bytes_of_line, shorts = ir.VectorType(_BYTE, LINE), ir.VectorType(_WORD, LINE // 2)
-    sums = ir.VectorType(_INT, LINE // 4)
-    halves = [_interleave(is_upper, LINE) for is_upper in (False, True)]
-    no_pixels = ir.Constant(bytes_of_line, [0] * LINE)
-    evens, odds = (_indices(list(range(start, LINE // 2, 2))) for start in (0, 1))
-    # undoes the order in which `halves` have parted the pixels
-    in_order = _indices([8 * (n % 16 // 4) + n // 16 * 4 + n % 4 for n in range(LINE)])
+    vector = ir.VectorType(_INT, LINE // 4)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source = _data(context, builder, signature.args[0], args[0], _BYTE)
@@ -132,47 +126,63 @@ def weigh_lines(
         one = ir.Constant(_INT, 1)
         rounding = _repeated(builder, builder.shl(one, builder.sub(shift, one)), LINE // 4)
         shifts = _repeated(builder, shift, LINE // 4)
-        parts = [_code.alloca_once(builder, sums) for _ in range(4)]
+        sums = [_code.alloca_once(builder, vector) for _ in range(4)]
         last = builder.sub(length, constant(LINE))
         loop = _code.for_range_slice(builder, constant(0), length, constant(LINE), start.type)
         with loop as (column, _):
             # the last pixels overlap with those before them, whose sums are written twice
             column = builder.select(builder.icmp_signed("<", column, last), column, last)
-            for part in parts:
+            for part in sums:
                 builder.store(rounding, part)
             pairs = _code.for_range_slice(builder, constant(0), num_lines, constant(2), start.type)
             with pairs as (number, _):
                 pair = builder.bitcast(builder.gep(scales, [builder.add(weight, number)]), _INT.as_pointer())
-                two_weights = builder.bitcast(_repeated(builder, builder.load(pair, align=2), LINE // 4), shorts)
-                factors = builder.sext(two_weights, ir.VectorType(_INT, LINE // 2))
                 line = builder.add(builder.add(start, builder.mul(number, stride)), column)
-                two_lines = [
-                    builder.load(_vector(builder, source, offset, LINE), align=1)
-                    for offset in (line, builder.add(line, stride))
-                ]
-                quarters = [
-                    builder.shuffle_vector(builder.shuffle_vector(*two_lines, half), no_pixels, quarter)
-                    for half in halves
-                    for quarter in halves
-                ]
-                # the form in which LLVM knows the instruction that multiplies 16-bit numbers and adds the pairs
-                for part, quarter in zip(parts, quarters, strict=True):
-                    values = builder.zext(builder.bitcast(quarter, shorts), factors.type)
-                    products = builder.mul(values, factors)
-                    split = [builder.shuffle_vector(products, products, indices) for indices in (evens, odds)]
-                    builder.store(builder.add(builder.load(part), builder.add(*split)), part)
-            results = [builder.ashr(builder.load(part), shifts) for part in parts]
-            low, high = (
-                builder.shuffle_vector(*results[half : half + 2], _indices(list(range(LINE // 2)))) for half in (0, 2)
-            )
-            total = builder.shuffle_vector(low, high, in_order)
-            for sign, limit in (("<", 0), (">", 255)):
-                bound = ir.Constant(total.type, [limit] * LINE)
-                total = builder.select(builder.icmp_signed(sign, total, bound), bound, total)
-            pointer = _vector(builder, target, builder.add(at, column), LINE)
-            builder.store(builder.trunc(total, bytes_of_line), pointer, align=1)
+                offsets = line, builder.add(line, stride)
+                lines = [builder.load(_vector(builder, source, offset, LINE), align=1) for offset in offsets]
+                _weigh_pair(builder, lines, builder.load(pair, align=2), sums)
+            pixels_out = _pack(builder, [builder.ashr(builder.load(part), shifts) for part in sums])
+            builder.store(pixels_out, _vector(builder, target, builder.add(at, column), LINE), align=1)
         return context.get_dummy_value()
 
     size = types.intp
     arrays = (pixels, size, size, size, weights, size, types.int32, out, size, size)
     return types.void(*arrays), generate
+
+
+def _weigh_pair(builder: Any, lines: list[Any], weights: Any, sums: list[Any]) -> None:
+    """Add two weighted lines to the sums, a quarter of the pixels to each.
+
+    Args:
+        lines: two vectors of `LINE` bytes.
+        weights: both weights, 16 bits each, in one number of 32 bits.
+        sums: pointers to four vectors of `LINE // 4` numbers of 32 bits.
+    """
+    shorts = ir.VectorType(_WORD, LINE // 2)
+    factors = builder.bitcast(_repeated(builder, weights, LINE // 4), shorts)
+    factors = builder.sext(factors, ir.VectorType(_INT, LINE // 2))
+    no_pixels = ir.Constant(ir.VectorType(_BYTE, LINE), [0] * LINE)
+    halves = [_interleave(is_upper, LINE) for is_upper in (False, True)]
+    quarters = [
+        builder.shuffle_vector(builder.shuffle_vector(*lines, half), no_pixels, quarter)
+        for half in halves
+        for quarter in halves
+    ]
+    evens, odds = (_indices(list(range(start, LINE // 2, 2))) for start in (0, 1))
+    # the form in which LLVM knows the instruction that multiplies 16-bit numbers and adds the pairs
+    for part, quarter in zip(sums, quarters, strict=True):
+        products = builder.mul(builder.zext(builder.bitcast(quarter, shorts), factors.type), factors)
+        split = [builder.shuffle_vector(products, products, indices) for indices in (evens, odds)]
+        builder.store(builder.add(builder.load(part), builder.add(*split)), part)
+
+
+def _pack(builder: Any, quarters: list[Any]) -> Any:
+    """Return the numbers of the four quarters of `_weigh_pair`, cut to [0, 255], as bytes in the order of the line."""
+    both = _indices(list(range(LINE // 2)))
+    low, high = (builder.shuffle_vector(*quarters[half : half + 2], both) for half in (0, 2))
+    in_order = _indices([8 * (n % 16 // 4) + n // 16 * 4 + n % 4 for n in range(LINE)])
+    total = builder.shuffle_vector(low, high, in_order)
+    for sign, limit in (("<", 0), (">", 255)):
+        bound = ir.Constant(total.type, [limit] * LINE)
+        total = builder.select(builder.icmp_signed(sign, total, bound), bound, total)
+    return builder.trunc(total, ir.VectorType(_BYTE, LINE))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from raysl.config.config_files import read
 from raysl.config.dump import to_dict
 from raysl.config.fields import SLOTS, find_group, list_settings
 from raysl.config.load import load_config
-from raysl.config.ranges import LARGEST, Rising, Within, bare, describe_rules, rules_of
+from raysl.config.ranges import LARGEST, OutOfRange, Rising, Share, Within, bare, check_ranges, describe_rules, rules_of
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
@@ -318,3 +319,19 @@ def test_ranges_are_told_in_words() -> None:
     assert Within().problem(math.inf) == "is out of range; give a finite number"
     assert Within(is_finite=False).problem(math.inf) is None
     assert Within(is_finite=False).problem(math.nan) is not None
+
+
+def test_a_value_of_another_kind_is_refused_where_a_number_has_a_range() -> None:
+    @dataclasses.dataclass
+    class Settings:
+        share: Share | None = None
+        range: tuple[Share, Share] = (0.0, 1.0)
+
+    check_ranges(Settings(1, (np.float32(0.5), 1)))
+    for settings, message in (
+        (Settings(True), "share=True is a bool; give a number"),
+        (Settings("1"), "share=1 is a str; give a number"),  # type: ignore[arg-type]
+        (Settings(None, (0, False)), r"range=\(0, False\) is a bool; give a number"),
+    ):
+        with pytest.raises(OutOfRange, match=message):
+            check_ranges(settings)

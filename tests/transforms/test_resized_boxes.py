@@ -10,9 +10,10 @@ from raysl.config.ranges import Interpolation
 from raysl.transforms import box_kernels, resized_boxes
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.functional import resized_crop
+from raysl.transforms.programs import LINE
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.recipes import Crops
-from raysl.transforms.resized_boxes import LARGEST, LEAST_SIDE, equals_torch, resize_into, stack_small
+from raysl.transforms.resized_boxes import LARGEST, equals_torch, resize_into, stack_small
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import _CROP, ViewRecipe
 
@@ -44,9 +45,9 @@ def test_any_box_of_any_small_image_has_the_bits_of_torch(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_box_of_a_large_image_has_the_bits_of_torch(seed: int, mode: Interpolation) -> None:
     random = np.random.default_rng(seed)
-    size = int(random.integers(LEAST_SIDE, 260))
-    image = pixels(*random.integers(LEAST_SIDE, 700, 2).tolist(), seed)
-    sides = [int(random.integers(LEAST_SIDE, side + 1)) for side in image.shape[1:]]
+    size = int(random.integers(LINE, 260))
+    image = pixels(*random.integers(LINE, 700, 2).tolist(), seed)
+    sides = [int(random.integers(LINE, side + 1)) for side in image.shape[1:]]
     corner = [int(random.integers(0, side + 1 - part)) for side, part in zip(image.shape[1:], sides, strict=True)]
     for box in ((*corner, *sides), (0, 0, *image.shape[1:]), (image.shape[1] - 32, image.shape[2] - 33, 32, 33)):
         out = torch.empty(3, size, size, dtype=torch.uint8)
@@ -61,6 +62,24 @@ def test_boxes_too_small_for_vectors_grey_images_and_planes_are_resized_by_torch
         out = torch.empty(part.shape[0], 40, 40, dtype=torch.uint8)
         resize_into(part, *box, "bilinear", out)
         assert torch.equal(out, resized_crop(part, *box, 40))
+
+
+@pytest.mark.parametrize("box", [(60, 4, 60, 60), (4, 50, 60, 60), (4, 4, 200, 40), (4, 4, 40, 200)])
+def test_a_box_that_reaches_out_of_its_image_is_cut_to_it(box: tuple[int, int, int, int]) -> None:
+    image, out = pixels(90, 80), torch.empty(3, 40, 40, dtype=torch.uint8)
+    resize_into(image, *box, "bilinear", out)
+    assert torch.equal(out, resized_crop(image, *box, 40))
+    params = {name: np.array([value]) for name, value in zip(("top", "left", "height", "width"), box, strict=True)}
+    stacked = stack_small([image])
+    assert stacked is not None
+    assert not RandomResizedCrop(size=40).cut_small(stacked, params, out[None])
+
+
+@pytest.mark.parametrize("box", [(0, 0, 50, 70), (0, 0, 40, 40)])
+def test_a_result_that_is_a_part_of_a_larger_image_is_filled(box: tuple[int, int, int, int]) -> None:
+    image, out = pixels(90, 80), torch.zeros(3, 40, 80, dtype=torch.uint8)[:, :, :40]
+    resize_into(image, *box, "bilinear", out)
+    assert torch.equal(out, resized_crop(image, *box, 40))
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

@@ -116,6 +116,9 @@ def check_finished(system: fs.FileSystem, root: str, files: Mapping[str, File]) 
     All sizes are compared, and the footers of files that are newer than the manifest;
     `raysl.data.ingest.ingest.verify` compares all bytes.
 
+    Args:
+        files: all files below it, by their paths there.
+
     Returns:
         The manifest of each ingest below the root, by its folder there: empty, or ending in a slash.
     """
@@ -193,6 +196,7 @@ def first_damaged(
     """Return the name of the first file that is missing, or whose size or footer differs from the manifest's.
 
     Args:
+        sizes: bytes of the files in the folder, by name.
         opened: names of the files whose footers are read.
     """
     for file in files:

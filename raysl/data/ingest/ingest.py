@@ -40,7 +40,7 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import fingerprint_line
 from raysl.data.sources.parquet_labels import join_digests
 from raysl.errors import ConfigError, RunFailed
-from raysl.hashing import digest
+from raysl.hashing import digest_each
 from raysl.redact import bare_tree
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS
@@ -70,6 +70,8 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
     """Store all images of a dataset as Parquet files; files that exist from an interrupted ingest are kept.
 
     Args:
+        out: local path or URI of a new folder, or of one that the same call began to fill.
+        layout: how images are stored; default: unchanged, 10,000 to a file, training images in a random order.
         spread: `in_process`, or `raysl.data.ingest.on_ray.on_ray`, which uses a cluster.
 
     Raises:
@@ -110,7 +112,11 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
 
 
 def finish(folder: Folder, manifest: Json, corrupt: Mapping[str, Sequence[tuple[int, str, str]]]) -> Ingested:
-    """Write the list of corrupt images and, last, the manifest."""
+    """Write the list of corrupt images and, last, the manifest.
+
+    Args:
+        corrupt: index, name and reason of each image that was left out, by split.
+    """
     lines = [
         json.dumps({"split": split, "index": index, "name": name, "reason": reason}) + "\n"
         for split, rows in corrupt.items()
@@ -222,7 +228,7 @@ def split_entry(
         "classes": list(classes),
         "is_multilabel": is_multilabel,
         "has_names": has_names,
-        "fingerprint": digest(*lines),
+        "fingerprint": digest_each(lines),
         "labels_digest": join_digests(bytes.fromhex(shard.labels_digest) for shard in ordered),
         "column_bytes": sum(sum(shard.group_bytes) for shard in ordered),
         "files": [{key: value for key, value in asdict(shard).items() if key in FILE_KINDS} for shard in shards],

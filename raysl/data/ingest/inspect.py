@@ -226,6 +226,8 @@ def _class_names(split: Split, labels: np.ndarray) -> Iterator[str]:
 
 def _find_repeats(splits: Mapping[str, Split], results: Sequence[Inspected]) -> list[Finding]:
     """Find images with the same bytes as an earlier one, in the same split or in one before it."""
+    if not results:
+        return []
     names = [name for result in results for name in [result.part.split] * len(result.rows)]
     index = np.concatenate([result.rows for result in results])
     digests = np.concatenate([result.digests for result in results])

@@ -46,6 +46,7 @@ class Layout:
             at most 1,024.
         seed: seed of the order in which training images are stored; None keeps the order of the source.
         resize: short side that larger images are shrunk to, in pixels; None stores all files unchanged.
+        quality: JPEG quality of shrunk images, 1 to 100.
     """
 
     rows_per_file: Count = 10_000
@@ -101,6 +102,7 @@ def write_shard(out: str, layout: Layout, split: Split, part: SplitPart, has_nam
         has_names: whether labels are the names of their classes.
 
     Raises:
+        ConfigError: if it cannot be written.
         RunFailed: if the file reads back differently, or the images cannot be read.
     """
     folder, name = Folder(out), f"{part.name}.parquet"
@@ -257,7 +259,10 @@ def encode_for_storage(
     """Return the encoded file to store for an image, after checking that it can be decoded.
 
     Args:
+        image: an encoded file or pixels, as a split reads them.
         resize: the short side that larger images are shrunk to, in pixels; None shrinks none.
+        quality: JPEG quality of shrunk images, 1 to 100.
+        background: the colour behind transparent images that are shrunk, see `decode`.
         bands: channels that are taken as they are stored, see `decode`; such images are not shrunk.
 
     Returns:

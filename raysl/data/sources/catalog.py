@@ -12,6 +12,8 @@ from typing_extensions import override
 
 from raysl.components import ALIASES
 from raysl.config.config_files import CATALOG_FILE, packaged_folder, read_file
+from raysl.config.dump import show
+from raysl.config.fields import component_class, list_settings
 from raysl.config.load import node_from_dict
 from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
 
@@ -81,6 +83,7 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
         raise ConfigError(f"no dataset {name!r} in {files}; {hint}")
     settings, file = known[name]
     _check_circle(name, known, ())
+    _check_keys(settings, f"{file}: {name}")
     try:
         return node_from_dict(DataConfig, _replace_root(settings), _KEY), file
     except ConfigError as error:
@@ -113,6 +116,27 @@ def _iterate_names(settings: Any) -> Iterator[str]:
         yield settings["dataset"]
     for value in settings.values():
         yield from _iterate_names(value)
+
+
+def _check_keys(settings: Any, where: str) -> None:
+    """Refuse settings that name no source or that it lacks, before messages suggest settings of a run for them."""
+    settings = {"name": settings} if isinstance(settings, str) else settings
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{where}: {show(settings)} is not a source; write {{name: image_folder, path: ...}}")
+    if not isinstance(settings.get("name"), str):
+        names = ", ".join(sorted(ALIASES["source"]))
+        raise ConfigError(f"{where}: the name of a source is missing; write {{name: NAME, ...}} with one of {names}")
+    try:
+        known = list(list_settings(component_class(DataConfig, settings["name"])))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    for key, value in settings.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ConfigError(f"{where}: {settings['name']} has no setting {key!r}; {hint}")
+        for inner, source in value.items() if key == "sources" and isinstance(value, dict) else ():
+            _check_keys(source, f"{where}: sources.{inner}")
 
 
 def _replace_root(value: Any) -> Any:

@@ -13,7 +13,7 @@ from raysl.data.source import ConfigError, DataConfig, Source, Split
 from raysl.data.sources.image_files import FilesSplit, listed_split
 from raysl.data.sources.listing import composed
 from raysl.storage.folder import Folder
-from raysl.storage.records import Damaged, check_types, read_record
+from raysl.storage.records import Damaged, fits, read_record
 from raysl.storage.whole import read_whole
 
 YEARS = ("2017", "2014")
@@ -98,8 +98,12 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
             f"{where} is not a COCO annotation file, an object of images, annotations and categories: {error}"
         ) from error
     for key, kinds in FIELDS.items():
-        for number, entry in enumerate(content[key]):
-            check_types(entry, f"{where}: entry {number} of {key!r}", kinds)
+        for entry in content[key]:
+            for field, kind in kinds.items():
+                if field not in entry:
+                    raise ConfigError(f"{where}: the entry {entry} of {key!r} has no {field!r}; add it")
+                if not fits(entry[field], kind):
+                    raise ConfigError(f"{where}: {field!r} of the entry {entry} of {key!r} is of another type")
     return content
 
 

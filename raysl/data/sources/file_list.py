@@ -186,8 +186,8 @@ class _ListSplit(FilesSplit):
         known_as = Paths(bare_uri(file) for file in files)
         super().__init__("/", files, labels, classes, known_as=known_as, notes=notes)
 
-    def name_of(self, row: int) -> str:
-        return printable(self.files[row])
+    def names_of(self, index: Int64s) -> list[str]:
+        return [printable(file) for file in self.files.take(index)]
 
     def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         return [_resolve(file) for file in self.files.take(index)]

@@ -22,8 +22,10 @@ class FilesSplit(LabelledSplit):
 
     Args:
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
+        classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, if a listing has them; part of the fingerprint.
         known_as: names of the files in the fingerprint; default: their paths.
+        mtimes: modification times in nanoseconds, if a listing has them.
     """
 
     def __init__(
@@ -60,7 +62,12 @@ class FilesSplit(LabelledSplit):
 
     @override
     def name_of(self, row: int) -> str:
-        return f"{open_uri(self.uri)[1]}/{printable(self.files[row])}"
+        return self.names_of(np.array([row]))[0]
+
+    @override
+    def names_of(self, index: Int64s) -> list[str]:
+        _, root = open_uri(self.uri)  # once for all rows
+        return [f"{root}/{printable(file)}" for file in self.files.take(index)]
 
     def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         system, root = open_uri(self.uri)

@@ -26,8 +26,10 @@ class File(NamedTuple):
     """A file below a folder.
 
     Args:
-        path: below the folder; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them.
-        identity: equal for two names of one local file.
+        path: path below the folder; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them.
+        size: bytes; None if the file system does not know them.
+        mtime_ns: modification time in nanoseconds; None if the file system does not know it.
+        identity: number that two names of one local file share; None if there is none.
     """
 
     path: str

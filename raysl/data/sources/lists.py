@@ -45,6 +45,8 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
     """Parse a column of labels; texts such as `cat|dog`, and lists, make it multi-label.
 
     Args:
+        values: numbers, texts, lists and None, in the order of the rows.
+        lines: line of each value, for messages. Default: rows, counted from 1.
         as_names: whether each text is one name, also with `|` in it or if it looks like a number.
     """
     has_lists = any(isinstance(value, list) for value in values)
@@ -104,7 +106,7 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
     Args:
         label_column: column of the labels, which must exist unless it is the default; None: no labels are read.
     """
-    if label_column is None or not table.columns:
+    if label_column is None or not table.names:
         return None
     setting = "data.label_column= (null: unlabelled)"
     if label_column != LABELS or LABELS in table.columns:
@@ -113,19 +115,28 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
         labels = read_values(table.column(SEVERAL, setting), table.uri, table.lines, as_names)
         note = f"the labels of {table.uri} are read from its column {SEVERAL!r}"
         return Labels(labels.values, labels.classes, labels.absent, (note, *labels.notes))
-    others = [name for name in table.columns if name != path_column]
+    others = [name for name in table.names if name != path_column]
     if not others:
         return None
     listed = join_some(others, 5)
     matrix = _one_hot(table, others)
     if matrix is None:
         note = f"{table.uri} has no column {LABELS!r}, and nothing is labelled; its columns {listed}: set {setting}"
-        return Labels(np.full(len(table.values(path_column)), -1), notes=(note,))
+        return Labels(np.full(len(table.columns[path_column]), -1), notes=(note,))
     if ((matrix == 1).sum(1) == 1).all() and (matrix >= 0).all():
         note = f"the labels of {table.uri} are read from its columns of 0 and 1, one 1 a row: {listed}"
         return Labels(np.array(others, str)[matrix.argmax(1)], notes=(note,))
     note = f"the labels of {table.uri} are read as multi-label, from its columns of 1, 0 and -1: {listed}"
     return Labels(matrix, tuple(others), -1, (note,))
+
+
+def label_columns(names: Sequence[str], path_column: str, label_column: str | None) -> Sequence[str]:
+    """Return those of a table's columns that are read for paths and labels."""
+    if label_column is None:
+        return [path_column]
+    if label_column == LABELS and LABELS not in names and SEVERAL not in names:
+        return list(dict.fromkeys((path_column, LABELS, SEVERAL, *names)))
+    return list(dict.fromkeys((path_column, label_column, SEVERAL)))
 
 
 def _split(value: Any, as_names: bool) -> list[Any]:
@@ -157,7 +168,7 @@ def _one_hot(table: Table, names: Sequence[str]) -> np.ndarray | None:
     columns = []
     for name in names:
         try:
-            column = parse_labels(table.values(name), table.uri)
+            column = parse_labels(table.columns.get(name, []), table.uri)
         except ConfigError:
             return None
         if column.dtype.kind == "U" or not len(column) or column.max() > 1:
@@ -229,6 +240,7 @@ def read_image_list(
 
     Args:
         uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table.
+        label_column: column of a table; None: no labels are read from it.
 
     Raises:
         ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
@@ -241,7 +253,7 @@ def read_image_list(
         return chain.from_iterable(array_chunks(array, "surrogateescape")), None
     if kind == ".txt":
         return _read_image_lines(uri, as_names)
-    table = read_table(uri, path_column)
+    table = read_table(uri, path_column, lambda names: label_columns(names, path_column, label_column))
     paths = table.column(path_column, "data.path_column=")
     for row, path in enumerate(paths):
         if not isinstance(path, str) or not path:
@@ -269,13 +281,14 @@ def read_labels(uri: str, label_column: str, as_names: bool = False) -> Labels:
 
     Args:
         uri: an array (.npy), [N] or [N, K] of a multi-label dataset, one label per line (.txt), or a table.
+        label_column: column of a table, which must exist.
     """
     kind = list_format(uri)
     if kind == ".txt":
         rows = list(read_lines(uri))
         return read_values([label for _, label in rows], uri, [number for number, _ in rows], as_names)
     if kind != ".npy":
-        table = read_table(uri, label_column)
+        table = read_table(uri, label_column, lambda _: [label_column])
         return read_values(table.column(label_column, "data.label_column="), uri, table.lines, as_names)
     array = read_array(uri)
     if array.ndim == 1:

@@ -1,8 +1,8 @@
 """Parquet files with a column of encoded images."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 from pyarrow import fs
 from typing_extensions import override
@@ -67,8 +67,14 @@ class Parquet(Source):
         return train
 
     @cached_property
-    def _list(self) -> "Callable[[str], ParquetListing]":
-        return cache(list_parquet_files)
+    def _listings(self) -> "dict[str, ParquetListing]":
+        return {}
+
+    def _list(self, uri: str) -> "ParquetListing":
+        """List the files at an address, once for all splits."""
+        if uri not in self._listings:
+            self._listings[uri] = list_parquet_files(uri)
+        return self._listings[uri]
 
     def _open(self, name: str) -> ParquetSplit | None:
         """Return a split; the training images number held-out labels, where there are any."""
@@ -101,6 +107,9 @@ class ParquetListing:
 
     Args:
         paths: maps the path relative to the folder to the path in the file system; sorted.
+        notes: one line for each kind of file that is not used.
+        versions: maps the path in the file system to the file's version.
+        ingested: maps the paths of a split's files to their footers, as a manifest has them.
     """
 
     paths: dict[str, str]

@@ -41,6 +41,7 @@ class Footers:
         has_names: whether all labels are known to be the names of the classes that the schemas store.
         unit_files: int32 [U], number of the file of each row group that has rows.
         unit_groups: int32 [U], number of this row group in its file.
+        unit_sizes: int64 [U], its rows.
         num_bytes: size of all columns before compression.
         fingerprint: changes with the names of the files, their rows and `num_bytes`.
         sizes_digest: changes with the size of any column of any row group; empty if hashes of the files are known.

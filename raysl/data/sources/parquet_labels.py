@@ -30,7 +30,7 @@ from raysl.data.sources.parquet_columns import (
     label_kind,
 )
 from raysl.errors import ConfigError
-from raysl.hashing import Int64s, digest
+from raysl.hashing import Int64s, digest_each
 from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import REMOTE_READS, in_parallel, retrying
 
@@ -158,7 +158,7 @@ def digest_of(labels: np.ndarray) -> bytes:
 
 def join_digests(digests: Iterable[bytes]) -> str:
     """Return 16 hexadecimal digits of the digests of all files."""
-    return digest(*digests)
+    return digest_each(digests)
 
 
 def label_reads(system: fs.FileSystem) -> int:
@@ -225,6 +225,8 @@ def find_labelling(
 
     Args:
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
+        named: names of the classes in the settings; may be empty.
+        training: labelling of the training images; None for these themselves.
     """
     schema = next(iter(footers.schemas.values()))
     kind = label_kind(schema, column)

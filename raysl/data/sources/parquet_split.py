@@ -74,6 +74,7 @@ class ParquetSplit(Split):
     Args:
         uri: a path or URI in the file system of the files.
         label_column: numbers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
+        classes: names of the classes; empty: those that the files store.
         training: the training images, whose classes number held-out labels; None for these themselves.
         manifest: facts of an ingest's manifest on exactly these files; default: their footers are read.
     """

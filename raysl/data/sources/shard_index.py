@@ -57,6 +57,10 @@ class Summary:
     num_unread: int
     unread: str
 
+    def __post_init__(self) -> None:
+        if sum(self.read_units) != self.num_images or min(self.read_units, default=1) < 1:
+            raise ValueError("its read units do not hold each image once")
+
 
 @dataclass(frozen=True)
 class ShardIndex:
@@ -82,7 +86,12 @@ class ShardIndex:
 
 
 def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
-    """Read the index of every shard that has one newer than itself; make and write the others."""
+    """Read the index of every shard that has one newer than itself; make and write the others.
+
+    Args:
+        label_key: field of the label in `.json` members; None: these are not read.
+        folder: folder of the indices; default: beside the shards.
+    """
     if (known := _read_summaries(shards, label_key, folder)) is not None:
         return known
     is_stored = _are_stored(shards, folder)
@@ -280,7 +289,8 @@ def _read_label(content: bytes, kind: str, label_key: str | None, where: str) ->
             return content.decode().strip()
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} holds {content[:40]!r}, not a text in UTF-8 or JSON: {error}") from error
+        format_name = "a number or a name in UTF-8" if kind == "cls" else "JSON"
+        raise ConfigError(f"{where} holds {content[:40]!r}, not {format_name}: {error}") from error
     label = fields.get(label_key) if isinstance(fields, dict) else None
     if label is not None and type(label) not in (int, float, str):
         raise ConfigError(

@@ -19,6 +19,8 @@ class Shard:
     """A file of many samples.
 
     Args:
+        num_bytes: size of the file; None if the file system does not know it.
+        mtime_ns: modification time in nanoseconds; None if the file system does not know it.
         image_key: ending of its images; None: any ending of images.
     """
 
@@ -121,6 +123,7 @@ class Member:
 
     Args:
         offset: distance of its content from the start of the tar, in bytes.
+        size: length of its content, in bytes.
     """
 
     name: str
@@ -130,6 +133,9 @@ class Member:
 
 def read_members(file: Any, where: str) -> Iterator[Member]:
     """Yield the plain files of an uncompressed tar, in order; folders are left out.
+
+    Args:
+        file: file that is open for reading, with `seek`.
 
     Raises:
         ConfigError: if it is not a tar or is truncated, or if a member has an absolute path or one with `..`, or is

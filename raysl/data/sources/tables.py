@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,23 @@ from raysl.storage.whole import plain_name, read_whole
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".pq")
 DELIMITERS = (",", ";", "\t")
 
+Choice = Callable[[Sequence[str]], Sequence[str]]
+"""Function of the names of all columns that returns those to read; names that no column has are left out."""
+
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table.
+    """Some columns of a table.
 
     Args:
-        columns: lists of values by name, or arrays of Arrow.
+        names: names of all its columns.
+        columns: the values of the columns that were read.
         lines: line of each row; None of a format without lines.
     """
 
     uri: str
-    columns: Mapping[str, Any]
+    names: tuple[str, ...]
+    columns: Mapping[str, list[Any]]
     lines: list[int] | None
 
     def where(self, row: int) -> str:
@@ -37,65 +42,76 @@ class Table:
 
     def column(self, name: str, setting: str) -> list[Any]:
         """Return the values of a column; none of a table without rows."""
-        if not self.columns:
+        if not self.names:
             return []
         if name not in self.columns:
-            names = ", ".join(self.columns)
+            names = ", ".join(self.names)
             raise ConfigError(f"{self.uri} has no column {name!r}; its columns: {names}; set {setting}")
-        values = self.values(name)
+        values = self.columns[name]
         for row, value in enumerate(values):
             if isinstance(value, str) and ("\n" in value or "\r" in value):
                 broken = f"{name!r} {value[:40]!r} has a line break"
                 raise ConfigError(f"{self.where(row)}: {broken}; is a quote missing, or too many?")
         return values
 
-    def values(self, name: str) -> list[Any]:
-        """Return the values of a column that exists, whatever they are."""
-        values = self.columns[name]
-        return values if isinstance(values, list) else list(values.to_pylist())
 
-
-def read_table(uri: str, key: str) -> Table:
-    """Read a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
+def read_table(uri: str, key: str, choose: Choice) -> Table:
+    """Read some columns of a table.
 
     Args:
+        uri: address of a file that ends in one of TABLES, and maybe in .gz, .bz2 or .zst behind it.
         key: name of a column; the delimiter of a .csv or .tsv is the one that gives its header such a column.
+        choose: function from the names of all columns to those to read. Of a .jsonl the columns are the fields of the
+            first line.
     """
     kind = plain_name(uri)
     if kind.endswith((".parquet", ".pq")):
-        return _read_parquet(uri)
-    columns: dict[str, list[Any]] = {}
-    lines: list[int] = []
-    for line, row in _json_rows(uri) if kind.endswith(".jsonl") else _csv_rows(uri, key):
-        columns |= {name: [None] * len(lines) for name in row if name not in columns}
-        lines.append(line)
-        for name, values in columns.items():
-            values.append(row.get(name))
-    return Table(uri, columns, lines)
+        return _read_parquet(uri, choose)
+    if kind.endswith(".jsonl"):
+        return _collect(uri, _json_rows(uri), choose)
+    return _collect(uri, _csv_rows(uri, key, choose), choose)
 
 
-def read_text(uri: str) -> str:
-    """Read a text in UTF-8; one with a NUL is refused."""
+def read_text(uri: str, remedy: str = "save it as UTF-8") -> str:
+    """Read a text in UTF-8; one with a NUL is refused.
+
+    Args:
+        remedy: action of the user that mends the file, for messages.
+    """
     content = read_whole(uri)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reason = f"{error.reason} at byte {error.start}"
-        raise ConfigError(f"{uri} is not a UTF-8 text: {reason}; save it as UTF-8") from error
+        raise ConfigError(f"{uri} is not a UTF-8 text: {reason}; {remedy}") from error
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise ConfigError(f"{uri}, line {line}: the character NUL, which no text has; save it as UTF-8")
+        raise ConfigError(f"{uri}, line {line}: the character NUL, which no text has; {remedy}")
     return text
 
 
-def read_lines(uri: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and contents of the lines of a text that are not blank."""
-    for number, line in enumerate(io.StringIO(read_text(uri), newline=None), 1):
+def read_lines(uri: str, remedy: str = "save it as UTF-8") -> Iterator[tuple[int, str]]:
+    """Yield the numbers, from 1, and contents of the lines of a text that are not blank; arguments of `read_text`."""
+    for number, line in enumerate(io.StringIO(read_text(uri, remedy), newline=None), 1):
         if line.strip():
             yield number, line.removesuffix("\n")
 
 
-def _csv_rows(uri: str, key: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _collect(uri: str, rows: Iterable[tuple[int, Mapping[str, Any]]], choose: Choice) -> Table:
+    names: dict[str, None] = {}
+    columns: dict[str, list[Any]] = {}
+    lines: list[int] = []
+    for line, row in rows:
+        if not names:
+            columns = {name: [] for name in choose(list(row))}
+        names |= dict.fromkeys(row)
+        lines.append(line)
+        for name, values in columns.items():
+            values.append(row.get(name))
+    return Table(uri, tuple(names), {name: columns[name] for name in columns if name in names}, lines)
+
+
+def _csv_rows(uri: str, key: str, choose: Choice) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yield the first line and the values of each row; a wrong number of values or a stray quote is an error."""
     text = read_text(uri)
     delimiter = _delimiter(text, key, "\t" if plain_name(uri).endswith(".tsv") else ",")
@@ -108,7 +124,7 @@ def _csv_rows(uri: str, key: str) -> Iterator[tuple[int, Mapping[str, str]]]:
             if any(map(str.strip, row)) or len(row) > 1 or (row and len(header) == 1):
                 if not header:
                     header = [name.strip() for name in row]
-                    _check_names(uri, header)
+                    _check_names(uri, header, choose(header))
                 elif len(row) == len(header):
                     yield line, dict(zip(header, row, strict=True))
                 else:
@@ -124,8 +140,8 @@ def _csv_rows(uri: str, key: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         ) from error
 
 
-def _check_names(uri: str, names: Sequence[str]) -> None:
-    repeated = next((name for name in names if name and names.count(name) > 1), None)
+def _check_names(uri: str, names: Sequence[str], chosen: Sequence[str]) -> None:
+    repeated = next((name for name in chosen if name and names.count(name) > 1), None)
     if repeated is not None:
         raise ConfigError(f"{uri} has {names.count(repeated)} columns {repeated!r}; give each its own name")
 
@@ -156,12 +172,16 @@ def _json_rows(uri: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _read_parquet(uri: str) -> Table:
+def _read_parquet(uri: str, choose: Choice) -> Table:
     content = read_whole(uri)
     try:
         # not read_table: with torch loaded, its threads may abort at exit
-        table = pq.ParquetFile(pa.BufferReader(content)).read()
+        file = pq.ParquetFile(pa.BufferReader(content))
+        names = file.schema_arrow.names
+        chosen = [name for name in choose(names) if name in names]
+        table = file.read(columns=chosen)
+        columns = {name: column.to_pylist() for name, column in zip(table.column_names, table.columns, strict=True)}
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"{uri} is no whole Parquet file: {str(error).splitlines()[0]}; make it again") from error
-    _check_names(uri, table.column_names)
-    return Table(uri, dict(zip(table.column_names, table.columns, strict=True)), None)
+    _check_names(uri, names, chosen)
+    return Table(uri, tuple(names), columns, None)

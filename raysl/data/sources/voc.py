@@ -121,7 +121,7 @@ class VOC(Source):
 
     def _column(self, path: str) -> dict[str, int]:
         labels: dict[str, int] = {}
-        for number, line in read_lines(self._folder.uri_of(path)):
+        for number, line in read_lines(self._folder.uri_of(path), "fetch it again"):
             entries = line.split()
             if len(entries) != 2 or entries[1] not in MEANING:
                 where = f"{self._folder.uri_of(path)}, line {number}"

@@ -48,6 +48,7 @@ class Loader:
 
     Args:
         recipe: the views, of each paired source.
+        mean, std: numbers of the normalisation, by channel.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.

@@ -47,7 +47,12 @@ class Loaded:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """The rows of a block as a data task returns them."""
+    """The rows of a block as a data task returns them.
+
+    Args:
+        corrupt: images that were replaced, "name: reason".
+        read_s: seconds of reading encoded images.
+    """
 
     columns: Columns
     corrupt: tuple[str, ...] = ()

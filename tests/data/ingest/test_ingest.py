@@ -457,6 +457,7 @@ def test_storage_that_returns_other_bytes_is_noticed(
         (Layout(rows_per_file=0), r"rows_per_file=0 is out of range; give a finite number of at least 1"),
         (Layout(quality=101), r"quality=101 is out of range; give a number in \[1, 100\]"),
         (Layout(resize=-4), r"resize=-4 is out of range"),
+        (Layout(rows_per_file=True), r"rows_per_file=True is a bool; give an integer"),
     ],
 )
 def test_a_layout_out_of_range_is_refused(tmp_path: Path, layout: Layout, message: str) -> None:

@@ -129,6 +129,7 @@ def test_the_lists_are_written_as_json(found: Inspection, tmp_path: Path) -> Non
 @dataclass(frozen=True, kw_only=True)
 class ManyConfig(DataConfig):
     name: str = f"{__file__}:Many"
+    num_images: int = 40
 
 
 class Many(Source):
@@ -137,14 +138,16 @@ class Many(Source):
     Config = ManyConfig
 
     def split(self, name: str) -> Split | None:
-        return _ManySplit() if name == "train" else None
+        return _ManySplit(self.config.num_images) if name == "train" else None
 
 
 class _ManySplit(Split):
     classes = tuple(f"class {number}" for number in range(25))
     is_random_access = True
     fingerprint = "many"
-    unit_sizes = runs(40)
+
+    def __init__(self, num_images: int) -> None:
+        self.unit_sizes = runs(num_images)
 
     def read(self, index: Int64s) -> Rows:
         images: list[Any] = [np.full((8, 8), row % 39, np.uint8) for row in index.tolist()]
@@ -159,6 +162,11 @@ def test_parts_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.totals["train"].kinds == {"pixels": 40, "gray": 40, "duplicate": 1}
     assert found.totals["train"].classes["unlabelled"] == 1
     assert "26 classes of 0 (class 24) to 2 (class 0) images, half of them up to 2" in found.table()
+
+
+def test_a_source_without_images_has_nothing_to_tell() -> None:
+    found = inspect(ManyConfig(num_images=0))
+    assert (found.findings, found.totals["train"].num_images) == ([], 0)
 
 
 def test_what_is_odd_about_the_files_stands_in_the_table_and_in_the_totals(tmp_path: Path) -> None:

@@ -103,22 +103,22 @@ def test_what_is_missing_is_told_with_its_path_and_catalog(tmp_path: Path) -> No
     [
         (
             "mine: {name: image_folder, pth: /x}",
-            r"own.yaml: mine: pth: no such setting; did you mean path\?",
+            r"own.yaml: mine: image_folder has no setting 'pth'; did you mean path\?",
         ),
-        ("mine: {name: image_folder, optim: {lr: 1}}", r"own.yaml: mine: optim.lr: no such setting"),
+        ("mine: {name: image_folder, optim: {lr: 1}}", r"own.yaml: mine: image_folder has no setting 'optim'; it has "),
         (
             "mine: {name: image_folder, path: 3}",
             r"own.yaml: mine: path: 3 is not of type text or null; put what you wrote in quotes$",
         ),
-        ("mine: {name: image_fodler}", r"own.yaml: mine: name: unknown source 'image_fodler'; did you mean"),
+        ("mine: {name: image_fodler}", r"own.yaml: mine: unknown source 'image_fodler'; did you mean"),
         (
             "mine: {path: /x}",
-            r"own.yaml: mine: data: missing; choose one with data=NAME \(catalog, coco, ",
+            r"own.yaml: mine: the name of a source is missing; write {name: NAME, ...} with one of",
         ),
-        ("mine: 3", r"own.yaml: mine: data: 3 is not a group of settings"),
+        ("mine: 3", r"own.yaml: mine: 3 is not a source; write {name: image_folder, path: ...}"),
         (
             "mine: {name: concat, sources: {a: {name: digits, mena: 3}}}",
-            r"mine: sources.a.mena: no such setting; did you mean sources.a.mean",
+            r"mine: sources.a: digits has no setting 'mena'",
         ),
         ("mine: {name: catalog, dataset: mine}", r"own.yaml: mine -> mine is a circle; give mine a source"),
         (

@@ -145,5 +145,4 @@ def test_an_entry_without_what_is_needed_is_shown(tmp_path: Path, part: str, ent
     content = json.loads(file.read_text())
     content[part].append(entry)
     file.write_text(json.dumps(content))
-    number = len(content[part]) - 1
-    assert message_of(source_of(path)) == f"{file}: entry {number} of {part!r} is damaged: it has no {field!r}"
+    assert message_of(source_of(path)) == f"{file}: the entry {entry} of {part!r} has no {field!r}; add it"

@@ -33,6 +33,13 @@ def source(path: Path, **settings: Any) -> Parquet:
     return Parquet(Parquet.Config(path=str(path), **settings))
 
 
+def test_a_source_that_has_opened_its_splits_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", label=["dog", "cat", "dog"])
+    opened = source(tmp_path)
+    train = opened.required("train")
+    assert pickle.loads(pickle.dumps(opened)).required("train").fingerprint == train.fingerprint
+
+
 @pytest.mark.parametrize("dictionary", [False, True])
 def test_names_as_labels_are_sorted_and_numbered_by_the_training_images(tmp_path: Path, dictionary: bool) -> None:
     def column(*names: str | None) -> pa.Array:

@@ -15,6 +15,7 @@ from pyarrow import fs
 from raysl.config.build import build_node
 from raysl.config.places import source_at
 from raysl.data.source import Missing, Split
+from raysl.data.sources import image_files
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.file_list import FileList
@@ -263,6 +264,14 @@ def test_labels_and_names_are_told_without_reading_images(tmp_path: Path) -> Non
     (tmp_path / "b/2.png").unlink()
     assert train.labels_of(np.array([1, 0])).tolist() == [1, 0]
     assert train.names_of(np.array([1])) == [str(tmp_path / "b/2.png")]
+
+
+def test_a_folder_is_opened_once_for_the_names_of_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = folder_of(fill(tmp_path, ["a/1.png", "b/2.png", "b/3.png"])).required("train")
+    opened: list[str] = []
+    monkeypatch.setattr(image_files, "open_uri", lambda uri: opened.append(uri) or (fs.LocalFileSystem(), uri))
+    assert train.names_of(np.array([2, 0])) == [str(tmp_path / "b/3.png"), str(tmp_path / "a/1.png")]
+    assert opened == [str(tmp_path)]
 
 
 def test_a_split_of_many_files_is_sent_small(tmp_path: Path) -> None:

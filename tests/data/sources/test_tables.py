@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from raysl.config.places import source_at
 from raysl.data.source import Split
 from raysl.data.sources.file_list import FileList
+from raysl.data.sources.lists import label_columns
+from raysl.data.sources.tables import read_table
 from raysl.errors import ConfigError
 from tests.data.samples import png
 
@@ -71,6 +74,7 @@ def test_a_row_that_breaks_the_grammar_is_refused_with_its_line(images: Path, te
         'note;path;label\n"a;b, c";0.png;dog\n;1.png;cat\n',
         "path\tlabel\n0.png\tdog\n1.png\tcat\n",
         'path,note,label\n0.png,"a ""quoted""\nword",dog\n1.png,b"c,cat\n',
+        "path,note,note,label\n0.png,1,2,dog\n1.png,,,cat\n",
     ],
 )
 @pytest.mark.parametrize("name", ["l.csv", "l.tsv", "L.CSV"])
@@ -125,6 +129,24 @@ def test_a_parquet_table_that_is_damaged_or_has_other_labels_is_refused(images: 
         read(images, "l.parquet", table[:-9])
     with pytest.raises(ConfigError, match=r"l.parquet has no column 'path'; its columns: file; set data.path_column="):
         read(images, "l.parquet", parquet(file=["0.png"]))
+    twice = io.BytesIO()
+    pq.write_table(pa.table([pa.array(["0.png"]), pa.array(["1.png"])], names=["path", "path"]), twice)
+    with pytest.raises(ConfigError, match=r"l.parquet has 2 columns 'path'; give each its own name"):
+        read(images, "l.parquet", twice.getvalue())
+
+
+@pytest.mark.parametrize("name", ["l.csv", "l.jsonl", "l.parquet"])
+def test_only_the_columns_for_paths_and_labels_are_kept(images: Path, name: str) -> None:
+    table = pa.table({"path": ["0.png", "1.png"], "label": ["a", "b"], "caption": ["x", "y"]})
+    content = {
+        "l.csv": b"path,label,caption,caption\n0.png,a,x,x\n1.png,b,y,y\n",
+        "l.jsonl": "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode(),
+        "l.parquet": parquet(**dict(zip(table.column_names, table.columns, strict=True))),
+    }
+    (images / name).write_bytes(content[name])
+    read_columns = read_table(str(images / name), "path", lambda names: label_columns(names, "path", "label"))
+    assert read_columns.columns == {"path": ["0.png", "1.png"], "label": ["a", "b"]}
+    assert read_columns.names[2] == "caption"
 
 
 @pytest.mark.parametrize("name", ["l.tsv", "L.CSV", "l.csv.gz", "l.jsonl.zst", "L.TXT.BZ2"])

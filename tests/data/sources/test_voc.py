@@ -160,9 +160,7 @@ def test_a_list_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
     path = devkit(tmp_path, "trainval")
     (path / "ImageSets" / "Main" / "dog_trainval.txt").write_bytes(b"caf\xe9 1\n")
     message = message_of(source_of(path))
-    assert message.endswith(
-        "dog_trainval.txt is not a UTF-8 text: invalid continuation byte at byte 3; save it as UTF-8"
-    )
+    assert message.endswith("dog_trainval.txt is not a UTF-8 text: invalid continuation byte at byte 3; fetch it again")
 
 
 def test_the_validation_set_stands_behind_the_training_set(tmp_path: Path) -> None:

@@ -378,12 +378,12 @@ def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a text in UTF-8 or JSON"),
+        ({"1.png": b"x", "1.cls": b"\xe9"}, "a.tar: 1.cls holds b'\\xe9', not a number or a name in UTF-8"),
         (
             {"1.png": b"x", "1.cls": b"cat", "2.png": b"x", "2.cls": b"1"},
             "a.tar: the label 'cat' is no whole number, but the shard ",
         ),
-        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json holds b'{', not a text in UTF-8 or JSON"),
+        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json holds b'{', not JSON"),
         (
             {"1.png": b"x", "1.json": b'{"label": ["cat"]}'},
             "a.tar: 1.json: label is ['cat'], not a number or a name; set data.label_k",
@@ -574,5 +574,23 @@ def test_a_start_over_many_shards_reads_one_file_of_summaries(tmp_path: Path, mo
     assert changed.num_samples == first.num_samples + 1
     assert again.fingerprint == first.fingerprint != changed.fingerprint
     assert source_of(tmp_path).required("train").fingerprint == changed.fingerprint
-    stored.write_bytes(b"of no use")
-    assert source_of(tmp_path).required("train").fingerprint == changed.fingerprint
+    for damage in (b"of no use", stored.read_bytes().replace(b'"read_units": [1]', b'"read_units": [2]', 1)):
+        assert damage != stored.read_bytes()
+        stored.write_bytes(damage)
+        again = source_of(tmp_path).required("train")
+        assert again.fingerprint == changed.fingerprint
+        assert again.read_units.sum() == again.num_samples
+
+
+@pytest.mark.parametrize("units", [[4], [3, -1, 1], [2, 0, 1], []])
+def test_an_index_whose_read_units_do_not_fit_its_images_is_refused(tmp_path: Path, units: list[int]) -> None:
+    write(tmp_path / "a.tar", samples(range(3)))
+    source_of(tmp_path).required("train")
+    index = tmp_path / "a.tar.index.npz"
+    stored = dict(np.load(index))
+    facts = json.loads(stored["facts"].tobytes())
+    facts["summary"]["read_units"] = units
+    np.savez(index, **{**stored, "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)})
+    assert message_of(source_of(tmp_path)) == (
+        f"{index} is not an index of a shard (its read units do not hold each image once); delete it"
+    )
