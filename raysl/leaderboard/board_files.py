@@ -23,7 +23,7 @@ class Kept:
     """What one writing of a leaderboard leaves to the next.
 
     Args:
-        texts: what was read of runs' files, by run, file and status.
+        texts: contents of runs' files, by run, file and status.
         written: hashes of the leaderboard's own files, by name.
     """
 
@@ -80,7 +80,7 @@ def write(board: Leaderboard, folder: Folder, kept: Kept | None = None) -> None:
     pauses that fit.
 
     Args:
-        kept: what was read and written before, to which more is added.
+        kept: texts and hashes of earlier calls, to which more are added.
     """
     kept = kept or Kept()
     configs, neighbours = {}, {}
