@@ -19,7 +19,12 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers there too.", show_default=False)
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Turns of each contender.")]
-Only = Annotated[list[str] | None, typer.Option(metavar="NAME", help="One of the cases; again for more.")]
+CoreCases = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A case such as dino/parquet; again for more.")
+]
+LossCases = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A case such as nt_xent; again for more.")]
+BenchmarkCases = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A case such as knn; again for more.")]
+SweepCases = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A case such as overhead; again for more.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each contender; default: one a CPU.")]
 COMMON = {"json_file": (JsonFile, None), "verbose": (Verbose, False)}
 """Types and defaults of the options that every measurement has."""
@@ -66,7 +71,10 @@ def step(
 @measurement
 def options(
     model: Annotated[str, typer.Option(help="resnet50 (SimCLR) or vit_s (DINO with crops).")] = "resnet50",
-    only: Only = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A combination such as 'bf16 compile plain'; again for more."),
+    ] = None,
     repeats: Repeats = 3,
     batch_size: Annotated[int, typer.Option(min=4, help="Images in a step.")] = 8,
     threads: Threads = None,
@@ -82,7 +90,9 @@ def start(repeats: Repeats = 3) -> Numbers:
 
 
 @measurement
-def recovery(repeats: Repeats = 3) -> Numbers:
+def recovery(
+    repeats: Annotated[int, typer.Option(min=1, help="Runs that lose their worker, then their driver.")] = 3,
+) -> Numbers:
     """Time what a run loses when its training worker is killed, and when its driver is. Linux only."""
     return {"repeats": repeats}
 
@@ -105,7 +115,7 @@ def pipeline(
 def cores(
     repeats: Repeats = 5,
     batches: Annotated[int, typer.Option(min=1, help="Batches that a turn times.")] = 2,
-    only: Only = None,
+    only: CoreCases = None,
 ) -> Numbers:
     """Count the images a second that one CPU core makes for SimCLR and DINO, from each kind of storage."""
     return {"names": only or (), "repeats": repeats, "batches": batches}
@@ -114,7 +124,7 @@ def cores(
 @measurement
 def loss(
     repeats: Repeats = 5,
-    only: Only = None,
+    only: LossCases = None,
     memory: Annotated[bool, typer.Option(help="Measure memory too, in processes of their own.")] = True,
 ) -> Numbers:
     """Compare the losses, Sinkhorn-Knopp, k-means and a teacher's update with lightly's, faiss and plain forms."""
@@ -124,7 +134,7 @@ def loss(
 @measurement
 def benchmark(
     repeats: Repeats = 3,
-    only: Only = None,
+    only: BenchmarkCases = None,
     quick: Annotated[bool, typer.Option("--quick", help="About a tenth of everything.")] = False,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A size such as keys=100000; again for more.")
@@ -157,7 +167,7 @@ def memory() -> Numbers:
 @measurement
 def sweep(
     repeats: Repeats = 3,
-    only: Only = None,
+    only: SweepCases = None,
     trials: Annotated[int, typer.Option(min=2, help="Trials of a sweep that is compared with bare runs.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Trials of a few steps alone.")] = False,
 ) -> Numbers:

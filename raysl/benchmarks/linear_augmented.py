@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from raysl.benchmarks.benchmark import Context, Findings
-from raysl.benchmarks.features.embedding import check_stages
+from raysl.benchmarks.benchmark import ConfigError, Context, Findings
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
 from raysl.benchmarks.training_runs.trained import findings, metric_names, suffixes, trained
 from raysl.checkpoint.backbone import Checkpoint
@@ -50,8 +49,11 @@ class LinearAugmented(TrainingBenchmark):
     @override
     def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         """The stages must exist."""
-        stages = [head.stage for head in config.stages]
-        check_stages(checkpoint.backbone, stages, f"{checkpoint.uri} for {config.name}.stages")
+        info = checkpoint.backbone.info(checkpoint.config.backbone)
+        if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:
+            known = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
+            backbone = checkpoint.config.backbone.name
+            raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {known}")
 
     @override
     def measure(self, context: Context) -> Findings:

@@ -32,17 +32,29 @@ class StorageProbe:
         self.uri = ""
         # local folders that were made around the probe, the innermost first
         self._made: list[str] = []
-        self._is_stuck = False
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._answer: dict[str, Any] | Exception | None = None
 
     def __enter__(self) -> "StorageProbe":
         """Write the sample, in a thread, so that a storage that does not answer is not waited for."""
-        thread = threading.Thread(target=self._write, daemon=True)
-        thread.start()
-        thread.join(STORAGE_S)
-        self._is_stuck = thread.is_alive()
-        if self._is_stuck:
+        self._thread.start()
+        if not self._has_answered(STORAGE_S):
             self._fail(f"no answer within {STORAGE_S:.0f} s")
         return self
+
+    def _has_answered(self, seconds: float) -> bool:
+        """Return whether the thread ends within some seconds, and add its answer to the facts."""
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            return False
+        answer, self._answer = self._answer, None
+        if isinstance(answer, ConfigError):
+            self._fail(str(answer))
+        elif isinstance(answer, Exception):
+            raise answer
+        elif answer is not None:
+            self.facts["driver"] = answer
+        return True
 
     def _write(self) -> None:
         try:
@@ -56,9 +68,9 @@ class StorageProbe:
             folder = Folder(self.uri)
             folder.make()
             folder.write("sample", os.urandom(SAMPLE_BYTES))
-            self.facts["driver"] = storage_speed(self.uri, "driver")
-        except ConfigError as error:
-            self._fail(str(error))
+            self._answer = storage_speed(self.uri, "driver")
+        except Exception as error:  # noqa: BLE001 - whatever it is, `_has_answered` tells of it
+            self._answer = error
 
     def _fail(self, failure: str) -> None:
         self.facts["problems"].append(f"storage {self.shown} from this machine: {failure}")
@@ -74,7 +86,8 @@ class StorageProbe:
 
     def __exit__(self, *_: object) -> None:
         """Delete all that was written, unless the storage does not answer, and the folders that were made for it."""
-        if not self.uri or self._is_stuck:
+        # what a thread has written that answered late is deleted as well
+        if not self._has_answered(0) or not self.uri:
             return
         try:
             Folder(self.facts["uri"]).remove_folder(self.name)

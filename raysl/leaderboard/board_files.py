@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from raysl.errors import ConfigError, log
@@ -15,8 +16,19 @@ WRITE_EVERY_S = 5.0
 """Seconds between two writings at least; of a remote folder, two of its looks."""
 MOST_OF_THE_TIME = 0.05
 """Share of the driver's time that writing the leaderboard may take."""
-Kept = dict[tuple[str, str, str], str]
-"""What was read of runs' files, by run, file and status."""
+
+
+@dataclass
+class Kept:
+    """What one writing of a leaderboard leaves to the next.
+
+    Args:
+        texts: contents of runs' files, by run, file and status.
+        written: hashes of the leaderboard's own files, by name.
+    """
+
+    texts: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
 
 
 class Board:
@@ -28,7 +40,7 @@ class Board:
         self.written = 0.0
         self.took = 0.0
         self.is_failing = False
-        self._kept: Kept = {}
+        self._kept = Kept()
 
     def write_now_and_then(self, force: bool = False) -> None:
         """Write if enough time has passed, more if writing is slow; log once that a storage fails, and go on."""
@@ -61,36 +73,40 @@ class Board:
 
 
 def write(board: Leaderboard, folder: Folder, kept: Kept | None = None) -> None:
-    """Write `leaderboard.csv`, `.json`, `.tex` and `.html`, and `best_1.yaml` to `best_3.yaml` into a sweep's folder.
+    """Write `leaderboard.csv`, `.json`, `.tex` and `.html`, and `best_1.yaml` to `best_3.yaml` into a sweep's folder,
+    each only where it has changed.
 
     It takes a tenth of a second of a small sweep and some seconds of one of a thousand trials: the caller leaves
     pauses that fit.
 
     Args:
-        kept: texts that are not read again, to which more are added.
+        kept: texts and hashes of earlier calls, to which more are added.
     """
-    kept = {} if kept is None else kept
+    kept = kept or Kept()
     configs, neighbours = {}, {}
     for best in best_runs(board):
-        if text := _of_run(best.run, RUN_FILE, folder, kept):
+        if text := _of_run(best.run, RUN_FILE, folder, kept.texts):
             configs[best.file] = runnable(best, text, board)
-        if picture := _of_run(best.run, "report.html", folder, kept):
+        if picture := _of_run(best.run, "report.html", folder, kept.texts):
             neighbours[best.run.trial] = picture
     texts = {CSV: board.csv(), JSON: board.json(), TEX: board.latex(), **configs}
     for name, text in {**texts, PAGE: page(board, configs, neighbours)}.items():
-        folder.write(name, text.encode(errors="replace"))
+        content = text.encode(errors="replace")
+        if kept.written.get(name) != hash(content):
+            folder.write(name, content)
+            kept.written[name] = hash(content)
 
 
-def _of_run(run: Entry, name: str, sweep: Folder, kept: Kept) -> str:
+def _of_run(run: Entry, name: str, sweep: Folder, texts: dict[tuple[str, str, str], str]) -> str:
     """Return the text of a run's file, or the neighbours' picture of its page; empty while the file is missing."""
     # a file is read again once the run's status has changed, since it may have been written anew
     key = (run.trial, name, run.status)
-    if key not in kept and run.path:
+    if key not in texts and run.path:
         try:
             content = folder_of(run, sweep).read_if_there(name).decode(errors="replace")
         except ConfigError as error:
             log.warning("%s of %s is left out of the leaderboard: %s", name, run.trial, error)
             return ""
         if text := neighbours_of(content) if name == "report.html" else content:
-            kept[key] = text
-    return kept.get(key, "")
+            texts[key] = text
+    return texts.get(key, "")

@@ -38,7 +38,7 @@ def number_of(
     measured: tuple[float, float] | None = None,
     ends: tuple[float, float] = (-math.inf, math.inf),
 ) -> Number:
-    """Return mean, deviation and interval of one value a seed.
+    """Return mean, deviation and interval of finite values, one a seed and at least one.
 
     Args:
         measured: the interval that a benchmark gave, taken where there is one seed alone.

@@ -21,6 +21,8 @@ COMPARED = ("benchmarks",)
 """Settings that a run may change, and that still tell why two numbers differ."""
 TITLES = {"benchmark": "benchmark", "metric": "metric", "title": "heading", "unit": "unit", "protocol": "protocol"}
 """First columns of the CSV, with the fields of a score that they hold."""
+PARTS = ("", ": low", ": high", ": deviation")
+"""Ends of the names of a checkpoint's columns of the CSV."""
 FACTS = ("checkpoint", "step", "method", "backbone", "dataset")
 """Fields of a report that the JSON has of each checkpoint."""
 
@@ -127,7 +129,7 @@ class Comparison:
             for name, cell in zip(self.names, row.cells, strict=True):
                 line |= cell.columns(name)
             lines.append(line | {name: row.rivals.get(name) for name in RIVALS})
-        columns = [*TITLES, *(column for name in self.names for column in Cell().columns(name)), *RIVALS]
+        columns = [*TITLES, *(f"{name}{part}" for name in self.names for part in PARTS), *RIVALS]
         return as_csv(columns, [[line[column] for column in columns] for line in lines])
 
     def json(self) -> str:

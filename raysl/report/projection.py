@@ -34,6 +34,10 @@ def share_beside_own_class(features: NDArray[np.float32], labels: NDArray[np.int
 
     >>> share_beside_own_class(np.eye(4, dtype=np.float32)[[0, 0, 1, 1]], np.array([5, 5, 7, 7]))
     (1.0, 0.5)
+
+    Args:
+        features: [N, D] with N >= 2, finite.
+        labels: [N].
     """
     unit = normalised(features)
     cosines = unit @ unit.T

@@ -8,8 +8,8 @@ from itertools import groupby
 from raysl.report.charts import column_legend, score_bars, whiskers_note
 from raysl.report.contents import Score, by_benchmark
 from raysl.report.html import figure, fold, grouped_table, quiet, section, table
-from raysl.report.summary import large, number
-from raysl.report.tables import COLUMN_TITLES, RIVALS, Cell
+from raysl.report.summary import bounds, large, number
+from raysl.report.tables import COLUMN_TITLES, RIVALS
 from raysl.report.verdict import RULE, Gain, gain, notes, verdicts
 
 MIN_CARDS, MAX_SHOWN = 4, 8
@@ -167,7 +167,11 @@ def score_table(
     head += "".join(f'<th class="number">{title}</th>' for title in titles) + "<th>note</th>" * has_notes
     rows = []
     for score, name in zip(scores, names, strict=True):
-        trained = Cell(score.trained, score.unit, score.deviation, score.interval).html()
+        trained = number(score.trained, score.unit)
+        if score.deviation is not None:
+            trained += f' <span class="spread">± {number(score.deviation, score.unit)}</span>'
+        if score.interval is not None:
+            trained += f'<div class="spread">{bounds(score.interval, score.unit)}</div>'
         note = "" if score.note in score.heading else escape(score.note)
         cells = [f'<td class="name">{name}</td>', f"<td>{escape(score.unit)}</td>" * has_units]
         cells.append(f'<td class="number main">{trained}</td>')

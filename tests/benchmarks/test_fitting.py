@@ -81,6 +81,20 @@ def test_images_are_resized_as_each_benchmark_has_it_and_shared_where_benchmarks
     assert replace(images["knn"].data, eval_interpolation="bilinear") == images["plain"].data == uneven.data
 
 
+def test_labels_of_test_images_are_read_for_benchmarks_that_need_them_alone(
+    uneven: MeasuredImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    assert uneven.test is not None
+    labels_of = uneven.test.labels_of
+    monkeypatch.setattr(uneven.test, "labels_of", lambda index: (read.append(len(index)), labels_of(index))[1])
+    assert uneven.labelled.num_test == 4
+    assert uneven.lacks(Needs(test=False)) == ""
+    assert read == []
+    assert uneven.lacks(Needs()) == ""
+    assert read == [4]
+
+
 def listed(folder: Path, labels: str, array: np.ndarray | None = None) -> MeasuredImages:
     """Four images with labels in a list, or in an array [4, K]."""
     for number in range(4):

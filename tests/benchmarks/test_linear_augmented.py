@@ -279,10 +279,12 @@ def test_stages_that_are_not_there_and_batches_that_are_too_large(
 ) -> None:
     context = context_of(digits, tmp_path)
     with pytest.raises(
-        ConfigError,
-        match=r"no stage 'res9' in the backbone of .* for linear_augmented.stages; it has conv1, stem, res2",
+        ConfigError, match=r"linear_augmented.stages: no stage 'res9' in resnet; its stages: conv1, stem, res2"
     ):
         LinearAugmented.check(config_of(stages=(StageHead(stage="res9"),)), context.checkpoint)
+    # the features have a classifier anyway
+    with pytest.raises(ConfigError, match=r"linear_augmented.stages: no stage '' in resnet"):
+        LinearAugmented.check(config_of(stages=(StageHead(stage=""),)), context.checkpoint)
     with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of side 99"):
         measured(context, stages=(StageHead(stage="res2", pool=Pool(kernel=99)),))
     images = Labelled(100, 20, ("a", "b"), None)

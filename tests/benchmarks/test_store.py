@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +217,23 @@ def test_thumbnails_come_back_in_any_order_or_not_at_all(tmp_path: Path) -> None
     assert store.thumbnails(np.array([0, 9])) == [], "those of part 2 were not kept"
     assert read_features(str(tmp_path)).num_rows == 10
     assert pq.read_table(str(tmp_path)).num_rows == 10, "thumbnails are no rows"
+
+
+def test_labels_are_read_of_one_stage_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = {stage: Store.begin(Folder(str(tmp_path / stage)), ABOUT) for stage in ("one", "two")}
+    for store in stores.values():
+        fill(store, [0, 1, 2])
+    read, parts = [], Store.parts
+
+    def counted(store: Store, with_features: bool = True) -> Iterator[Rows]:
+        read.append((store.folder.uri, with_features))
+        return parts(store, with_features)
+
+    monkeypatch.setattr(Store, "parts", counted)
+    loaded = StoredSet(stores).load(("one", "two"))
+    assert loaded.labels.tolist() == [row % 3 for row in range(10)]
+    assert torch.equal(loaded.stages["two"], MATRIX)
+    assert [uri for uri, with_features in read if not with_features] == [stores["one"].folder.uri]
 
 
 def test_tasks_of_a_node_share_one_copy_of_many_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What `raysl doctor` makes of what nodes say, each with what helps."""
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from raysl import cli
 from raysl.cluster.waiting_for_nodes import describe_used
 from raysl.doctor import findings
+from raysl.doctor import storage as storage_module
 from raysl.doctor.cluster import Answer, Node, patience
 from raysl.doctor.node import node_facts
 from raysl.doctor.storage import StorageProbe, look_at_storage
@@ -220,3 +222,49 @@ def test_a_folder_that_others_use_by_now_stays(tmp_path: Path) -> None:
     with StorageProbe(str(tmp_path / "x" / "y")):
         (tmp_path / "x" / "other").mkdir()
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["other"]
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A storage that answers once the event is set, after the time in which it must."""
+    is_free, speed = threading.Event(), storage_module.storage_speed
+
+    def slow(uri: str, node: str) -> dict[str, Any]:
+        is_free.wait()
+        return speed(uri, node)
+
+    monkeypatch.setattr(storage_module, "STORAGE_S", 0.01)
+    monkeypatch.setattr(storage_module, "storage_speed", slow)
+    return is_free
+
+
+def test_a_storage_that_answers_late_is_a_finding_and_leaves_nothing(tmp_path: Path, late: threading.Event) -> None:
+    with StorageProbe(str(tmp_path)) as probe:
+        assert probe.facts["driver"] is None
+        late.set()
+        probe._thread.join()
+        assert probe.facts["driver"] is None, "the thread does not change the facts"
+    assert probe.facts["driver"]["read"] > 0
+    assert probe.facts["problems"] == [f"storage {tmp_path} from this machine: no answer within 0 s"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_late_answer_of_one_look_is_no_fact_of_another(tmp_path: Path, late: threading.Event) -> None:
+    with StorageProbe(str(tmp_path)) as first:
+        pass
+    facts = dict(first.facts)
+    late.set()
+    with StorageProbe(str(tmp_path)) as second:
+        first._thread.join()
+        second._thread.join()
+    assert first.facts == facts
+    assert second.facts["driver"] != facts["driver"]
+
+
+def test_an_unexpected_error_of_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(uri: str, node: str) -> dict[str, Any]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(storage_module, "storage_speed", broken)
+    with pytest.raises(ZeroDivisionError):
+        look_at_storage(str(tmp_path))

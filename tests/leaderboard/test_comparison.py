@@ -188,6 +188,12 @@ def test_a_csv_has_each_number_once_under_its_checkpoint() -> None:
         *("80.0", "79.0", "81.5"),
         *("85.25", "", "30.0"),
     ]
+    assert list(first) == [
+        *("benchmark", "metric", "title", "unit", "protocol"),
+        *("first", "first: low", "first: high", "first: deviation"),
+        *("second", "second: low", "second: high", "second: deviation"),
+        *("untrained", "pixels"),
+    ]
     assert rows[1]["second: deviation"] == "0.125"
     assert rows[2]["second"] == ""
 

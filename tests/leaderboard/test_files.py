@@ -62,7 +62,7 @@ def test_runs_that_have_left_nothing_yet_have_no_configuration(tmp_path: Path) -
 
 def test_what_is_written_again_and_again_is_that_of_now(tmp_path: Path) -> None:
     now = swept(tmp_path, state="running")
-    kept: Kept = {}
+    kept = Kept()
     write(now, Folder(now.facts.path), kept)
     sweep = tmp_path / "runs" / "s"
     first = (sweep / "best_1.yaml").read_text()
@@ -88,3 +88,12 @@ def test_the_table_for_papers_has_its_best_in_bold_and_deviations_small(tmp_path
     assert body[0].count(r"\textbf") >= 1
     assert r"{\scriptsize $\pm$" in body[0]
     assert [line for line in body if "sinkhorn & 1 &" in line and " to " in line], "of one seed alone what was measured"
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    found, kept = swept(tmp_path), Kept()
+    write(found, Folder(found.facts.path), kept)
+    (tmp_path / "runs" / "s" / "leaderboard.csv").unlink()
+    write(found, Folder(found.facts.path), kept)
+    assert not (tmp_path / "runs" / "s" / "leaderboard.csv").exists()
+    assert (tmp_path / "runs" / "s" / "leaderboard.html").exists()

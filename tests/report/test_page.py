@@ -214,6 +214,12 @@ def test_a_number_has_its_own_title_and_unit() -> None:
     assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%", "s"]
 
 
+def test_a_table_has_as_many_digits_of_each_network() -> None:
+    rank = {"benchmark": "geometry", "metric": "rankme", "title": "RankMe", "unit": ""}
+    score = Score(**rank, trained=123.45, untrained=12.345, interval=(100.04, 1234.5), deviation=0.0)
+    assert "RankMe123 ± 0100 to 1,23412.3" in Outline(page(example(scores=[score], embeddings=None))).text
+
+
 def test_a_number_that_pixels_or_an_untrained_network_nearly_reach_gets_no_card() -> None:
     top5 = {"benchmark": "knn", "metric": "top5", "title": "kNN, top-5", "is_headline": False, "trained": 99.4}
     others = [

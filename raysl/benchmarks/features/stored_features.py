@@ -153,7 +153,8 @@ class StoredSet:
         """Read the features of some stages; the first one becomes `features` if `FEATURES` is not among them."""
         stored = {stage: self._load(self.stores[stage]) for stage in stages if stage in self.stores}
         features, labels = stored[FEATURES] if FEATURES in stored else next(iter(stored.values()))
-        return FeatureSet(features, labels, {stage: inner for stage, (inner, _) in stored.items() if stage != FEATURES})
+        inner = {stage: values for stage, (values, _) in stored.items() if stage != FEATURES}
+        return FeatureSet(features, labels(), inner)
 
     @property
     def any(self) -> Features:
@@ -165,16 +166,16 @@ class StoredSet:
         """Whether the processes of a node share files of the features of any stage."""
         return bool(self.token) and any(Features(store.folder.uri).is_large for store in self.stores.values())
 
-    def _load(self, store: Store) -> tuple[Tensor, Tensor]:
-        """Read features and labels; many features are fetched once for all processes of the node, which map the same
-        file."""
+    def _load(self, store: Store) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Read features, and return a function that reads their labels, which all stages have alike; many features are
+        fetched once for all processes of the node, which map the same file."""
         plain = Features(store.folder.uri)
         if not self.token or not plain.is_large:
-            return plain.features, plain.labels
+            return plain.features, lambda: plain.labels
         name = hashlib.sha256(store.folder.uri.encode()).hexdigest()[:16]
         folder = node_folder(self.token, name, plain.write_arrays)
-        labels = torch.from_numpy(np.load(folder.path / LABELS_FILE))
-        return _mapped(folder.path / FEATURES_FILE, (plain.num_rows, plain.width), folder.close), labels
+        features = _mapped(folder.path / FEATURES_FILE, (plain.num_rows, plain.width), folder.close)
+        return features, lambda: torch.from_numpy(np.load(folder.path / LABELS_FILE))
 
 
 def _mapped(path: Path, shape: tuple[int, int], close: Callable[[], None]) -> Tensor:

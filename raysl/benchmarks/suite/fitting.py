@@ -98,10 +98,9 @@ class MeasuredImages:
             return ""
         if self.num_classes == 1 and not self.train.is_multilabel:
             return f"all images of {name!r} are of one class, {self.train.classes[0]!r}"
-        for name_of_split, labels in self._labels.items():
-            if labels is None or (name_of_split == "test" and not needs.test):
+        for split, labels in (("training", self._train_labels), ("test", self._test_labels if needs.test else None)):
+            if labels is None:
                 continue
-            split = {"train": "training"}.get(name_of_split, name_of_split)
             if labels.ndim == 2:
                 reason = missing_negatives(labels, split, self.train.classes)
             else:
@@ -114,7 +113,7 @@ class MeasuredImages:
     @cached_property
     def labelled(self) -> Labelled:
         """Facts on the labels."""
-        labels, counts = self._labels["train"], None
+        labels, counts = self._train_labels, None
         if labels is not None and self.train.is_multilabel:
             counts = (labels == 1).sum(axis=0)
         elif labels is not None:
@@ -124,12 +123,12 @@ class MeasuredImages:
         return Labelled(*facts)
 
     @cached_property
-    def _labels(self) -> dict[str, np.ndarray | None]:
-        """Labels of each split; None where reading them would take long."""
-        return {
-            name: split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
-            for name, split in self.splits.items()
-        }
+    def _train_labels(self) -> np.ndarray | None:
+        return _labels_of(self.train)
+
+    @cached_property
+    def _test_labels(self) -> np.ndarray | None:
+        return None if self.test is None else _labels_of(self.test)
 
     def with_data(self, data: str | Mapping[str, Any] | None) -> "MeasuredImages":
         """Return the images that a benchmark is measured on: those that its setting `data` names, else these."""
@@ -242,6 +241,11 @@ def _held_out_hint(data: DataConfig) -> str:
         return ""
     way = f": add data.{name}={'PATH' if name == 'test' else 'NAME'} to this command"
     return f"{way}, or a folder val/ to the images" if data.name == "image_folder" else way
+
+
+def _labels_of(split: Split) -> np.ndarray | None:
+    """Return all labels of a split; None where reading them would take long."""
+    return split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
 
 
 def benchmark_class(config: BenchmarkConfig) -> type[Benchmark]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
 
 import numpy as np
@@ -39,32 +40,34 @@ def importance(rows: Sequence[Choice], scales: Sequence[Axis], metric: str) -> I
     None where fewer than `MIN_ROWS` rows have the metric, nothing varies or all have the same number.
     """
     pairs = [(row, value) for row in rows if (value := row.value(metric)) is not None]
-    values = np.array([value for _, value in pairs])
+    values = tuple(value for _, value in pairs)
     if len(pairs) < MIN_ROWS or not scales or np.ptp(values) == 0:
         return None
-    return _of_forest([row for row, _ in pairs], values, scales)
+    return _of_forest(tuple(tuple(_feature(axis, row) for axis in scales) for row, _ in pairs), values, tuple(scales))
 
 
-def _of_forest(rows: Sequence[Choice], values: np.ndarray, scales: Sequence[Axis]) -> Importance:
+# a page that is written again and again learns only what has changed; each of its sections has a forest
+@lru_cache(maxsize=32)
+def _of_forest(table: tuple[tuple[float, ...], ...], values: tuple[float, ...], scales: tuple[Axis, ...]) -> Importance:
+    """Return what a forest learns from settings [N, settings] and numbers [N]."""
     from sklearn.compose import ColumnTransformer
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    table = np.array([[_feature(axis, row) for axis in scales] for row in rows])  # [N, settings]
     categories = [index for index, axis in enumerate(scales) if axis.kind == "category"]
     encoder = OneHotEncoder(sparse_output=False, handle_unknown="ignore")
     forest = RandomForestRegressor(TREES, oob_score=True, random_state=SEED)
     model = make_pipeline(ColumnTransformer([("names", encoder, categories)], remainder="passthrough"), forest)
-    model.fit(table, values)
+    model.fit(np.array(table), values)
     fit = float(forest.oob_score_)
     if fit <= 0:
-        return Importance(len(rows), fit)
-    permuted = permutation_importance(model, table, values, n_repeats=REPEATS, random_state=SEED)
+        return Importance(len(table), fit)
+    permuted = permutation_importance(model, np.array(table), values, n_repeats=REPEATS, random_state=SEED)
     losses = zip(scales, permuted.importances_mean, permuted.importances_std, strict=True)
     settings = [(axis.key, float(mean), float(deviation)) for axis, mean, deviation in losses]
-    return Importance(len(rows), fit, tuple(sorted(settings, key=lambda one: -one[1])))
+    return Importance(len(table), fit, tuple(sorted(settings, key=lambda one: -one[1])))
 
 
 def _feature(axis: Axis, row: Choice) -> float:
