@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from torchvision.models import resnet18
 
 import raysl
 from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.weights import read_weights
+from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
 from raysl.nn.backbones.vit import ViT
@@ -178,6 +181,16 @@ def test_without_a_network_the_message_names_the_file_to_bring(tmp_path: Path, m
     empty_hub_cache(tmp_path, monkeypatch)
     with pytest.raises(StorageError, match=r"cannot download .*; a file of these .* method.weights=FILE"):
         load(f"timm:{PRETRAINED}")
+
+
+@pytest.mark.parametrize("weights", ["timm:resnet18", "torchvision:resnet18"])
+def test_a_published_network_that_was_not_converted_is_refused_with_the_way_to_convert_it(weights: str) -> None:
+    config = raysl.load_config("quickstart")
+    message = f"method.weights: '{weights}' is a published network, which `raysl plan CONFIG method.weights={weights}` "
+    with pytest.raises(ConfigError, match=message):
+        apply_overrides(config, [f"method.weights={weights}"])
+    with pytest.raises(ConfigError, match=message):
+        read_weights(replace(config, method=replace(config.method, weights=weights)))
 
 
 def test_raysl_config_converts_nothing(tmp_path: Path) -> None:
