@@ -57,8 +57,8 @@ def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
         # names are compared, not classes: a class of a user's file is another one in each process
         if (type(node).__qualname__, *settings) != (chosen.__qualname__, *list_settings(chosen)):
             raise ConfigError(
-                f"{key}.name: {node.name!r} takes {chosen.__qualname__}, and {key} is {type(node).__qualname__}; load it "
-                f"with {key}={node.name}"
+                f"{key}.name: {node.name!r} takes {chosen.__qualname__}, and {key} is {type(node).__qualname__}; load "
+                f"it with {key}={node.name}"
             )
     problems = Problems()
     for name, setting in settings.items():

@@ -4,6 +4,7 @@ import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -20,6 +21,7 @@ from raysl.errors import ConfigError, StorageError
 from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
+from raysl.weights import initial
 from tests.weights.networks import head, saved, shaken, small_vit
 from tests.weights.published import empty_cache, empty_hub_cache, in_hub_cache, publish
 from tests.weights.test_dino_v3 import eva
@@ -101,6 +103,24 @@ def test_an_interrupted_conversion_is_done_again(tmp_path: Path) -> None:
     weights = Path(load(path).method.weights or "")
     (weights / "checkpoint_000000000" / "meta.json").unlink()
     assert tensors_of(load(path))
+
+
+def test_weights_that_another_process_has_converted_meanwhile_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = saved(vit_tensors(), tmp_path / "vit.pth"), initial._read
+    written: list[int] = []
+
+    def read_slowly(weights: str, name: str) -> Any:
+        loaded = read(weights, name)
+        monkeypatch.setattr(initial, "_read", read)
+        load(path)
+        written.extend(file.stat().st_mtime_ns for file in sorted((tmp_path / "runs").rglob("*")))
+        return loaded
+
+    monkeypatch.setattr(initial, "_read", read_slowly)
+    assert tensors_of(load(path))
+    assert [file.stat().st_mtime_ns for file in sorted((tmp_path / "runs").rglob("*"))] == written
 
 
 @pytest.mark.parametrize("damage", ["other", "cut"])
