@@ -46,8 +46,8 @@ def check(config: RunConfig) -> None:
 def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
     """Check the class of a node, its fields, and through `convert` the nodes below."""
     if not isinstance(node, kind):
-        given = type(node).__qualname__ if dataclasses.is_dataclass(node) else show(node)
-        raise ConfigError(f"{key}: {given} is no {kind.__name__}; give an instance of that class")
+        shown = type(node).__qualname__ if dataclasses.is_dataclass(node) else show(node)
+        raise ConfigError(f"{key}: {shown} is no {kind.__name__}; give an instance of that class")
     settings = list_settings(type(node), node)
     if kind in SLOTS:
         try:

@@ -45,27 +45,32 @@ Dictionaries = dict[tuple[str, ...], dict[str, Tensor]]
 def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
     """Find the backbone in the content of a file.
 
+    Args:
+        tree: content of the file by plain names, from `raysl.weights.names.plain_names`.
+
     Raises:
         ConfigError: if no layout is recognised, the tensors of the named layout are missing, or the file has several
             networks and no rule chooses one.
     """
     check_rules(rules)
-    held = dict(_dictionaries(tree))
-    present = [(location, family) for family, anchors in _ANCHORS.items() for location in _locations_in(held, anchors)]
+    dictionaries = dict(_dictionaries(tree))
+    present = [
+        (location, family) for family, anchors in _ANCHORS.items() for location in _locations_in(dictionaries, anchors)
+    ]
     networks = [network for network in present if rules.allow(network[0])]
-    names = [name for tensors in held.values() for name in tensors]
+    names = [name for tensors in dictionaries.values() for name in tensors]
     layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
     # in the order of LAYOUTS: torchvision's and timm's come last, as their plain names fit most files
     for layout in layouts:
         for location, family in _in_order(networks, layout, rules):
-            tensors, num_outside = _tensors_at(held, location)
+            tensors, num_outside = _tensors_at(dictionaries, location)
             has_mark = any(layout.mark in name for name in names)
             if layout.family not in (None, family) or layout.without in tensors or not has_mark:
                 continue
             if rules.layout is not None or layout.is_like(tensors):
                 others = tuple(other for other, _ in present if other != location)
                 return StoredBackbone(layout, location, family, tensors, num_outside, others)
-    raise ConfigError(_not_found(held, rules, networks, where))
+    raise ConfigError(_not_found(dictionaries, rules, networks, where))
 
 
 def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where: str) -> StoredBackbone:
@@ -78,23 +83,23 @@ def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where:
         ConfigError: if no tensor has one of these names, or several networks have them all and no rule chooses one.
     """
     check_rules(rules)
-    held = dict(_dictionaries(tree))
+    dictionaries = dict(_dictionaries(tree))
     wanted = backbone.state_dict()
     first = [name.removeprefix("network.") for name in wanted][:2]
     layouts = [LAYOUTS[rules.layout]] if rules.layout else LAYOUTS.values()
     ranks = [location for layout in layouts for location in layout.locations(rules) or PLAIN]
     # every dictionary of tensors may hold it: names may be those of the official code that the library converts
-    whole = [Location(keys, prefix) for keys in held for prefix in ("", "module.")]
+    whole = [Location(keys, prefix) for keys in dictionaries for prefix in ("", "module.")]
     numbers = {
-        location: len(backbone.renamed(_tensors_at(held, location)[0]).keys() & wanted.keys())
-        for location in dict.fromkeys([*_locations_in(held, first), *whole])
+        location: len(backbone.renamed(_tensors_at(dictionaries, location)[0]).keys() & wanted.keys())
+        for location in dict.fromkeys([*_locations_in(dictionaries, first), *whole])
         if location.bare in ranks or rules.layout is None
     }
     most = max((num for location, num in numbers.items() if rules.allow(location)), default=0)
     if most == 0:
         raise ConfigError(
-            f"{where} has no tensor of {backbone.title}, which has {' and '.join(first)}; {_describe(held)}. Give "
-            "the file's own backbone.model, or say where the tensors are, such as key=state_dict prefix=module."
+            f"{where} has no tensor of {backbone.title}, which has {' and '.join(first)}; {_describe(dictionaries)}. "
+            "Give the file's own backbone.model, or say where the tensors are, such as key=state_dict prefix=module."
         )
     whole = [location for location, num in numbers.items() if num == most]
     best = min(
@@ -104,7 +109,7 @@ def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where:
     others = tuple(location for location in whole if location != best)
     if best.bare not in ranks and any(rules.allow(location) for location in others):
         raise ConfigError(f"{where} holds {len(whole)} networks of {backbone.title}; choose one: {_choices(whole)}")
-    tensors, num_outside = _tensors_at(held, best)
+    tensors, num_outside = _tensors_at(dictionaries, best)
     layout = Layout(backbone.config.name)
     return StoredBackbone(layout, best, "named", backbone.renamed(tensors), num_outside, others)
 
@@ -120,9 +125,9 @@ def _dictionaries(
             yield from _dictionaries(value, (*keys, str(name)))
 
 
-def _locations_in(held: Dictionaries, anchors: Sequence[str]) -> Iterator[Location]:
+def _locations_in(dictionaries: Dictionaries, anchors: Sequence[str]) -> Iterator[Location]:
     """Yield the locations, at any depth of a file, where a network has tensors of these names."""
-    for keys, tensors in held.items():
+    for keys, tensors in dictionaries.items():
         for name in tensors:
             prefix = name.removesuffix(anchors[0])
             is_cut = name.endswith(anchors[0]) and (not prefix or prefix.endswith("."))
@@ -130,9 +135,9 @@ def _locations_in(held: Dictionaries, anchors: Sequence[str]) -> Iterator[Locati
                 yield Location(keys, prefix)
 
 
-def _tensors_at(held: Dictionaries, location: Location) -> tuple[dict[str, Tensor], int]:
+def _tensors_at(dictionaries: Dictionaries, location: Location) -> tuple[dict[str, Tensor], int]:
     """Return the tensors at a location, without its prefix, and the number of those beside them."""
-    named = held[location.keys]
+    named = dictionaries[location.keys]
     inside = {n.removeprefix(location.prefix): value for n, value in named.items() if n.startswith(location.prefix)}
     return inside, len(named) - len(inside)
 
@@ -148,7 +153,7 @@ def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list
     return plain or (list(networks) if len(networks) == 1 else [])
 
 
-def _not_found(held: Dictionaries, rules: Rules, networks: Sequence[Network], where: str) -> str:
+def _not_found(dictionaries: Dictionaries, rules: Rules, networks: Sequence[Network], where: str) -> str:
     """Return the message for a file in which no network was chosen."""
     if rules.layout is None and rules.part is None and networks:
         return (
@@ -158,7 +163,7 @@ def _not_found(held: Dictionaries, rules: Rules, networks: Sequence[Network], wh
     layout = None if rules.layout is None else LAYOUTS[rules.layout]
     if layout is not None and rules.part == "teacher" and not layout.teacher:
         return f"layout={rules.layout} has no {rules.part}; leave part out"
-    content = f"{_describe(held)}. {_other_network(held)}"
+    content = f"{_describe(dictionaries)}. {_other_network(dictionaries)}"
     fixed = {name: getattr(rules, name) for name in ("layout", "part", "key", "prefix")}
     fixed = {name: value for name, value in fixed.items() if value is not None}
     if not fixed:
@@ -167,14 +172,14 @@ def _not_found(held: Dictionaries, rules: Rules, networks: Sequence[Network], wh
             f"prefix=module., or name the layout: {', '.join(LAYOUTS)}"
         )
     chosen = " ".join(f"{name}={value!r}" for name, value in fixed.items())
-    places = layout.locations(rules)[:3] if layout is not None else ()
-    expected = f", whose tensors are at {', '.join(map(str, places))}" if places else ""
+    locations = layout.locations(rules)[:3] if layout is not None else ()
+    expected = f", whose tensors are at {', '.join(map(str, locations))}" if locations else ""
     return f"{where} has no ResNet or ViT with {chosen}{expected}; {content}. Leave out or change {', '.join(fixed)}"
 
 
-def _other_network(held: Dictionaries) -> str:
+def _other_network(dictionaries: Dictionaries) -> str:
     """Return the network that a tensor's name points to, with the setting that names it; else those that are known."""
-    for tensors in held.values():
+    for tensors in dictionaries.values():
         for name, value in tensors.items():
             for pattern, kind in _OTHERS.items():
                 if re.search(pattern, name):
@@ -183,11 +188,11 @@ def _other_network(held: Dictionaries) -> str:
     return ARCHITECTURES
 
 
-def _describe(held: Dictionaries) -> str:
+def _describe(dictionaries: Dictionaries) -> str:
     """Describe the content of a file in words: its first dictionaries of tensors."""
     parts = [
         f"{'.'.join(keys)} ({len(tensors)} tensors, the first {next(iter(tensors))})".strip()
-        for keys, tensors in islice(held.items(), 6)
+        for keys, tensors in islice(dictionaries.items(), 6)
     ]
     return f"it holds {', '.join(parts) or 'no tensors'}"
 

@@ -68,7 +68,7 @@ def with_inner(node: str, **changes: Any) -> Any:
         (lambda: raysl.sweep(None, load_sweep("sweep/quickstart")[0]), "config: None is not a RunConfig; .*"),
         (lambda: load_sweep("sweep/quickstart", "trials=3"), "overrides: 'trials=3' is a single text; .*"),
         (lambda: raysl.ingest(quickstart(), "out"), "data: a RunConfig is not a DataConfig; .*, or a ray.data.Dataset"),
-        (lambda: raysl.ingest(quickstart().data, "out", resize="3"), "resize=3 is a str; give an integer"),
+        (lambda: raysl.ingest(quickstart().data, "out", resize="3"), "resize='3' is a str; give an integer"),
         (lambda: raysl.ingest(quickstart().data, None), "None is no path or URI; .*"),
     ],
 )  # fmt: skip
