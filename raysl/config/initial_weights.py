@@ -23,13 +23,16 @@ _OF_RECIPE = {"patch_size", "num_registers", "mask_token", "output"}
 """Settings for which the weights are adapted where a recipe has them, or that choose among the features."""
 
 
-def with_run_of_weights(tree: dict[str, Any], convert: Callable[[str, str], str]) -> dict[str, Any]:
+def with_run_of_weights(tree: dict[str, Any], storage: str, convert: Callable[[str, str], str]) -> dict[str, Any]:
     """Return a run's plain settings, whose `method.weights` is what `convert` makes of it and of the storage."""
     weights = find(tree, ("method", "weights"))
     if not isinstance(weights, str) or "${" in weights:
         return tree
-    weights = expand(weights)
-    converted = convert(weights, expand(str(tree.get("storage", "./runs"))))
+    try:
+        weights, storage = expand(weights), expand(storage)
+    except ConfigError:  # the check of all paths says so, with the key
+        return tree
+    converted = convert(weights, storage)
     return tree if converted == weights else put(tree, ("method", "weights"), converted)
 
 

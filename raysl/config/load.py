@@ -139,7 +139,10 @@ def _load(name_or_path: str, overrides: Sequence[str], convert: Callable[[str, s
     written.append((changes, False))
     tree = keep_texts({"name": run_name(main), **layers.values}, overrides)
     if convert is not None:
-        tree = with_run_of_weights(tree, convert)
+        storage = str(tree.get("storage", "./runs"))
+        if "${" in storage:
+            storage = str(_interpolate(tree)["storage"])
+        tree = with_run_of_weights(tree, storage, convert)
     if not any(file.path == main and _is_stored(file.values) for file in files):
         typed: dict[str, Any] = {}
         for values in (values for values, is_ours in written if not is_ours):

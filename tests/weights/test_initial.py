@@ -92,6 +92,21 @@ def test_the_same_command_reads_the_run_of_the_first_time(tmp_path: Path, caplog
     assert "it was converted before, into" in caplog.text
 
 
+def test_the_run_lies_in_the_storage_also_where_that_names_another_setting(tmp_path: Path) -> None:
+    path = saved(vit_tensors(), tmp_path / "vit.pth")
+    config = load(path, "continue/dino_v2", f"storage={tmp_path}/${{method.name}}")
+    assert Path(config.method.weights or "").parent == Path(config.storage) == tmp_path / "dino_v2"
+    assert tensors_of(config)
+
+
+def test_a_variable_that_is_not_set_is_refused_with_its_key(tmp_path: Path) -> None:
+    path = saved(vit_tensors(), tmp_path / "vit.pth")
+    with pytest.raises(ConfigError, match=r"^storage: '\$NOT_SET/x': the variable \$NOT_SET is not set; "):
+        load(path, "continue/dino_v2", "storage=$NOT_SET/x")
+    with pytest.raises(ConfigError, match=r"^method.weights: '\$NOT_SET/x.pth': the variable \$NOT_SET is not set; "):
+        load("$NOT_SET/x.pth")
+
+
 def test_another_file_of_that_name_gets_a_run_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "vit.pth"
     first = load(saved(vit_tensors(), path))
