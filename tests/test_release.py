@@ -1,6 +1,8 @@
 """A release has the version of its tag everywhere, and notes in the changelog."""
 
 import importlib.util
+import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -49,6 +51,15 @@ def test_a_tag_of_another_version_is_refused(release: ModuleType, monkeypatch: p
     monkeypatch.setattr("sys.argv", ["release.py", "v99.0.0"])
     with pytest.raises(SystemExit, match=r"the tag says 99.0.0 and pyproject.toml says "):
         release.main()
+
+
+def test_the_source_distribution_has_all_that_its_tests_read() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    include = {*project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"], "pyproject.toml"}
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    read = {name for name in re.findall(r'ROOT / "([^"/]+)', tests) if (ROOT / name).exists()}
+    assert ".github" in read
+    assert read <= include
 
 
 def test_only_the_job_that_publishes_may_ask_pypi_for_its_trust() -> None:

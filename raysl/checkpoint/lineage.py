@@ -15,6 +15,7 @@ class Parent:
     """A checkpoint of a run from which another run was forked.
 
     Args:
+        epoch: number of epochs done in it.
         path: URI of the run's folder, without credentials.
     """
 

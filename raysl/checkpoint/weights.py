@@ -26,6 +26,7 @@ from raysl.checkpoint.checkpoint_folder import (
 from raysl.checkpoint.tensors import load_tensors
 from raysl.components import ALIASES
 from raysl.config.dump import plain
+from raysl.config.initial_weights import refuse_published
 from raysl.config.load import stored_tree
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -141,6 +142,7 @@ def adapted_by(method: nn.Module, tensors: Tensors) -> list[str]:
 def read_weights(config: RunConfig) -> Weights:
     """Read the weights at `method.weights`: of a checkpoint, or of the newest whole one of a run."""
     assert config.method.weights is not None
+    refuse_published(config.method.weights)
     try:
         uri = newest(config.method.weights, [BACKBONE_FILE, STATE_FILE])
         meta = check_types(read_meta(Folder(uri)), join(uri, META_FILE), {"method": str, "step": int})

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from raysl.components import ALIASES, nearest
-from raysl.config.dump import show, to_dict
+from raysl.config.dump import show
 from raysl.config.fields import (
     NAMED_BY_KEY,
     SLOTS,
@@ -39,7 +39,33 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
 
 def check(config: RunConfig) -> None:
     """Check a configuration that is in memory as `from_dict` checks a tree: `dataclasses.replace` takes any value."""
-    from_dict(to_dict(config))
+    _check_node(RunConfig, config, "", None)
+    _check_rules(config)
+
+
+def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
+    """Check the class of a node, its fields, and through `convert` the nodes below."""
+    if not isinstance(node, kind):
+        shown = type(node).__qualname__ if dataclasses.is_dataclass(node) else show(node)
+        raise ConfigError(f"{key}: {shown} is no {kind.__name__}; give an instance of that class")
+    settings = list_settings(type(node), node)
+    if kind in SLOTS:
+        try:
+            chosen = component_class(kind, node.name)
+        except ConfigError as error:
+            raise ConfigError(f"{key}.name: {error}") from error
+        # names are compared, not classes: a class of a user's file is another one in each process
+        if (type(node).__qualname__, *settings) != (chosen.__qualname__, *list_settings(chosen)):
+            raise ConfigError(
+                f"{key}.name: {node.name!r} takes {chosen.__qualname__}, and {key} is {type(node).__qualname__}; load "
+                f"it with {key}={node.name}"
+            )
+    problems = Problems()
+    for name, setting in settings.items():
+        with problems.catching():
+            convert(setting.kind, setting.default, f"{key}.{name}" if key else name, None, _check_node)
+    problems.check()
+    return node
 
 
 def build_node(kind: type[NodeT], tree: Any, key: str) -> NodeT:

@@ -7,6 +7,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.config_files import expand, read
 from raysl.config.dump import plain, write_inline
 from raysl.config.fields import find, put
+from raysl.config.schema import LIBRARIES
 from raysl.config.trust import check_text
 from raysl.errors import ConfigError, log
 from raysl.redact import redact_tree, redact_uri
@@ -22,14 +23,30 @@ _OF_RECIPE = {"patch_size", "num_registers", "mask_token", "output"}
 """Settings for which the weights are adapted where a recipe has them, or that choose among the features."""
 
 
-def with_run_of_weights(tree: dict[str, Any], convert: Callable[[str, str], str]) -> dict[str, Any]:
+def with_run_of_weights(tree: dict[str, Any], storage: str, convert: Callable[[str, str], str]) -> dict[str, Any]:
     """Return a run's plain settings, whose `method.weights` is what `convert` makes of it and of the storage."""
     weights = find(tree, ("method", "weights"))
     if not isinstance(weights, str) or "${" in weights:
         return tree
-    weights = expand(weights)
-    converted = convert(weights, expand(str(tree.get("storage", "./runs"))))
+    try:
+        weights, storage = expand(weights), expand(storage)
+    except ConfigError:  # the check of all paths says so, with the key
+        return tree
+    converted = convert(weights, storage)
     return tree if converted == weights else put(tree, ("method", "weights"), converted)
+
+
+def refuse_published(weights: str | None) -> None:
+    """Refuse the name of a published network where a run is expected: it is converted when a configuration is loaded.
+
+    Raises:
+        ConfigError: with the ways to convert it.
+    """
+    if weights is not None and weights.startswith(LIBRARIES):
+        raise ConfigError(
+            f"method.weights: {weights!r} is a published network, which `raysl plan CONFIG method.weights={weights}` "
+            "and raysl.load_config(CONFIG, [...]) convert into a run of raysl; give the folder of that run"
+        )
 
 
 def with_their_backbone(tree: dict[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,12 @@ class Layers:
         return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
     def dropped(self, tree: dict[str, Any], settled: dict[str, Any], first: int = 0) -> Iterator[str]:
-        """Yield a line for each component that was replaced, with its settings that no longer hold and their values."""
+        """Yield a line for each component that was replaced, with its settings that no longer hold and their values.
+
+        Args:
+            tree: settings of all layers; `settled` has all defaults too.
+            first: number of replacements, from the lowest layer up, that are not mentioned.
+        """
         for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
             if not isinstance(node, dict):

@@ -22,11 +22,11 @@ CHANNELS: Keys = ("data", "channels")
 IN_CHANNELS: Keys = ("backbone", "in_channels")
 MOST = 12
 MEAN, STD = 0.5, 0.25
-"""Of each channel, where the settings have none."""
+"""Mean and deviation of each channel, where the settings have none."""
 WITH_HUE = (1, 3)
 """Numbers of channels for which a turn of the hue is defined; grey has none to turn."""
 ADAPT = "adapt"
-"""Key of the list of these settings."""
+"""Key of the list of settings that a run may adapt to its images."""
 
 
 def link_sizes(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:

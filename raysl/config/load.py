@@ -18,7 +18,7 @@ from raysl.config.component import map_locations
 from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read, run_name
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
-from raysl.config.initial_weights import with_run_of_weights, with_their_backbone
+from raysl.config.initial_weights import refuse_published, with_run_of_weights, with_their_backbone
 from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
 from raysl.config.linked import ADAPT, adaptable_keys, follow_channels, follow_sizes, link_channels, link_sizes
 from raysl.config.ranges import is_location
@@ -63,9 +63,9 @@ def load_config(
     except NoSuchConfig as error:
         problems = Problems()
         problems.errors.append(error)
-        if error.near is not None:  # what else is wrong with the one that was probably meant
+        if error.near is not None:  # what else is wrong with the one that was probably meant; weights stay as they are
             with problems.catching(), only_errors():
-                load_with(partial(_load, error.near, convert=convert), overrides)
+                load_with(partial(_load, error.near), overrides)
         problems.check()
         raise
 
@@ -139,7 +139,10 @@ def _load(name_or_path: str, overrides: Sequence[str], convert: Callable[[str, s
     written.append((changes, False))
     tree = keep_texts({"name": run_name(main), **layers.values}, overrides)
     if convert is not None:
-        tree = with_run_of_weights(tree, convert)
+        storage = str(tree.get("storage", "./runs"))
+        if "${" in storage:
+            storage = str(_interpolate(tree)["storage"])
+        tree = with_run_of_weights(tree, storage, convert)
     if not any(file.path == main and _is_stored(file.values) for file in files):
         typed: dict[str, Any] = {}
         for values in (values for values, is_ours in written if not is_ours):
@@ -153,13 +156,20 @@ def _load(name_or_path: str, overrides: Sequence[str], convert: Callable[[str, s
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Change settings by `key=value`, as on the command line."""
+    """Change settings by `key=value`, as on the command line, except that `method.weights` takes runs of raysl alone.
+
+    Raises:
+        ConfigError: a line for each error, with the key, the value, the rule and the next step.
+    """
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
     layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
     layers.lay(follow_channels(tree, follow_sizes(tree, changes)), Path.cwd())
     changed = keep_texts(layers.values, overrides)
     changed[ADAPT] = adaptable_keys(changed, [(tree, False), (changes, False)])
-    return from_dict(_interpolate(link_channels(apply_preset(link_sizes(changed)))))
+    result = from_dict(_interpolate(link_channels(apply_preset(link_sizes(changed)))))
+    if result.method.weights != config.method.weights:
+        refuse_published(result.method.weights)
+    return result
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:

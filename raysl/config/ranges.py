@@ -216,7 +216,8 @@ def check_ranges(settings: Any) -> None:
     for setting in fields(settings):
         value = getattr(settings, setting.name)
         if problem := _problem(value, setting.type):
-            raise OutOfRange(f"{setting.name}={value} {problem}")
+            shown = repr(value) if isinstance(value, str) else value
+            raise OutOfRange(f"{setting.name}={shown} {problem}")
 
 
 def _problem(value: Any, kind: Any) -> str | None:

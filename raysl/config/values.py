@@ -172,7 +172,7 @@ def _is_meant(kind: Any, value: Any) -> bool:
         return outer is dict or (dataclasses.is_dataclass(kind) and kind is not Duration)
     if isinstance(value, list | tuple):
         return outer in (tuple, list)
-    return False
+    return dataclasses.is_dataclass(value) and isinstance(kind, type) and isinstance(value, kind)
 
 
 def _convert_sequence(kind: Any, value: Any, key: str, node: Node) -> Any:

@@ -79,7 +79,7 @@ class Course:
 
 
 def course(node: dict[str, Any], epochs: int, batch: Batch, scaling: Scaling | None) -> Course:
-    """Translate a schedule."""
+    """Translate a schedule, a group with VISSL's defaults in it; `scaling` is None where VISSL does not scale it."""
     name = node.get("name")
     if name == "composite":
         result = _composite(node, epochs, batch, scaling)

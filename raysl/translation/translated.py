@@ -86,7 +86,7 @@ class Translation:
     def drops(self, keys: str, *, below: str = "", value: Any = None) -> None:
         """Keys, separated by blanks, for which there is nothing to set; `below` is the beginning of all of them."""
         for key in keys.split():
-            if self._is_given(below + key):
+            if self._is_given(below + key) and not any(_covers(line.key, below + key) for line in self.lines):
                 self._add(below + key, "not needed", {}, "", value)
 
     def lacks(self, key: str, note: str = "", value: Any = None) -> None:

@@ -181,7 +181,7 @@ def _run(out: Translation) -> None:
         out.drops("TEST_MODEL")
     else:
         out.drops("TEST_MODEL TEST_EVERY_NUM_EPOCH")
-    out.drops(UNUSED)
     for key, group in (SWITCHES | {key: key for key in OFF}).items():
         if not vissl.any(key):
             out.drops(group)
+    out.drops(UNUSED)

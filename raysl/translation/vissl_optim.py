@@ -57,7 +57,9 @@ def _keys_of_course(node: dict[str, Any]) -> list[str]:
     keys = {
         "composite": ["schedulers", "interval_scaling", "lengths"],
         "multistep": ["values", "milestones"],
+        "step": ["values"],
         "cosine": ["start_value", "end_value"],
+        "linear": ["start_value", "end_value"],
         "constant": ["value"],
     }
     return ["name", *keys.get(str(node.get("name")), [key for key in node if key != "name"]), "update_interval"]

@@ -1,6 +1,6 @@
 """Reading weights of one kind and writing another: `raysl convert`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from raysl.storage.folder import Folder, absolute, cut
 from raysl.trained import is_trained, unpacked
 from raysl.weights.described import described_config, read_description
 from raysl.weights.dino_v3 import with_meta_names
-from raysl.weights.exports import EXPORTS
+from raysl.weights.exports import EXPORTS, FOLDER_FILES
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import OWN, Location, Rules, StoredBackbone
@@ -91,7 +91,7 @@ def convert(
         raise ConfigError(f"to={to!r}: {did_you_mean(to, KINDS)}known: {', '.join(KINDS)}")
     source, out = _address(source), absolute(out)
     folder_uri, name = cut(out)
-    _check_free(out, is_folder=to in ("raysl", "safetensors"))
+    _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
     loaded = load_weights(source, overrides, rules, name)
     if to == "raysl":
         if loaded.table is None:
@@ -103,6 +103,10 @@ def convert(
     target = Folder(out if isinstance(written.content, dict) else folder_uri)
     target.make()
     files = written.content if isinstance(written.content, dict) else {name: written.content}
+    # all files are compared before one is written, so that a refusal changes nothing
+    for file, content in files.items():
+        if target.read_if_there(file) not in (b"", content):  # equal ones are of an export that was cut off
+            raise _in_use(out, file)
     for file, content in files.items():
         target.write(file, content)
     path = redact_uri(out)
@@ -261,12 +265,16 @@ def _address(source: str) -> str:
     return unpacked(str(source)) if is_trained(source) else absolute(source)
 
 
-def _check_free(out: str, is_folder: bool) -> None:
-    """Refuse to overwrite anything."""
+def _check_free(out: str, is_folder: bool, cut_off: Collection[str] = ()) -> None:
+    """Refuse to overwrite anything but files of an export that may have been cut off."""
     folder, name = cut(out)
     if not name:
         raise ConfigError(f"out={out!r} names no {'folder' if is_folder else 'file'}; give one after the last /")
-    if is_folder and (names := Folder(out).names()):
-        raise ConfigError(f"{redact_uri(out)} is in use, it holds {min(names)}; give an empty folder, or a new one")
+    if is_folder and (names := [name for name in Folder(out).names() if name not in cut_off]):
+        raise _in_use(out, names[0])
     if not is_folder and Folder(folder).exists(name):
         raise ConfigError(f"{redact_uri(out)} exists; delete it, or give another file")
+
+
+def _in_use(out: str, name: str) -> ConfigError:
+    return ConfigError(f"{redact_uri(out)} is in use, it holds {name}; give an empty folder, or a new one")

@@ -89,7 +89,12 @@ def needs_trust(config: RunConfig) -> bool:
 
 
 def card_of(loaded: Loaded, content: bytes, trust: str = "") -> str:
-    """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights."""
+    """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights.
+
+    Args:
+        content: bytes of `model.safetensors`.
+        trust: further arguments of `raysl.convert`, for a backbone that is code of others.
+    """
     data, backbone = loaded.config.data, loaded.backbone
     num_weights = sum(parameter.numel() for parameter in backbone.parameters())
     settings = write({"backbone": to_dict(loaded.config)["backbone"]}).rstrip()

@@ -21,6 +21,8 @@ from raysl.weights.fill import Loaded
 
 Tensors = dict[str, Tensor]
 _LARGEST_PROTO = 2**31
+_WEIGHTS, _CARD = FOLDER_FILES = ("model.safetensors", "README.md")
+"""Files of an export to a folder."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def to_safetensors_folder(loaded: Loaded) -> Written:
     content = to_bytes(_tensors(loaded.backbone), loaded.config)
     trust = ", rules=raysl.weights.layouts.Rules(trust_code=True)" if needs_trust(loaded.config) else ""
     return Written(
-        {"model.safetensors": content, "README.md": card_of(loaded, content, trust).encode()},
+        {_WEIGHTS: content, _CARD: card_of(loaded, content, trust).encode()},
         f"raysl.convert('PATH/model.safetensors', 'runs/again'{trust})",
     )
 

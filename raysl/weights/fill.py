@@ -132,6 +132,9 @@ class Loaded:
 def rename(stored: StoredBackbone, grid: str | None, where: str) -> StoredBackbone:
     """Give tensors raysl's names and shapes, without those that the layout lists as parts of other modules.
 
+    Args:
+        grid: rows and columns of a ViT's patches, "14x14", where the user gave them.
+
     Raises:
         ConfigError: if a ViT's position embeddings are not those of a square of patches, or fit several.
     """
@@ -204,7 +207,12 @@ def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str]) -> Tab
 
 
 def check_filled(table: Table, where: str, typed: Mapping[str, object], seen: Mapping[str, object]) -> None:
-    """Refuse a backbone of which some tensors were not filled."""
+    """Refuse a backbone of which some tensors were not filled.
+
+    Args:
+        typed: settings of the backbone that the user gave.
+        seen: settings that the shapes of the tensors show.
+    """
     if not (problems := table.problems):
         return
     # the likeliest cause first: a setting that the user typed, another kind of norm, another network, another file

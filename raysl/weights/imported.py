@@ -57,6 +57,10 @@ class Imported(Method):
 def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any], draft: Path, out: Folder) -> str:
     """Write a folder that reads as a run with one checkpoint.
 
+    Args:
+        weights: origin of the weights, for `meta.json`.
+        draft: local folder in which the checkpoint is made.
+
     Returns:
         The URI of the checkpoint.
     """

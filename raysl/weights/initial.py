@@ -70,8 +70,10 @@ def run_of_weights(weights: str, storage: str) -> str:
             "damaged; delete that folder, or set another storage="
         )
     loaded = _read(weights, name)
-    with temporary_folder("weights") as draft:
-        write_imported(loaded.backbone, loaded.config, loaded.facts, Path(draft), out)
+    # another process, such as a run with another seed, may have converted them in these minutes
+    if newest_whole(out).meta.get("method") != METHOD:
+        with temporary_folder("weights") as draft:
+            write_imported(loaded.backbone, loaded.config, loaded.facts, Path(draft), out)
     log.info(
         "method.weights=%s: converted from the layout of %s into %s: %s",
         *(where, loaded.facts["layout"], redact_uri(out.uri), loaded.table.line if loaded.table else ""),

@@ -22,7 +22,7 @@ _ANCHORS = {
 }
 """Names of tensors that every network of a family has."""
 _OTHERS = {
-    r"conv_proj\.weight$": "torchvision's ViTs: give backbone=torchvision backbone.model=vit_b_16, or its other model",
+    r"conv_proj\.weight$": "torchvision's ViTs: give backbone=torchvision backbone.model={model}",
     r"layer1\.0\.conv2\.(?!weight|bias)": (
         "a ResNet with selective kernels or other blocks, which tensors do not tell: name timm's network, such as "
         "backbone=timm backbone.model=skresnet50; one of raysl is read from its run, or from the model.safetensors of "
@@ -34,33 +34,43 @@ _OTHERS = {
     ),
 }
 """Networks that are not read by their tensors alone, by patterns of tensors' names."""
+_TORCHVISION_VITS = {768: "b", 1024: "l", 1280: "h"}
+"""Letters of the sizes of torchvision's ViTs, by width."""
 Network = tuple[Location, str]
 """Where a network is, and its family."""
+Dictionaries = dict[tuple[str, ...], dict[str, Tensor]]
+"""Tensors of each dictionary of a file that has any, by the keys that lead to it."""
 
 
 def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
     """Find the backbone in the content of a file.
+
+    Args:
+        tree: content of the file by plain names, from `raysl.weights.names.plain_names`.
 
     Raises:
         ConfigError: if no layout is recognised, the tensors of the named layout are missing, or the file has several
             networks and no rule chooses one.
     """
     check_rules(rules)
-    present = [(location, family) for family, anchors in _ANCHORS.items() for location in _locations_in(tree, anchors)]
+    dictionaries = dict(_dictionaries(tree))
+    present = [
+        (location, family) for family, anchors in _ANCHORS.items() for location in _locations_in(dictionaries, anchors)
+    ]
     networks = [network for network in present if rules.allow(network[0])]
-    names = [name for _, tensors in _dictionaries(tree) for name in tensors]
+    names = [name for tensors in dictionaries.values() for name in tensors]
     layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
     # in the order of LAYOUTS: torchvision's and timm's come last, as their plain names fit most files
     for layout in layouts:
         for location, family in _in_order(networks, layout, rules):
-            tensors, num_outside = _tensors_at(tree, location)
+            tensors, num_outside = _tensors_at(dictionaries, location)
             has_mark = any(layout.mark in name for name in names)
             if layout.family not in (None, family) or layout.without in tensors or not has_mark:
                 continue
             if rules.layout is not None or layout.is_like(tensors):
                 others = tuple(other for other, _ in present if other != location)
                 return StoredBackbone(layout, location, family, tensors, num_outside, others)
-    raise ConfigError(_not_found(tree, rules, networks, where))
+    raise ConfigError(_not_found(dictionaries, rules, networks, where))
 
 
 def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where: str) -> StoredBackbone:
@@ -73,22 +83,23 @@ def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where:
         ConfigError: if no tensor has one of these names, or several networks have them all and no rule chooses one.
     """
     check_rules(rules)
+    dictionaries = dict(_dictionaries(tree))
     wanted = backbone.state_dict()
     first = [name.removeprefix("network.") for name in wanted][:2]
     layouts = [LAYOUTS[rules.layout]] if rules.layout else LAYOUTS.values()
     ranks = [location for layout in layouts for location in layout.locations(rules) or PLAIN]
     # every dictionary of tensors may hold it: names may be those of the official code that the library converts
-    whole = [Location(keys, prefix) for keys, _ in _dictionaries(tree) for prefix in ("", "module.")]
+    whole = [Location(keys, prefix) for keys in dictionaries for prefix in ("", "module.")]
     numbers = {
-        location: len(backbone.renamed(_tensors_at(tree, location)[0]).keys() & wanted.keys())
-        for location in dict.fromkeys([*_locations_in(tree, first), *whole])
+        location: len(backbone.renamed(_tensors_at(dictionaries, location)[0]).keys() & wanted.keys())
+        for location in dict.fromkeys([*_locations_in(dictionaries, first), *whole])
         if location.bare in ranks or rules.layout is None
     }
     most = max((num for location, num in numbers.items() if rules.allow(location)), default=0)
     if most == 0:
         raise ConfigError(
-            f"{where} has no tensor of {backbone.title}, which has {' and '.join(first)}; {_describe(tree)}. Give "
-            "the file's own backbone.model, or say where the tensors are, such as key=state_dict prefix=module."
+            f"{where} has no tensor of {backbone.title}, which has {' and '.join(first)}; {_describe(dictionaries)}. "
+            "Give the file's own backbone.model, or say where the tensors are, such as key=state_dict prefix=module."
         )
     whole = [location for location, num in numbers.items() if num == most]
     best = min(
@@ -98,7 +109,7 @@ def find_named(tree: Mapping[str, Any], backbone: Backbone, rules: Rules, where:
     others = tuple(location for location in whole if location != best)
     if best.bare not in ranks and any(rules.allow(location) for location in others):
         raise ConfigError(f"{where} holds {len(whole)} networks of {backbone.title}; choose one: {_choices(whole)}")
-    tensors, num_outside = _tensors_at(tree, best)
+    tensors, num_outside = _tensors_at(dictionaries, best)
     layout = Layout(backbone.config.name)
     return StoredBackbone(layout, best, "named", backbone.renamed(tensors), num_outside, others)
 
@@ -114,9 +125,9 @@ def _dictionaries(
             yield from _dictionaries(value, (*keys, str(name)))
 
 
-def _locations_in(tree: Mapping[str, Any], anchors: Sequence[str]) -> Iterator[Location]:
+def _locations_in(dictionaries: Dictionaries, anchors: Sequence[str]) -> Iterator[Location]:
     """Yield the locations, at any depth of a file, where a network has tensors of these names."""
-    for keys, tensors in _dictionaries(tree):
+    for keys, tensors in dictionaries.items():
         for name in tensors:
             prefix = name.removesuffix(anchors[0])
             is_cut = name.endswith(anchors[0]) and (not prefix or prefix.endswith("."))
@@ -124,9 +135,9 @@ def _locations_in(tree: Mapping[str, Any], anchors: Sequence[str]) -> Iterator[L
                 yield Location(keys, prefix)
 
 
-def _tensors_at(tree: Mapping[str, Any], location: Location) -> tuple[dict[str, Tensor], int]:
+def _tensors_at(dictionaries: Dictionaries, location: Location) -> tuple[dict[str, Tensor], int]:
     """Return the tensors at a location, without its prefix, and the number of those beside them."""
-    named = dict(_dictionaries(tree))[location.keys]
+    named = dictionaries[location.keys]
     inside = {n.removeprefix(location.prefix): value for n, value in named.items() if n.startswith(location.prefix)}
     return inside, len(named) - len(inside)
 
@@ -142,33 +153,46 @@ def _in_order(networks: Sequence[Network], layout: Layout, rules: Rules) -> list
     return plain or (list(networks) if len(networks) == 1 else [])
 
 
-def _not_found(tree: Mapping[str, Any], rules: Rules, networks: Sequence[Network], where: str) -> str:
+def _not_found(dictionaries: Dictionaries, rules: Rules, networks: Sequence[Network], where: str) -> str:
     """Return the message for a file in which no network was chosen."""
     if rules.layout is None and rules.part is None and networks:
         return (
             f"{where} holds {len(networks)} networks, in no layout that says which one counts; choose one: "
             f"{_choices(location for location, _ in networks)}"
         )
-    if rules.layout is not None and rules.part == "teacher" and not LAYOUTS[rules.layout].teacher:
+    layout = None if rules.layout is None else LAYOUTS[rules.layout]
+    if layout is not None and rules.part == "teacher" and not layout.teacher:
         return f"layout={rules.layout} has no {rules.part}; leave part out"
+    content = f"{_describe(dictionaries)}. {_other_network(dictionaries)}"
     fixed = {name: getattr(rules, name) for name in ("layout", "part", "key", "prefix")}
-    chosen = " ".join(f"{name}={value!r}" for name, value in fixed.items() if value is not None)
-    lack = f"no ResNet or ViT with {chosen}" if chosen else "no known layout"
-    names = [name for _, tensors in _dictionaries(tree) for name in tensors]
-    pointers = (
-        f"{name} is of {kind}" for name in names for pattern, kind in _OTHERS.items() if re.search(pattern, name)
-    )
-    return (
-        f"{where} has {lack}; {_describe(tree)}. {next(pointers, ARCHITECTURES)}. Say where the tensors are, such as "
-        f"key=state_dict prefix=module., or name the layout: {', '.join(LAYOUTS)}"
-    )
+    fixed = {name: value for name, value in fixed.items() if value is not None}
+    if not fixed:
+        return (
+            f"{where} has no known layout; {content}. Say where the tensors are, such as key=state_dict "
+            f"prefix=module., or name the layout: {', '.join(LAYOUTS)}"
+        )
+    chosen = " ".join(f"{name}={value!r}" for name, value in fixed.items())
+    locations = layout.locations(rules)[:3] if layout is not None else ()
+    expected = f", whose tensors are at {', '.join(map(str, locations))}" if locations else ""
+    return f"{where} has no ResNet or ViT with {chosen}{expected}; {content}. Leave out or change {', '.join(fixed)}"
 
 
-def _describe(tree: Mapping[str, Any]) -> str:
+def _other_network(dictionaries: Dictionaries) -> str:
+    """Return the network that a tensor's name points to, with the setting that names it; else those that are known."""
+    for tensors in dictionaries.values():
+        for name, value in tensors.items():
+            for pattern, kind in _OTHERS.items():
+                if re.search(pattern, name):
+                    model = f"vit_{_TORCHVISION_VITS.get(value.shape[0], 'b')}_{value.shape[-1]}" if value.ndim else ""
+                    return f"{name} is of {kind.format(model=model)}"
+    return ARCHITECTURES
+
+
+def _describe(dictionaries: Dictionaries) -> str:
     """Describe the content of a file in words: its first dictionaries of tensors."""
     parts = [
         f"{'.'.join(keys)} ({len(tensors)} tensors, the first {next(iter(tensors))})".strip()
-        for keys, tensors in islice(_dictionaries(tree), 6)
+        for keys, tensors in islice(dictionaries.items(), 6)
     ]
     return f"it holds {', '.join(parts) or 'no tensors'}"
 

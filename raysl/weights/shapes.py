@@ -21,7 +21,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def derive_settings(stored: StoredBackbone, where: str) -> dict[str, Any]:
-    """Derive the settings, with its name, of the raysl backbone that these tensors fit."""
+    """Derive the settings, with its name, of the raysl backbone that tensors fit, as `fill.rename` returns them."""
     if stored.family == "resnet":
         return {"name": "resnet", **_resnet(stored.tensors, where)}
     known = dict(stored.layout.settings)

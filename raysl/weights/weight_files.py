@@ -71,6 +71,9 @@ def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
 
     The first bytes tell the format: safetensors, or that of `torch.save`, also the one before 2020.
 
+    Args:
+        trust_code: whether code that the file names may be imported and run, where it holds more than tensors.
+
     Raises:
         ConfigError: if it is another kind of file, is cut off, or needs code that is not trusted.
     """

@@ -117,6 +117,23 @@ def test_every_key_has_a_line_and_none_has_two(name: str) -> None:
     assert {line.key for line in translated(name).lines if line.kind == "missing"} <= {"MODEL.WEIGHTS_INIT"}
 
 
+def test_groups_that_are_off_or_replaced_have_one_line() -> None:
+    words = ["backbone=torchvision", "backbone.model=resnet18", "config.MODEL.TRUNK.RESNETS.STANDARDIZE_CONVOLUTIONS=0"]
+    done = translated("moco", *words, "config.MODEL.ACTIVATION_CHECKPOINTING.NUM_ACTIVATION_CHECKPOINTING_SPLITS=2")
+    keys = [line.key for line in done.lines if line.key.startswith(("MODEL.TRUNK", "MODEL.ACTIVATION_CHECKPOINTING"))]
+    assert sorted(keys) == ["MODEL.ACTIVATION_CHECKPOINTING", "MODEL.TRUNK"]
+
+
+@pytest.mark.parametrize(("schedule", "used"), [("linear", {"start_value", "end_value"}), ("step", {"values"})])
+def test_numbers_of_another_schedule_are_not_listed_as_used(schedule: str, used: set[str]) -> None:
+    group = "OPTIMIZER.param_schedulers.lr"
+    numbers = "start_value: 0.3, end_value: 0.0, values: [0.3, 0.03], milestones: [100]"
+    done = translated("moco", f"config.{group}={{name: {schedule}, update_interval: epoch, {numbers}}}")
+    kinds = {line.key.removeprefix(f"{group}."): line.kind for line in done.lines if line.key.startswith(group)}
+    assert {key for key, kind in kinds.items() if kind == "same"} == {"name", "update_interval", *used}
+    assert {key for key, kind in kinds.items() if kind == "not needed"} == {*kinds} - {"name", "update_interval", *used}
+
+
 def test_a_key_that_raysl_does_not_know_is_listed() -> None:
     done = translated("moco", "config.MODEL.GRAD_CLIP.USE_GRAD_CLIP=true", "config.MODEL.NEW.THING=3")
     assert {line.key for line in done.lines if line.kind == "missing"} == {"MODEL.NEW.THING"}

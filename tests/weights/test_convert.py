@@ -442,9 +442,21 @@ def test_nothing_is_written_over(narrow: str, imported: Path, tmp_path: Path) ->
         f"{imported} is in use, it holds {checkpoint_name(0)}; give an empty folder, or a new one"
     )
     assert refusal(narrow, narrow, "vissl") == f"{narrow} exists; delete it, or give another file"
+
+
+def test_an_export_that_was_cut_off_is_completed_by_the_same_call_alone(narrow: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     convert(narrow, str(out), to="safetensors")
-    assert refusal(narrow, str(out), "safetensors").startswith(f"{out} is in use, it holds README.md; ")
+    whole = {path.name: path.read_bytes() for path in out.iterdir()}
+    (out / "README.md").unlink()
+    convert(narrow, str(out), to="safetensors")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+    (out / "model.safetensors").write_bytes(b"another")
+    assert refusal(narrow, str(out), "safetensors").startswith(f"{out} is in use, it holds model.safetensors; ")
+    assert (out / "model.safetensors").read_bytes() == b"another"
+    (out / "model.safetensors").unlink()
+    (out / "notes.txt").write_text("mine")
+    assert refusal(narrow, str(out), "safetensors").startswith(f"{out} is in use, it holds notes.txt; ")
 
 
 def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -> None:

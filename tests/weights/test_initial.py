@@ -2,7 +2,9 @@
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -12,11 +14,14 @@ from torchvision.models import resnet18
 
 import raysl
 from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.weights import read_weights
+from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
 from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
+from raysl.weights import initial
 from tests.weights.networks import head, saved, shaken, small_vit
 from tests.weights.published import empty_cache, empty_hub_cache, in_hub_cache, publish
 from tests.weights.test_dino_v3 import eva
@@ -87,6 +92,21 @@ def test_the_same_command_reads_the_run_of_the_first_time(tmp_path: Path, caplog
     assert "it was converted before, into" in caplog.text
 
 
+def test_the_run_lies_in_the_storage_also_where_that_names_another_setting(tmp_path: Path) -> None:
+    path = saved(vit_tensors(), tmp_path / "vit.pth")
+    config = load(path, "continue/dino_v2", f"storage={tmp_path}/${{method.name}}")
+    assert Path(config.method.weights or "").parent == Path(config.storage) == tmp_path / "dino_v2"
+    assert tensors_of(config)
+
+
+def test_a_variable_that_is_not_set_is_refused_with_its_key(tmp_path: Path) -> None:
+    path = saved(vit_tensors(), tmp_path / "vit.pth")
+    with pytest.raises(ConfigError, match=r"^storage: '\$NOT_SET/x': the variable \$NOT_SET is not set; "):
+        load(path, "continue/dino_v2", "storage=$NOT_SET/x")
+    with pytest.raises(ConfigError, match=r"^method.weights: '\$NOT_SET/x.pth': the variable \$NOT_SET is not set; "):
+        load("$NOT_SET/x.pth")
+
+
 def test_another_file_of_that_name_gets_a_run_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "vit.pth"
     first = load(saved(vit_tensors(), path))
@@ -98,6 +118,24 @@ def test_an_interrupted_conversion_is_done_again(tmp_path: Path) -> None:
     weights = Path(load(path).method.weights or "")
     (weights / "checkpoint_000000000" / "meta.json").unlink()
     assert tensors_of(load(path))
+
+
+def test_weights_that_another_process_has_converted_meanwhile_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = saved(vit_tensors(), tmp_path / "vit.pth"), initial._read
+    written: list[int] = []
+
+    def read_slowly(weights: str, name: str) -> Any:
+        loaded = read(weights, name)
+        monkeypatch.setattr(initial, "_read", read)
+        load(path)
+        written.extend(file.stat().st_mtime_ns for file in sorted((tmp_path / "runs").rglob("*")))
+        return loaded
+
+    monkeypatch.setattr(initial, "_read", read_slowly)
+    assert tensors_of(load(path))
+    assert [file.stat().st_mtime_ns for file in sorted((tmp_path / "runs").rglob("*"))] == written
 
 
 @pytest.mark.parametrize("damage", ["other", "cut"])
@@ -178,6 +216,16 @@ def test_without_a_network_the_message_names_the_file_to_bring(tmp_path: Path, m
     empty_hub_cache(tmp_path, monkeypatch)
     with pytest.raises(StorageError, match=r"cannot download .*; a file of these .* method.weights=FILE"):
         load(f"timm:{PRETRAINED}")
+
+
+@pytest.mark.parametrize("weights", ["timm:resnet18", "torchvision:resnet18"])
+def test_a_published_network_that_was_not_converted_is_refused_with_the_way_to_convert_it(weights: str) -> None:
+    config = raysl.load_config("quickstart")
+    message = f"method.weights: '{weights}' is a published network, which `raysl plan CONFIG method.weights={weights}` "
+    with pytest.raises(ConfigError, match=message):
+        apply_overrides(config, [f"method.weights={weights}"])
+    with pytest.raises(ConfigError, match=message):
+        read_weights(replace(config, method=replace(config.method, weights=weights)))
 
 
 def test_raysl_config_converts_nothing(tmp_path: Path) -> None:

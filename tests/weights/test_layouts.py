@@ -443,8 +443,9 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
     assert "moco" in text
     moco = saved(RESNETS["moco"](), tmp_path / "moco.pth")
     assert refusal(moco, rules=Rules(layout="dino")).startswith(
-        f"{moco} has no ResNet or ViT with layout='dino'; it holds "
+        f"{moco} has no ResNet or ViT with layout='dino', whose tensors are at [teacher] "
     )
+    assert refusal(moco, rules=Rules(layout="dino")).endswith(". Leave out or change layout")
     assert "did you mean 'moco'?" in refusal(moco, rules=Rules(layout="moko"))
     assert (
         refusal(moco, rules=Rules(layout="simsiam", part="teacher")) == "layout=simsiam has no teacher; leave part out"
@@ -458,7 +459,7 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
 def test_names_that_point_to_a_network_are_refused_with_its_setting(tmp_path: Path) -> None:
     vit = {"class_token": torch.zeros(1, 1, 1024), "conv_proj.weight": torch.zeros(1024, 3, 16, 16)}
     text = refusal(saved(vit, tmp_path / "vit.pth"))
-    assert "conv_proj.weight is of torchvision's ViTs: give backbone=torchvision backbone.model=vit_b_16, or " in text
+    assert "conv_proj.weight is of torchvision's ViTs: give backbone=torchvision backbone.model=vit_l_16. Say " in text
     selective = ResNet(ResNet.Config(depth=14, width=8, sk_ratio=0.5)).state_dict()
     assert "is of a ResNet with selective kernels or other blocks" in refusal(saved(selective, tmp_path / "sk.pth"))
 
