@@ -78,9 +78,10 @@ def _course(setup: "Setup") -> list[str]:
 
 
 def _reads(run: "Prepared") -> list[str]:
-    from raysl.plan.reads import Reads
+    from raysl.plan.reads import Reads, describe_mix
 
-    lines = Reads.of(run.loader.order).lines(run.loader.row_bytes)
+    mix = describe_mix(run.loader.order)
+    lines = [*([] if mix is None else [mix]), *Reads.of(run.loader.order).lines(run.loader.row_bytes)]
     return [f"{'' if number else 'reads':<12}{line}" for number, line in enumerate(lines)]
 
 

@@ -7,6 +7,7 @@ Ranges are checked when settings are read; a number without a range must be fini
 
 import math
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -229,9 +230,18 @@ def _problem(value: Any, kind: Any) -> str | None:
         return f"is none of {', '.join(map(str, get_args(inner)))}"
     if inner is int and not isinstance(value, Integral):
         return f"is a {type(value).__name__}; give an integer"
-    parts = zip(value, get_args(inner), strict=False) if get_origin(inner) is tuple else ()
-    problems = [_problem(*part) for part in parts] + [rule.problem(value) for rule in rules_of(kind)]
+    problems = [_problem(*part) for part in _parts(value, inner)] + [rule.problem(value) for rule in rules_of(kind)]
     return next(filter(None, problems), None)
+
+
+def _parts(value: Any, kind: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the values inside a tuple, list or dict, each with its annotation."""
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin is dict:
+        return ((each, kinds[1]) for each in value.values())
+    if origin is list or (origin is tuple and kinds[-1] is Ellipsis):
+        return ((each, kinds[0]) for each in value)
+    return zip(value, kinds, strict=False) if origin is tuple else ()
 
 
 def _holds_others(kind: Any) -> bool:

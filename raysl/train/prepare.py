@@ -26,7 +26,7 @@ from raysl.nn.backbones.shapes import pass_shapes
 from raysl.optim.groups import check_layers
 from raysl.plan.adapt import BATCH, adapt, describe_adapted, rows_in_memory
 from raysl.plan.plan import TrainPlan, is_exact
-from raysl.plan.reads import Reads
+from raysl.plan.reads import Reads, describe_mix
 from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.process.environment import GIB, free_memory
@@ -148,6 +148,8 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
     loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
+    if mix := describe_mix(loader.order):
+        log.info(mix)
     for warning in (
         _mean_warning(config),
         course_warning(plan),
