@@ -17,7 +17,7 @@ from raysl.data.ingest.parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
 from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
-from raysl.data.stream.targets import TargetLoader, TargetRecipe
+from raysl.data.stream.targets import TargetLoader
 from raysl.errors import ConfigError, Problems, log
 from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
@@ -36,6 +36,7 @@ from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.callbacks.online_probe import check_probe
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.rehearsal import rehearse
+from raysl.train.view_stages import describe_stages, view_stages
 from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
@@ -147,9 +148,10 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         log.info(derived)
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
-    loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
-    if mix := describe_mix(loader.order):
-        log.info(mix)
+    loader = make_loader(setup, classes, train, recipe, config.data.augment_on == "task")
+    for line in (describe_mix(loader.order), describe_stages(loader.stages)):
+        if line:
+            log.info(line)
     for warning in (
         _mean_warning(config),
         course_warning(plan),
@@ -336,11 +338,13 @@ def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
     return recipe
 
 
-def make_loader(
-    setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool, targets: TargetRecipe | None = None
-) -> Loader:
-    """Make the loader of a run on a split."""
-    data = setup.config.data
+def make_loader(setup: Setup, classes: Classes, split: Split, recipe: ViewRecipe, augment_in_task: bool) -> Loader:
+    """Make the loader of a run on a split.
+
+    Raises:
+        ConfigError: if `train.view_scale` does not fit the run, its method or its backbone.
+    """
+    data, targets = setup.config.data, classes.method.targets(setup)
     make = Loader if targets is None else partial(TargetLoader, targets=targets)
     return make(
         split=split,
@@ -352,6 +356,7 @@ def make_loader(
         plain_recipe=evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation),
         scaled_decode=data.scaled_decode,
         channels=data.channels,
+        stages=view_stages(setup, classes, recipe),
     )
 
 

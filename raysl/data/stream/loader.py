@@ -38,6 +38,8 @@ FOREVER = 1 << 62  # steps
 ReadBlocks = Callable[[Iterable[PlainRows]], Iterator[Batch]]
 """Makes a batch of each block of images, without augmentation."""
 
+Stages = tuple[tuple[int, ViewRecipe], ...]
+"""Views by stages of a run, each with its first epoch, the first of which is 0."""
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
@@ -53,6 +55,7 @@ class Loader:
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
         channels: the network's input channels, see `network_input`.
         held_out: the held-out images that are measured during training, or None.
+        stages: views of the training batches, where their size changes during the run; empty: those of `recipe`.
     """
 
     split: Split
@@ -65,6 +68,11 @@ class Loader:
     scaled_decode: bool = True
     channels: Channels = "rgb"
     held_out: Split | None = None
+    stages: Stages = ()
+
+    def recipe_at(self, epoch: int) -> ViewRecipe:
+        """Return the views of the training batches of an epoch."""
+        return next((recipe for first, recipe in reversed(self.stages) if epoch >= first), self.recipe)
 
     @property
     def has_windows(self) -> bool:
@@ -82,10 +90,10 @@ class Loader:
 
     def load_samples(self, keys: Int64s, epoch: int, known: Known | None = None) -> Loaded:
         """Load any samples by the order's keys, int64 [B], with the views of an epoch; `known` as in `cut_images`."""
-        seed = self.order.seed
+        seed, recipe = self.order.seed, self.recipe_at(epoch)
         index = self.order.samples_of(keys)
-        cut = self._cut(self.split, index, self.recipe, keys, seed, epoch, self.scaled_decode, known)
-        augmented = self._augment(cut.views, keys, epoch) if self.augment_in_task else Augmented(cut.views, {})
+        cut = self._cut(self.split, index, recipe, keys, seed, epoch, self.scaled_decode, known)
+        augmented = self._augment(cut.views, keys, epoch, recipe) if self.augment_in_task else Augmented(cut.views, {})
         labels = torch.from_numpy(cut.labels)
         return Loaded(augmented.views, augmented.extras, torch.from_numpy(keys), labels, cut.corrupt, cut.read_s)
 
@@ -107,7 +115,8 @@ class Loader:
         if not self.augment_in_task:
             # transforms write into the views, and loaded ones may lie in memory that processes share
             copies = {name: view.clone() if view is loaded.views[name] else view for name, view in views.items()}
-            augmented = self._augment(copies, loaded.key.numpy(), step // self.order.epoch_len)
+            epoch = step // self.order.epoch_len
+            augmented = self._augment(copies, loaded.key.numpy(), epoch, self.recipe_at(epoch))
             views, extras = augmented.views, augmented.extras
         return self.batch_of(loaded, self.normalized(views), extras, step, device, rank, world)
 
@@ -188,7 +197,7 @@ class Loader:
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
             cut = self._cut(split, index, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
-            augmented = self._augment(cut.views, index, epoch=0)
+            augmented = self._augment(cut.views, index, 0, self.recipe)
             labels = torch.from_numpy(cut.labels)
             loaded = Loaded(augmented.views, augmented.extras, torch.from_numpy(index), labels)
             yield self.finish_plain(loaded, device)
@@ -232,12 +241,12 @@ class Loader:
         allowed = reductions if may_reduce and split.bands is None else None
         return cut_images(split, index, crops, allowed, known, keys)
 
-    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> Augmented:
+    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int, recipe: ViewRecipe) -> Augmented:
         out: dict[str, Tensor] = {}
         extras: dict[str, Tensor] = {}
         for number in range(self.split.num_sources):
-            crops = {name: views[pair_name(name, number)] for name in self.recipe.crop_names}
-            augmented = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
+            crops = {name: views[pair_name(name, number)] for name in recipe.crop_names}
+            augmented = recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
             out |= {pair_name(name, number): view for name, view in augmented.views.items()}
             for name, extra in augmented.extras.items():
                 group, _, what = name.rpartition(".")

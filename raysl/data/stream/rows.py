@@ -137,7 +137,7 @@ def join_batches(
         counts = zip(*np.unique(row_lanes, return_counts=True), strict=True)
         parts = [part for lane, count in counts for part in _take(lanes[int(lane)], int(count))]
         # a rank may have no rows at a step; its views still need their names and shapes
-        columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
+        columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], step // order.epoch_len)).columns
         if not np.array_equal(columns["key"], expected):
             raise RuntimeError(f"rank {rank}: the rows that arrived are not those of step {step}")
         yield to_loaded(BlockRows(columns, tuple(corrupt)))
