@@ -32,7 +32,7 @@ def view_stages(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Stages:
         raise ConfigError(f"train.view_scale: {setup.method.name} makes images with targets and no views; leave it out")
     if setup.config.train.cuda_graphs:
         raise ConfigError("train.view_scale: a recorded step has views of one size; set train.cuda_graphs=false")
-    firsts = _first_epochs(setup)
+    firsts = _first_epochs(setup, scales)
     return tuple(
         (first, recipe if scale == 1 else _scaled_recipe(setup, classes, scale))
         for first, scale in sorted(zip(firsts, scales.values(), strict=True))
@@ -55,9 +55,9 @@ def stage_steps(stages: Stages, setup: Setup) -> list[int]:
     return [end - first * plan.epoch_len for (first, _), end in zip(stages, ends, strict=True)]
 
 
-def _first_epochs(setup: Setup) -> list[int]:
+def _first_epochs(setup: Setup, scales: dict[str, float]) -> list[int]:
     """Return the epoch with which each stage begins, in the order of the settings."""
-    plan, scales = setup.plan, setup.config.train.view_scale
+    plan = setup.plan
     lengths = [Duration.parse(start).length(plan.total_steps, plan.epoch_len) / plan.epoch_len for start in scales]
     firsts = [math.ceil(length - 1e-9) for length in lengths]
     if 0 not in firsts:
@@ -82,7 +82,7 @@ def _scaled_recipe(setup: Setup, classes: Classes, scale: float) -> ViewRecipe:
     scaled = apply_overrides(config, [view_size_override(config, scale)])
     smaller = replace(setup, config=replace(config, method=scaled.method))
     try:
-        recipe = classes.method.all_views(smaller)
+        recipe: ViewRecipe = classes.method.all_views(smaller)
         for side in sorted({view.size for views in recipe.groups.values() for view in views}):
             classes.backbone.check_side(config.backbone, side)
     except ValueError as error:  # ConfigErrors are ValueErrors
