@@ -56,7 +56,7 @@ def measure(names: Sequence[str] = (), *, repeats: int = 5, batches: int = 2, ba
 
         def images_s(name: str, repeat: int) -> float:
             first, start = 1 + repeat * batches, time.process_time()
-            images = sum(len(loaders[name].load(step, 0, 1).index) for step in range(first, first + batches))
+            images = sum(len(loaders[name].load(step, 0, 1).key) for step in range(first, first + batches))
             return images / (time.process_time() - start)
 
         speeds = interleaved(chosen, repeats, images_s)

@@ -78,9 +78,11 @@ def _course(setup: "Setup") -> list[str]:
 
 
 def _reads(run: "Prepared") -> list[str]:
-    from raysl.plan.reads import Reads
+    from raysl.plan.reads import Reads, describe_mix
+    from raysl.train.view_stages import describe_stages
 
     lines = Reads.of(run.loader.order).lines(run.loader.row_bytes)
+    lines += filter(None, (describe_mix(run.loader.order), describe_stages(run.loader.stages)))
     return [f"{'' if number else 'reads':<12}{line}" for number, line in enumerate(lines)]
 
 
@@ -104,10 +106,19 @@ def _cost(setup: "Setup", gpu: str) -> "Cost":
     from raysl.plan.plan import TrainPlan
     from raysl.train.prepare import check_views
     from raysl.train.rehearsal import rehearse
+    from raysl.train.view_stages import stage_steps, view_stages
 
     card, config, old = card_of(gpu), setup.config, setup.plan
     # planned again for GPUs, where train.precision=auto means bf16
     plan = TrainPlan.from_config(config, setup.data.num_samples, old.world, "cuda", old.lanes)
     classes = Components.of(config)
     setup = replace(setup, plan=plan)
-    return Cost.of(rehearse(setup, classes, check_views(setup, classes)), card, plan, config.train)
+    recipe = check_views(setup, classes)
+    cost = Cost.of(rehearse(setup, classes, recipe), card, plan, config.train)
+    stages = view_stages(setup, classes, recipe)
+    if not stages:
+        return cost
+    bounds = [Cost.of(rehearse(setup, classes, stage), card, plan, config.train).bound_s for _, stage in stages]
+    hours = sum(num * bound for num, bound in zip(stage_steps(stages, setup), bounds, strict=True)) / 3600
+    assumption = "the duration of the run counts its smaller views, the other numbers are those of full size"
+    return replace(cost, hours=hours, gpu_hours=hours * plan.world, assumptions=[*cost.assumptions, assumption])

@@ -110,6 +110,14 @@ def find_size_setting(config: RunConfig, side: int) -> str:
     return "method.views"
 
 
+def view_size_override(config: RunConfig, scale: float) -> str:
+    """Return the override that scales the side of the views, to a multiple of the backbone's patches."""
+    tree = {"method": plain(config.method), "backbone": plain(config.backbone), "data": plain(config.data)}
+    keys, _ = _views(tree)
+    side = view_side(tree)
+    return f"{'.'.join(keys)}={_scaled(tree, side, (side, round(scale * side)), WithViews())}"
+
+
 def _views(tree: dict[str, Any]) -> tuple[Keys, Any]:
     """Return the keys and the default of the side of views of the tree's method; those of the images if it has none."""
     settings = settings_in(MethodConfig, tree.get("method"), ("method",))

@@ -7,6 +7,7 @@ Ranges are checked when settings are read; a number without a range must be fini
 
 import math
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -231,9 +232,18 @@ def _problem(value: Any, kind: Any) -> str | None:
     # Python counts true and false as integers
     if inner in (int, float) and (isinstance(value, bool) or not isinstance(value, Integral if inner is int else Real)):
         return f"is a {type(value).__name__}; give {'an integer' if inner is int else 'a number'}"
-    parts = zip(value, get_args(inner), strict=False) if get_origin(inner) is tuple else ()
-    problems = [_problem(*part) for part in parts] + [rule.problem(value) for rule in rules_of(kind)]
+    problems = [_problem(*part) for part in _parts(value, inner)] + [rule.problem(value) for rule in rules_of(kind)]
     return next(filter(None, problems), None)
+
+
+def _parts(value: Any, kind: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the values inside a tuple, list or dict, each with its annotation."""
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin is dict:
+        return ((each, kinds[1]) for each in value.values())
+    if origin is list or (origin is tuple and kinds[-1] is Ellipsis):
+        return ((each, kinds[0]) for each in value)
+    return zip(value, kinds, strict=False) if origin is tuple else ()
 
 
 def _holds_others(kind: Any) -> bool:

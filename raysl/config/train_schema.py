@@ -46,6 +46,11 @@ class TrainConfig:
     """Parts into which each worker's rows of a batch are divided, to be processed one after another before an update in
     the memory of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all
     workers."""
+    view_scale: dict[str, Annotated[float, Within(0.1, 1)]] | None = None
+    """Smaller views in a part of the run, for less time: {0%: 0.5, 75%: 1} trains with views of half the side for three
+    quarters of the run, as FastDINOv2 does (arXiv 2507.03779; its noise at the end is not included). Points are shares
+    of the run or epochs (10ep); a stage begins with the next epoch. Sides become multiples of the patch size.
+    Evaluation keeps `data.image_size`. Default: views keep their size."""
     warm_heads: Length | None = None
     """How long a backbone that begins with weights waits while projector, predictor, prototypes or decoder learn: 1ep.
     Neither its weights nor its running statistics change, and the learning rate takes its course. Default: not at
@@ -131,6 +136,9 @@ class TrainConfig:
     """Use deterministic GPU kernels, so that results on a GPU repeat bit for bit, as they always do on CPUs."""
 
     def __post_init__(self) -> None:
+        for start in self.view_scale or ():
+            if Duration.parse(start).unit == "st":
+                raise ValueError(f"view_scale: {start} is in updates; give a share of the run (75%) or epochs (10ep)")
         if self.most_workers > 1 and self.gpus_per_worker < 1 and self.device != "cpu":
             raise ValueError(
                 f"gpus_per_worker={self.gpus_per_worker:g} with {self.most_workers} workers: NCCL allows one rank per "

@@ -28,7 +28,9 @@ class Batch:
         extras: additional outputs of the views, by group: "global.mask" bool [B, V, h, w], "global.rotation" and
             "patches.permutation" int64 [B, V], "global.box" float32 [B, V, 6] (`raysl.transforms.View`).
         epoch, step: number of the epoch and of the step.
-        host_index: a copy of `index` on the CPU; default: copied when it is needed.
+        key: int64 [B], numbers that `random` is drawn from; default: `index`. They differ from it where `data.weights`
+            takes an image several times an epoch.
+        host_key: a copy of `key` on the CPU; default: copied when it is needed.
 
     >>> batch = Batch({"global": torch.zeros(2, 1, 3, 8, 8)}, torch.arange(2), torch.tensor([5, 7]))
     >>> len(batch), batch.map(lambda rows: rows[:1]).label
@@ -43,7 +45,8 @@ class Batch:
     seed: int = 0
     epoch: int = 0
     step: int = 0
-    host_index: Int64s | None = field(default=None, repr=False)
+    key: Tensor | None = None
+    host_key: Int64s | None = None
 
     def __post_init__(self) -> None:
         if len(self.lane) != len(self.index):
@@ -69,19 +72,24 @@ class Batch:
             label=function(self.label),
             lane=function(self.lane),
             extras={name: function(extra) for name, extra in self.extras.items()},
-            # `function` may have chosen rows, which an earlier copy of the indices would not follow
-            host_index=None,
+            key=None if self.key is None else function(self.key),
+            # `function` may have chosen rows, which an earlier copy of the keys would not follow
+            host_key=None,
         )
 
     def random(self, slot: str) -> SampleRandom:
-        """Return random numbers for each row, a function of (seed, epoch, sample index, slot).
+        """Return random numbers for each row, a function of (seed, epoch, key, slot).
 
         Args:
             slot: name of their use; each slot has different numbers.
         """
-        # the copy spares the host a wait for the GPU, which reading `index` back would be
-        index = self.index.cpu().numpy() if self.host_index is None else self.host_index
-        return SampleRandom(self.seed, self.epoch, np.asarray(index, np.int64), _ROWS).at(crc32(slot.encode()))
+        return SampleRandom(self.seed, self.epoch, self.keys_on_host(), _ROWS).at(crc32(slot.encode()))
+
+    def keys_on_host(self) -> Int64s:
+        """Return the key of each row; the copy in `host_key` spares the host a wait for the GPU."""
+        if self.host_key is not None:
+            return self.host_key
+        return (self.index if self.key is None else self.key).cpu().numpy().astype(np.int64)
 
     def shared(self, slot: str, num_rows: int = 1) -> SampleRandom:
         """Return random numbers that are the same on all ranks, a function of (seed, step, slot).

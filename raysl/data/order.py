@@ -11,9 +11,12 @@ ranks, without a saved position:
   used in *windows* of m whole units, and rows are permuted inside a window. So each unit is read once, except the
   L - 1 that lie across a cut. The first window of a lane has m units or fewer, so that lanes do not all need their next
   one at the same step.
+* In a mix of several sources by weight, each source is gone through in *passes*, one after another: a pass is a
+  permutation of all its units (or rows). An epoch takes the next `Part.rows` rows of each source's passes, where the
+  epoch before stopped, and permutes all of them as above. So images of a source come equally often, give or take one.
 
-An epoch keeps the permutation of units and their starts in memory, 12 bytes per unit; the permutation of a window is
-made when it is reached, and an exact one of many rows is computed row by row.
+An epoch keeps its permuted units and their starts in memory, 16 bytes per unit; the permutation of a window is made
+when it is reached, and an exact one of many rows is computed row by row.
 
 The order of a run never changes: a run stores its version, and another version is refused.
 """
@@ -25,7 +28,6 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raysl.hashing import GOLDEN, MASK, Int64s, feistel, hash_text, hash_words, permutation
 from raysl.storage.cache import RecentlyUsed
@@ -33,7 +35,22 @@ from raysl.storage.cache import RecentlyUsed
 CACHE_BYTES = 1 << 26  # of permutations in a process
 FEW_LANES = 16  # are kept even where a dataset has few read units, for as many workers
 SORTED_ROWS = 1 << 16  # exact permutations of at most so many rows are sorted and kept
-SAMPLES, UNITS, WINDOW, LANE = 1, 2, 3, 4  # first words of the keys of what is kept
+SAMPLES, UNITS, WINDOW, LANE, PASS = 1, 2, 3, 4, 5  # first words of the keys of what is kept
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of a mix: consecutive read units.
+
+    Args:
+        name: name of the source.
+        units: number of its read units.
+        rows: rows of it in each epoch; fewer than it has, or more.
+    """
+
+    name: str
+    units: int
+    rows: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +66,11 @@ class Order:
             needs, see `window_units`. It is unused when `is_exact`.
         is_exact: permute all rows instead of units and windows.
         drop_last: leave out an incomplete last batch.
+        mix: sources of a mix, in the order of their units, with as many rows together as the dataset has; default: each
+            sample comes once an epoch.
+
+    In a mix, a sample may come several times an epoch. To tell these apart, methods return *keys* in place of sample
+    indices: the index, plus `num_samples` for each earlier pass that the epoch took from. `samples_of` gives the index.
 
     >>> order = Order(0, "dataset", np.array([4, 4]), batch_size=4, lanes=2, window=None, is_exact=True)
     >>> order.epoch_len, sorted(np.concatenate([order.batch(0), order.batch(1)]).tolist())
@@ -66,8 +88,10 @@ class Order:
     window: int | None
     is_exact: bool
     drop_last: bool = True
+    mix: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
+        assert not self.mix or sum(part.rows for part in self.mix) == self.num_samples
         if not 1 <= self.lanes <= self.batch_size:
             raise ValueError(f"lanes must be in [1, batch size {self.batch_size}], not {self.lanes}")
         if self.epoch_len == 0:
@@ -102,8 +126,12 @@ class Order:
         """Return the number of rows of the global batch at a step."""
         return min(self.batch_size, self.num_samples - step % self.epoch_len * self.batch_size)
 
+    def samples_of(self, keys: Int64s) -> Int64s:
+        """Return the sample indices of keys."""
+        return keys % self.num_samples if self.mix else keys
+
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
-        """Return the sample indices of a rank's rows of a global batch; steps count from the start of the run."""
+        """Return the keys of a rank's rows of a global batch; steps count from the start of the run."""
         epoch, in_epoch = divmod(step, self.epoch_len)
         lanes = rank_share(self.lanes, rank, world)
         num_rows = self.batch_rows(step)
@@ -152,12 +180,12 @@ class Order:
         return cuts
 
     def window_samples(self, epoch: int, lane: int, number: int) -> Int64s:
-        """Return the sample indices of a window in the order in which the lane uses them, int64 [rows]."""
+        """Return the keys of a window's rows in the order in which the lane uses them, int64 [rows]."""
         first, stop = self.windows(epoch, lane)[number : number + 2].tolist()
         return self._window_samples(epoch, lane, number, first, stop)
 
     def _lane_batch(self, epoch: int, in_epoch: int, lane: int) -> Int64s:
-        """Return the sample indices of a lane's rows of a global batch."""
+        """Return the keys of a lane's rows of a global batch."""
         cuts = self.windows(epoch, lane)
         size = self.lane_rows(lane)
         start, stop = in_epoch * size, int(cuts[-1]) if in_epoch == self.epoch_len - 1 else (in_epoch + 1) * size
@@ -181,11 +209,25 @@ class Order:
         return samples
 
     def _exact(self, epoch: int, first: int, stop: int) -> Int64s:
-        """Return the sample indices of the rows [first, stop) of an epoch of an exact permutation."""
-        key = self._key(SAMPLES, epoch)
-        if self.num_samples <= SORTED_ROWS:
-            return cached_permutation(self.num_samples, key)[first:stop]
-        return feistel(self.num_samples, key, np.arange(first, stop))
+        """Return the keys of the rows [first, stop) of an epoch of an exact permutation."""
+        samples = _permuted(self.num_samples, self._key(SAMPLES, epoch), np.arange(first, stop))
+        return self._mixed(epoch, samples) if self.mix else samples
+
+    def _mixed(self, epoch: int, rows: Int64s) -> Int64s:
+        """Return the keys of rows of an epoch of a mix, numbered source by source."""
+        keys = np.empty_like(rows)
+        start = first_unit = first_sample = 0
+        for number, part in enumerate(self.mix):
+            num = int(self.unit_sizes[first_unit : first_unit + part.units].sum())
+            mine = (rows >= start) & (rows < start + part.rows)
+            passes, positions = np.divmod(epoch * part.rows + rows[mine] - start, num)
+            samples = np.empty_like(positions)
+            for each in np.unique(passes).tolist():
+                key = self._key(PASS, number, each)
+                samples[passes == each] = _permuted(num, key, positions[passes == each])
+            keys[mine] = first_sample + samples + self.num_samples * (passes - epoch * part.rows // num)
+            start, first_unit, first_sample = start + part.rows, first_unit + part.units, first_sample + num
+        return keys
 
     def _slot(self, lane: int, num_rows: int) -> int:
         """Return the first row of a lane in a global batch of `num_rows` rows."""
@@ -197,24 +239,46 @@ class Order:
         return last * self._slot(lane, self.batch_size) + self._slot(lane, self.batch_rows(last))
 
     def _samples(self, epoch: int, rows: Int64s) -> Int64s:
-        """Return the sample indices of rows of the epoch's units laid end to end."""
-        units, starts = self._unit_order(epoch)
+        """Return the keys of rows of the epoch's units laid end to end."""
+        keys, starts = self._unit_order(epoch)
         nth = np.searchsorted(starts, rows, side="right") - 1
-        samples: Int64s = self._first_samples[units[nth]] + rows - starts[nth]
+        samples: Int64s = keys[nth] + rows - starts[nth]
         return samples
 
-    def _unit_order(self, epoch: int) -> tuple[NDArray[np.int32], Int64s]:
-        """Return the epoch's permutation of the units, and the first row of each."""
+    def _unit_order(self, epoch: int) -> tuple[Int64s, Int64s]:
+        """Return the key of the first sample of each of the epoch's permuted units, and their first rows."""
         key = self._key(UNITS, epoch)
 
-        def make() -> tuple[tuple[NDArray[np.int32], Int64s], int]:
-            units = permutation(len(self.unit_sizes), key).astype(np.int32)
-            starts = np.cumsum(self.unit_sizes[units])
-            starts -= self.unit_sizes[units]
-            return (units, starts), units.nbytes + starts.nbytes
+        def make() -> tuple[tuple[Int64s, Int64s], int]:
+            keys, sizes = self._mixed_units(epoch) if self.mix else (self._first_samples, self.unit_sizes)
+            units = permutation(len(sizes), key)
+            starts = np.cumsum(sizes[units])
+            starts -= sizes[units]
+            return (keys[units], starts), 2 * starts.nbytes
 
-        order: tuple[NDArray[np.int32], Int64s] = _CACHE.get((key, self._sizes_key), make)
+        order: tuple[Int64s, Int64s] = _CACHE.get((key, self._sizes_key), make)
         return order
+
+    def _mixed_units(self, epoch: int) -> tuple[Int64s, Int64s]:
+        """Return the key of the first row, and the rows, of each unit of an epoch of a mix.
+
+        The epoch begins and ends inside units of a source: it has the rows of these that are its own.
+        """
+        keys, sizes, first_unit = [], [], 0
+        for number, part in enumerate(self.mix):
+            unit_sizes = self.unit_sizes[first_unit : first_unit + part.units]
+            first_samples = self._first_samples[first_unit : first_unit + part.units]
+            first_unit += part.units
+            num, begin, end = int(unit_sizes.sum()), epoch * part.rows, (epoch + 1) * part.rows
+            for each in range(begin // num, -(-end // num)):
+                units = permutation(part.units, self._key(PASS, number, each))
+                stops = np.cumsum(unit_sizes[units]) + each * num
+                starts = stops - unit_sizes[units]
+                firsts = starts.clip(begin, end)
+                keys.append(first_samples[units] + firsts - starts + self.num_samples * (each - begin // num))
+                sizes.append(stops.clip(begin, end) - firsts)
+        joined_keys, joined_sizes = np.concatenate(keys), np.concatenate(sizes)
+        return joined_keys[joined_sizes > 0], joined_sizes[joined_sizes > 0]
 
     @cached_property
     def _first_samples(self) -> Int64s:
@@ -225,7 +289,7 @@ class Order:
 
     @cached_property
     def _sizes_key(self) -> int:
-        return crc32(self.unit_sizes.tobytes())
+        return crc32(self.unit_sizes.tobytes() + repr(self.mix).encode())
 
     @cached_property
     def _shape_key(self) -> int:
@@ -243,15 +307,17 @@ class Order:
         return hash_text(self.fingerprint)
 
 
-def cached_permutation(n: int, key: int) -> Int64s:
-    """Return `raysl.hashing.permutation(n, key)`, kept for the next call."""
+def _permuted(n: int, key: int, positions: Int64s) -> Int64s:
+    """Return the numbers at some positions of a permutation of 0..n-1 that belongs to a key."""
 
     def make() -> tuple[Int64s, int]:
         order = permutation(n, key)
         return order, order.nbytes
 
-    cached: Int64s = _CACHE.get((key, n), make)
-    return cached
+    if n > SORTED_ROWS:
+        return feistel(n, key, positions)
+    numbers: Int64s = _CACHE.get((key, n), make)[positions]
+    return numbers
 
 
 def epoch_length(num_samples: int, batch_size: int, drop_last: bool) -> int:

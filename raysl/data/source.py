@@ -1,6 +1,7 @@
 """The base class of datasets: settings, and the splits that they describe; with the names that a source needs."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -59,6 +60,11 @@ class Source(ABC):
         limits = Limits(self.config.max_pixels, self.config.max_file_bytes)
         background, bands = parse_color(self.config.background), bands_of(self.config)
         ready = with_facts(chosen, background=background, bands=bands, limits=limits)
+        if not ready.mix and any(inner.mix for inner in _inner(ready)):
+            raise ConfigError(
+                "data.weights counts for the outermost source, with all of its images: set limit, skip and subset on "
+                "the inner sources, and weights on no source inside another"
+            )
         if ready.bands is not None:
             check_bands(ready)
         return ready
@@ -73,6 +79,12 @@ class Source(ABC):
         if split is None:
             raise ConfigError(f"the dataset {self.config.name!r} has no {name} images; give data.{name}=")
         return split
+
+
+def _inner(split: Split) -> Iterator[Split]:
+    for inner in split.inner:
+        yield inner
+        yield from _inner(inner)
 
 
 def check_bands(split: Split) -> None:

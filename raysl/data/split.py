@@ -12,6 +12,7 @@ from typing_extensions import override
 from raysl.config.background import WHITE, Color
 from raysl.data.decode.bands import Bands
 from raysl.data.limits import Limits
+from raysl.data.order import Part
 from raysl.hashing import Int64s as Int64s
 from raysl.hashing import digest
 
@@ -70,6 +71,7 @@ class Split(ABC):
         bands: how channels are read that are taken as they are stored; None: images are read as RGB.
         inner: splits that this one takes its images from.
         limits: on what one image may cost.
+        mix: rows that each epoch of a run takes from each of several sources; empty: every image comes once an epoch.
     """
 
     unit_sizes: Int64s
@@ -84,6 +86,7 @@ class Split(ABC):
     bands: Bands | None = None
     inner: tuple["Split", ...] = ()
     limits: Limits = Limits()
+    mix: tuple[Part, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -269,6 +272,7 @@ class _Relabelled(Over):
 
     def __init__(self, split: Split, is_index: bool) -> None:
         self.take_over(split)
+        self.mix = split.mix
         self.is_index = is_index
         self.fingerprint = split.fingerprint
         self.classes = ()

@@ -82,8 +82,10 @@ def masked_places(mask: Tensor, num: int) -> tuple[Tensor, Tensor]:
 
     Args:
         mask: bool [B, G, h, w].
-        num: largest number of masked patches of a view, `BlockMask.most_masked`.
+        num: largest number of masked patches of a view, `BlockMask.most_masked`; views of fewer patches than that give
+            all of them.
     """
+    num = min(num, mask.shape[2] * mask.shape[3])
     index = visible_places(~mask.flatten(0, 1), num).view(*mask.shape[:2], num)
     return index, mask.flatten(2).gather(2, index)
 

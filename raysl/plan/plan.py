@@ -126,6 +126,7 @@ class TrainPlan:
             window=self.window,
             is_exact=is_exact(split, self.exact_below),
             drop_last=self.drop_last,
+            mix=split.mix,
         )
 
     @property

@@ -51,11 +51,12 @@ class Reads:
         """
         if order.is_exact:
             return cls(0, 1.0, 1.0, order.lanes, 1.0, 1.0, 0.0)
+        # an epoch of a mix cuts two units of each source, where it begins and ends
         num_units, lanes = int((order.unit_sizes > 0).sum()), order.lanes
         unit_rows, lane_rows = order.num_samples / num_units, order.batch_size / lanes
         # the rows of a lane bound its windows
         window_rows = min(order.window_units * unit_rows, order.num_samples / lanes)
-        read = 1 + (lanes - 1) / num_units
+        read = 1 + (lanes - 1 + 2 * len(order.mix)) / num_units
         # a batch has min(1, b / w) of a unit's rows together, for b rows of a lane and w of a window
         shuffle = 1 + unit_rows * min(1, lane_rows / window_rows) ** 2
         return cls(num_units, unit_rows, window_rows, lanes, read, shuffle, lanes * window_rows / 2)
@@ -63,7 +64,7 @@ class Reads:
     def lines(self, row_bytes: int) -> list[str]:
         """Return the numbers as sentences, for samples of some bytes that wait for their step."""
         if not self.num_units:
-            return ["images are read one by one, each once an epoch, in an exact permutation of all"]
+            return ["images are read one by one, in an exact permutation of those of an epoch"]
         return [
             f"{self.num_units:,} read units of {self.unit_rows:,.0f} images in {self.lanes} lanes: an epoch reads at "
             f"most {self.read:.3f} times the bytes it uses",
@@ -113,3 +114,15 @@ def ingest_command(data: DataConfig) -> str:
             text = value if isinstance(value, str) else write_inline(plain(value))
             settings.append(f"data.{field.name}={text}")
     return redact(f"raysl ingest {' '.join(map(shlex.quote, settings))} --out FOLDER")
+
+
+def describe_mix(order: Order) -> str | None:
+    """Return a sentence on what an epoch takes from each source of a mix; None for any other order."""
+    if not order.mix:
+        return None
+    first, shares = 0, []
+    for part in order.mix:
+        num = int(order.unit_sizes[first : first + part.units].sum())
+        shares.append(f"{part.rows / order.num_samples:.1%} from {part.name}, {part.rows / num:.3g} times its {num:,}")
+        first += part.units
+    return f"an epoch of {order.num_samples:,} images takes {'; '.join(shares)}".replace("%", " %")

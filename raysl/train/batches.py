@@ -106,7 +106,7 @@ def _with_whole_index(part: Split, batch: Batch) -> Batch:
     """Return a batch of a part of a dataset with the indices of its images in the whole dataset."""
     assert isinstance(part, Subset)
     index = part.rows[batch.index.cpu().numpy()]
-    return replace(batch, index=torch.from_numpy(index).to(batch.index.device), host_index=index)
+    return replace(batch, index=torch.from_numpy(index).to(batch.index.device), host_key=index)
 
 
 def _take_rows(num: int, device: torch.device, values: Tensor) -> Tensor:

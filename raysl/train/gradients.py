@@ -50,8 +50,8 @@ def backward_in_parts(
 
 def _select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
     index = to_device(torch.tensor(rows), batch.index.device)
-    host_index = None if batch.host_index is None else batch.host_index[list(rows)]
-    return replace(batch.map(lambda values: values[index]), host_index=host_index)
+    host_key = None if batch.host_key is None else batch.host_key[list(rows)]
+    return replace(batch.map(lambda values: values[index]), host_key=host_key)
 
 
 def _join(outs: Sequence[StepOutput], parts: Sequence[Sequence[int]]) -> StepOutput:

@@ -17,7 +17,7 @@ from raysl.data.ingest.parts import warn_of_notes
 from raysl.data.order import Order, default_lanes
 from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
-from raysl.data.stream.targets import TargetLoader, TargetRecipe
+from raysl.data.stream.targets import TargetLoader
 from raysl.errors import ConfigError, Problems, log
 from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
@@ -26,7 +26,7 @@ from raysl.nn.backbones.shapes import pass_shapes
 from raysl.optim.groups import check_layers
 from raysl.plan.adapt import BATCH, adapt, describe_adapted, rows_in_memory
 from raysl.plan.plan import TrainPlan, is_exact
-from raysl.plan.reads import Reads
+from raysl.plan.reads import Reads, describe_mix
 from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.process.environment import GIB, free_memory
@@ -36,6 +36,7 @@ from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.callbacks.online_probe import check_probe
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.rehearsal import rehearse
+from raysl.train.view_stages import describe_stages, view_stages
 from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
@@ -146,7 +147,10 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         log.info(derived)
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
-    loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
+    loader = make_loader(setup, classes, train, recipe, config.data.augment_on == "task")
+    for line in (describe_mix(loader.order), describe_stages(loader.stages)):
+        if line:
+            log.info(line)
     for warning in (
         _mean_warning(config),
         course_warning(plan),
@@ -333,11 +337,13 @@ def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
     return recipe
 
 
-def make_loader(
-    setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool, targets: TargetRecipe | None = None
-) -> Loader:
-    """Make the loader of a run on a split."""
-    data = setup.config.data
+def make_loader(setup: Setup, classes: Classes, split: Split, recipe: ViewRecipe, augment_in_task: bool) -> Loader:
+    """Make the loader of a run on a split.
+
+    Raises:
+        ConfigError: if `train.view_scale` does not fit the run, its method or its backbone.
+    """
+    data, targets = setup.config.data, classes.method.targets(setup)
     make = Loader if targets is None else partial(TargetLoader, targets=targets)
     return make(
         split=split,
@@ -349,6 +355,7 @@ def make_loader(
         plain_recipe=evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation),
         scaled_decode=data.scaled_decode,
         channels=data.channels,
+        stages=view_stages(setup, classes, recipe),
     )
 
 

@@ -100,7 +100,7 @@ def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
         label=torch.arange(rows) % max(setup.data.num_classes, 1),
         extras={name: extra[sources] for name, extra in augmented.extras.items()},
         seed=setup.seed,
-        host_index=np.arange(rows),
+        host_key=np.arange(rows),
     )
 
 

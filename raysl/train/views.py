@@ -98,7 +98,7 @@ def views(
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     if line := describe_adapted(config, setup.as_written, split.num_samples):
         log.info(line)
-    loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
+    loader = make_loader(setup, classes, split, check_views(setup, classes), augment_in_task=True)
     stream = Views(loader, dist.rank(), dist.world(), parse_device(device))
     if epoch is None:
         return stream

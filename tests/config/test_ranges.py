@@ -213,7 +213,8 @@ def ends(kind: Any) -> list[Any]:
 
 def is_free(choice: tuple[str, ...], key: str) -> bool:
     """Whether a number may be anything in its range: the side of images is also for the chosen network to say."""
-    if key in ("backbone.in_channels", "data.mean", "data.std", "data.value_range"):  # which depend on data.channels
+    # these depend on data.channels or data.sources
+    if key in ("backbone.in_channels", "data.mean", "data.std", "data.value_range", "data.weights"):
         return False
     return key != "train.expect" and (key != "backbone.image_size" or "backbone=vit" in choice)
 

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise, product
 from zlib import crc32
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysl.data.order import SORTED_ROWS, Order, default_lanes, rank_share
+from raysl.data.order import SORTED_ROWS, Order, Part, default_lanes, rank_share
 from raysl.hashing import feistel, permutation
 
 
@@ -31,6 +32,51 @@ def orders(draw: st.DrawFn) -> Order:
     )
 
 
+@st.composite
+def mixes(draw: st.DrawFn) -> Order:
+    """Orders of two or three sources, none of them empty, with any number of rows an epoch."""
+    sizes = draw(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), min_size=2, max_size=3))
+    whole = sum(map(sum, sizes))
+    ends = sorted(draw(st.sets(st.integers(1, whole - 1), min_size=len(sizes) - 1, max_size=len(sizes) - 1)))
+    rows = np.diff([0, *ends, whole]).tolist()
+    mix = tuple(Part("part", len(part), num) for part, num in zip(sizes, rows, strict=True))
+    order = draw(orders())
+    batch = draw(st.integers(1, whole))
+    unit_sizes, lanes = np.concatenate(sizes), draw(st.integers(1, batch))
+    return replace(order, unit_sizes=unit_sizes, batch_size=batch, lanes=lanes, mix=mix)
+
+
+@settings(max_examples=150, deadline=None)
+@given(mixes(), st.integers(1, 5))
+def test_a_mix_takes_each_source_by_its_rows_and_its_images_equally_often(order: Order, num_epochs: int) -> None:
+    order = replace(order, drop_last=False)
+    ends = np.cumsum([part.units for part in order.mix])
+    source_of = np.repeat(np.searchsorted(ends, np.arange(len(order.unit_sizes)), side="right"), order.unit_sizes)
+    counts = np.zeros(order.num_samples, int)
+    for epoch in range(num_epochs):
+        keys = np.concatenate([order.batch(epoch * order.epoch_len + step) for step in range(order.epoch_len)])
+        assert len(np.unique(keys)) == len(keys) == order.num_samples
+        samples = order.samples_of(keys)
+        assert np.bincount(source_of[samples]).tolist() == [part.rows for part in order.mix]
+        counts += np.bincount(samples, minlength=order.num_samples)
+    for number in range(len(order.mix)):
+        assert np.ptp(counts[source_of == number]) <= 1
+
+
+def test_a_mix_shuffles_the_sources_together_and_goes_on_where_an_epoch_ended() -> None:
+    units, mix = np.full(40, 25), (Part("small", 8, 700), Part("large", 32, 300))  # 200 and 800 images
+    for is_exact in (True, False):
+        order = Order(0, "mix", units, 100, lanes=4, window=None, is_exact=is_exact, mix=mix)
+        batches = [order.samples_of(order.batch(step)) for step in range(30)]
+        small = np.array([(batch < 200).sum() for batch in batches])
+        assert abs(small.mean() - 70) < 1e-9
+        assert small.min() > 20, "no part of an epoch is of one source alone"
+        assert small.max() < 100
+        large = np.concatenate(batches)
+        large = large[large >= 200]
+        assert len(np.unique(large)) == 800, "900 draws of three epochs go through all 800 images once"
+
+
 @settings(max_examples=150, deadline=None)
 @given(orders(), st.integers(0, 3))
 def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch_or_none(order: Order, epoch: int) -> None:
@@ -46,7 +92,7 @@ def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch_or_none
 
 
 @settings(max_examples=150, deadline=None)
-@given(orders(), st.integers(1, 9), st.integers(0, 100))
+@given(orders() | mixes(), st.integers(1, 9), st.integers(0, 100))
 def test_ranks_laid_side_by_side_give_the_same_batch_at_any_world_size(order: Order, world: int, step: int) -> None:
     parts = [order.batch(step, rank, world) for rank in range(world)]
     np.testing.assert_array_equal(np.concatenate(parts), order.batch(step))
@@ -55,7 +101,11 @@ def test_ranks_laid_side_by_side_give_the_same_batch_at_any_world_size(order: Or
 
 
 @settings(max_examples=100, deadline=None)
-@given(orders(), st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=6), st.integers(0, 50))
+@given(
+    orders() | mixes(),
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=6),
+    st.integers(0, 50),
+)
 def test_any_chain_of_restarts_with_other_ranks_consumes_what_an_undisturbed_run_does(
     order: Order, stints: list[tuple[int, int]], start: int
 ) -> None:
@@ -70,7 +120,7 @@ def test_any_chain_of_restarts_with_other_ranks_consumes_what_an_undisturbed_run
 
 
 @settings(max_examples=60, deadline=None)
-@given(orders().filter(lambda order: not order.is_exact), st.integers(0, 2), st.integers(0, 100))
+@given((orders() | mixes()).filter(lambda order: not order.is_exact), st.integers(0, 2), st.integers(0, 100))
 def test_a_queue_for_each_lane_that_is_fed_with_windows_gives_the_batches(order: Order, epoch: int, start: int) -> None:
     """A resume begins with the window that the lane is in, and drops the rows before its step."""
     start %= order.epoch_len

@@ -124,4 +124,4 @@ def batch_of(recipe: ViewRecipe, config: RunConfig, rows: int) -> Batch:
     views = {name: view.to(CUDA).float() for name, view in done.views.items()}
     extras = tree_map_only(torch.Tensor, lambda values: values.to(CUDA), done.extras)
     numbers = torch.from_numpy(index).to(CUDA)
-    return Batch(views, numbers, torch.zeros_like(numbers), extras=extras, host_index=index)
+    return Batch(views, numbers, torch.zeros_like(numbers), extras=extras, host_key=index)

@@ -89,7 +89,7 @@ class InFloat64:
 
 def _double(batch: Batch) -> Batch:
     wide = batch.map(lambda values: values.double() if values.is_floating_point() else values)
-    return replace(wide, host_index=batch.host_index)
+    return replace(wide, host_key=batch.host_key)
 
 
 def exact_steps(name: str, *words: str) -> Steps:

@@ -65,7 +65,7 @@ def test_a_good_layout_has_no_warning_and_its_numbers_in_words() -> None:
     ]
     exact = Reads.of(Order(0, "images", runs(1_281_167), 4096, 64, None, is_exact=True))
     assert exact.warning(ROW_BYTES, DATA) is None
-    assert exact.lines(ROW_BYTES) == ["images are read one by one, each once an epoch, in an exact permutation of all"]
+    assert exact.lines(ROW_BYTES) == ["images are read one by one, in an exact permutation of those of an epoch"]
 
 
 def test_a_bad_layout_is_named_with_its_costs_and_the_way_out() -> None:

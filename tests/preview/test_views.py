@@ -96,7 +96,7 @@ def test_the_pictures_are_the_views_that_a_run_of_this_seed_trains_on(num_source
     samples = sample_views(split, recipe, seed=3, num=6, num_epochs=2)
     for epoch in range(2):
         loaded = loader.load(epoch, rank=0, world=1)
-        for row, index in enumerate(loaded.index.tolist()):
+        for row, index in enumerate(loaded.key.tolist()):
             groups = samples[index].epochs[epoch]
             assert [group.name for group in groups] == list(loaded.views)
             for group in groups:

@@ -127,6 +127,7 @@ def cut_images(
     cut: Callable[[tuple[Pictures, ...], Int64s], dict[str, Tensor]],
     reductions: Reductions | None = None,
     known: Known | None = None,
+    keys: Int64s | None = None,
 ) -> Cut:
     """Read and decode samples and keep only their crops, so that few decoded images are in memory at a time.
 
@@ -135,7 +136,9 @@ def cut_images(
         cut: takes the images of some of the samples and their indices, and returns tensors [b, ...] by name; a sample's
             rows must not depend on the other samples.
         known: corrupt images of earlier reads: their replacements are read at once in their place.
+        keys: int64 [B], numbers that `cut` takes in place of the indices.
     """
+    keys = index if keys is None else keys
     with limiting(split.limits):
         samples = _Samples(split, index, reductions, known or {})
     parts: list[dict[str, Tensor]] = []
@@ -147,12 +150,12 @@ def cut_images(
             num_bytes += sum(image.nbytes for image, _ in waiting[-1])
             # crops need far less memory than the whole images, which can be dropped once they are cut
             if num_bytes >= DECODED_BYTES:
-                parts.append(cut(samples.pictures(waiting), index[first : position + 1]))
+                parts.append(cut(samples.pictures(waiting), keys[first : position + 1]))
                 waiting.clear()
                 num_bytes, first = 0, position + 1
     # also without any sample, so that the views of an empty index have names and shapes
     if waiting or not parts:
-        parts.append(cut(samples.pictures(waiting), index[first:]))
+        parts.append(cut(samples.pictures(waiting), keys[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names), samples.read_s)
 

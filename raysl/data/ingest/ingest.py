@@ -87,6 +87,11 @@ def ingest_source(data: DataConfig, out: str, layout: Layout | None = None, spre
             f"resize: it makes JPEG files of red, green and blue, and data.channels={data.channels}; leave it out"
         )
     splits = open_splits(resolve("source", data.name)(data))
+    if any(split.mix for split in splits.values()):
+        raise ConfigError(
+            "data.weights counts for training, and stored files have each image once; leave it out, or ingest each "
+            "source into a folder of its own and mix these"
+        )
     warn_of_notes(splits.values())
     plan = _plan(data, splits, layout)
     claim(folder, plan, data)

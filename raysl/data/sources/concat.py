@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 from typing_extensions import override
 
+from raysl.config.ranges import Positive
+from raysl.data.order import Part
 from raysl.data.source import Combined, ConfigError, Int64s, Rows, Split
 from raysl.data.sources.listing import composed
 from raysl.data.split import Encoded, by_unit, gather
@@ -20,6 +22,10 @@ class Concat(Combined):
     multi-label datasets, classes that a sample's source does not have are labelled -1, ignore. Sources without held-out
     images add none.
 
+    With `weights`, each source has that share of the training images of an epoch, which stays as long as without: the
+    images of a source come equally often, give or take one, and an epoch goes on where the one before stopped. See
+    `raysl.data.order`.
+
     The settings of the pipeline (image size, normalisation, lanes, window and so on) and `label_type` belong to this
     node and are refused on the inner sources. `limit`, `balanced`, `skip` and `subset` may be set on either.
     """
@@ -29,6 +35,9 @@ class Concat(Combined):
         """The sources."""
 
         name: str = "concat"
+        weights: dict[str, Positive] | None = None
+        """Share of each source in the training images, such as {a: 0.7, b: 0.3}, for pre-training; any positive
+        numbers, of which only the ratios count. Default: each image comes once an epoch."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -36,7 +45,8 @@ class Concat(Combined):
             raise ConfigError("concat needs data.sources=, at least one source: {a: {name: image_folder, path: ...}}")
         classes = _union(self._train)
         if name == "train":
-            return _ConcatSplit(self._train, classes)
+            whole = _ConcatSplit(self._train, classes)
+            return whole if self.config.weights is None else _mixed(whole, self._train, self.config.weights)
         parts = {key: split for key, source in self._sources.items() if (split := source.optional(name)) is not None}
         return _ConcatSplit(parts, classes) if parts else None
 
@@ -101,6 +111,29 @@ class _ConcatSplit(Split):
             else:  # -1 indexes the appended -1, and so do labels without a class
                 labels[positions] = np.append(new_numbers, -1)[np.minimum(split_labels, len(new_numbers))]
         return labels
+
+
+def _mixed(split: Split, parts: dict[str, Split], weights: dict[str, float]) -> Split:
+    """Return the split with an order that takes each part by its weight."""
+    if set(weights) != set(parts):
+        raise ConfigError(
+            f"data.weights has {', '.join(sorted(weights)) or 'nothing'}, and data.sources has "
+            f"{', '.join(sorted(parts))}; give each source a weight"
+        )
+    # the ends are rounded, not the parts, so that their sum is the number of images
+    ends = np.cumsum([weights[key] for key in parts])
+    rows = np.diff(np.rint(ends / ends[-1] * split.num_samples).astype(np.int64), prepend=0).tolist()
+    for key, num in zip(parts, rows, strict=True):
+        if num == 0:
+            raise ConfigError(
+                f"data.weights.{key}={weights[key]} is less than one of the {split.num_samples:,} images of an epoch; "
+                "raise it, or leave out the source"
+            )
+    split.mix = tuple(
+        Part(key, len(part.read_units), num) for (key, part), num in zip(parts.items(), rows, strict=True)
+    )
+    split.fingerprint = digest(split.fingerprint, *map(str, rows))
+    return split
 
 
 def _check_alike(parts: dict[str, Split]) -> None:

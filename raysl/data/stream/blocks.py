@@ -46,7 +46,7 @@ class RankRows:
         return (self.end - self.step) * (self.stop - self.start)
 
     def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
-        """Yield an epoch and the sample indices of its rows, in the order of their use."""
+        """Yield an epoch and the order's keys of its rows, in the order of their use."""
         for epoch, steps in groupby(range(self.step, self.end), key=lambda step: step // order.epoch_len):
             rows = [order.batch(step, self.rank, self.world)[self.start : self.stop] for step in steps]
             yield epoch, np.concatenate(rows)
@@ -69,7 +69,7 @@ class WindowRows:
         return self.stop - self.start
 
     def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
-        """Yield the epoch and the sample indices of the rows, in the order of their use."""
+        """Yield the epoch and the order's keys of the rows, in the order of their use."""
         yield self.epoch, order.window_samples(self.epoch, self.lane, self.window)[self.start : self.stop]
 
 
@@ -94,13 +94,13 @@ class PlainRows:
         return len(self.rows)
 
     def samples(self, order: Order) -> Iterator[tuple[int, Int64s]]:
-        """Yield epoch 0, whose views they do not have, and their sample indices; nothing for held-out images."""
+        """Yield epoch 0, whose views they do not have, and their keys; nothing for held-out images."""
         if not self.is_held_out:
             yield 0, np.asarray(self.rows)
 
 
 StepRows = RankRows | WindowRows
-"""A block of a training step; `samples(order)` yields its epochs and sample indices."""
+"""A block of a training step; `samples(order)` yields its epochs and the order's keys."""
 Block = StepRows | PlainRows
 """What one data task makes: `num_rows` rows of a `lane` that are needed from `step` on."""
 
@@ -118,7 +118,7 @@ def known_rows(block: Block, order: Order, known: Mapping[int, T]) -> dict[int, 
     """Return what is known of the rows of a block."""
     if not known:
         return {}
-    rows = (row for _, index in block.samples(order) for row in index.tolist())
+    rows = (row for _, keys in block.samples(order) for row in order.samples_of(keys).tolist())
     return {row: known[row] for row in rows if row in known}
 
 

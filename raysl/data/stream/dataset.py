@@ -154,7 +154,7 @@ def _prepared(reference: Any) -> "_ProcessLoader":
 
 def to_ray(rows: "BlockRows", number: int, task_s: float) -> RayBlock:
     """Return the rows of block `number`, made in `task_s` seconds, as a block of Ray Data."""
-    num_rows = len(rows.columns["index"])
+    num_rows = len(rows.columns["key"])
     notes = np.full(num_rows, "", dtype=object)
     if num_rows:
         corrupt = [[str(image), image.row, image.other] for image in rows.corrupt if isinstance(image, Replaced)]

@@ -121,7 +121,7 @@ class Feed:
         start = time.perf_counter()
         rows = self._take(block)
         self.costs.wait_s += time.perf_counter() - start
-        self.costs.rows += len(rows.columns["index"])
+        self.costs.rows += len(rows.columns["key"])
         return rows
 
     def _take(self, block: NumberedBlock) -> BlockRows:
@@ -141,7 +141,7 @@ class Feed:
                     return self.make(block)
             number, rows, task_s = self.arrived
             if number > block.number:  # Ray Data leaves out blocks without rows
-                assert not any(len(index) for _, index in block.block.samples(self.order)), f"lost block {block}"
+                assert not any(len(keys) for _, keys in block.block.samples(self.order)), f"lost block {block}"
                 return self.make(block)
             self.arrived = None
             self.costs.read_s += rows.read_s
@@ -191,7 +191,7 @@ class _Executions:
                 self.stats.append(f"From block {num_blocks} on\n{self.dataset.stats()}")
                 num_blocks += len(part)
             # lets the rank see that missing blocks at the end had no rows
-            self._hand_over((END, BlockRows({"index": np.empty(0, np.int64)}), 0.0))
+            self._hand_over((END, BlockRows({"key": np.empty(0, np.int64)}), 0.0))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the rank gets it
             self._hand_over(error)
 

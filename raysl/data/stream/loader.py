@@ -38,6 +38,8 @@ FOREVER = 1 << 62  # steps
 ReadBlocks = Callable[[Iterable[PlainRows]], Iterator[Batch]]
 """Makes a batch of each block of images, without augmentation."""
 
+Stages = tuple[tuple[int, ViewRecipe], ...]
+"""Views by stages of a run, each with its first epoch, the first of which is 0."""
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
@@ -54,6 +56,7 @@ class Loader:
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
         channels: the network's input channels, see `network_input`.
         held_out: the held-out images that are measured during training, or None.
+        stages: views of the training batches, where their size changes during the run; empty: those of `recipe`.
     """
 
     split: Split
@@ -66,6 +69,11 @@ class Loader:
     scaled_decode: bool = True
     channels: Channels = "rgb"
     held_out: Split | None = None
+    stages: Stages = ()
+
+    def recipe_at(self, epoch: int) -> ViewRecipe:
+        """Return the views of the training batches of an epoch."""
+        return next((recipe for first, recipe in reversed(self.stages) if epoch >= first), self.recipe)
 
     @property
     def has_windows(self) -> bool:
@@ -81,17 +89,18 @@ class Loader:
         """Read, decode and crop a rank's rows of a step; augment them if `augment_in_task`."""
         return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len, known)
 
-    def load_samples(self, index: Int64s, epoch: int, known: Known | None = None) -> Loaded:
-        """Load any samples, int64 [B], with the views of an epoch; `known` as in `cut_images`."""
-        seed = self.order.seed
-        cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode, known)
-        augmented = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
+    def load_samples(self, keys: Int64s, epoch: int, known: Known | None = None) -> Loaded:
+        """Load any samples by the order's keys, int64 [B], with the views of an epoch; `known` as in `cut_images`."""
+        seed, recipe = self.order.seed, self.recipe_at(epoch)
+        index = self.order.samples_of(keys)
+        cut = self._cut(self.split, index, recipe, keys, seed, epoch, self.scaled_decode, known)
+        augmented = self._augment(cut.views, keys, epoch, recipe) if self.augment_in_task else Augmented(cut.views, {})
         labels = torch.from_numpy(cut.labels)
-        return Loaded(augmented.views, augmented.extras, torch.from_numpy(index), labels, cut.corrupt, cut.read_s)
+        return Loaded(augmented.views, augmented.extras, torch.from_numpy(keys), labels, cut.corrupt, cut.read_s)
 
     def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:
         """Load the rows of a block, those of each epoch together; `known` as in `cut_images`."""
-        return [self.load_samples(index, epoch, known) for epoch, index in block.samples(self.order)]
+        return [self.load_samples(keys, epoch, known) for epoch, keys in block.samples(self.order)]
 
     def blocks(self, rank: int, world: int, first: int, end: int, target: int) -> Iterator[StepRows]:
         """Yield the blocks of a rank, see `rank_blocks`."""
@@ -107,7 +116,8 @@ class Loader:
         if not self.augment_in_task:
             # transforms write into the views, and loaded ones may lie in memory that processes share
             copies = {name: view.clone() if view is loaded.views[name] else view for name, view in views.items()}
-            augmented = self._augment(copies, loaded.index.numpy(), step // self.order.epoch_len)
+            epoch = step // self.order.epoch_len
+            augmented = self._augment(copies, loaded.key.numpy(), epoch, self.recipe_at(epoch))
             views, extras = augmented.views, augmented.extras
         return self.batch_of(loaded, self.normalized(views), extras, step, device, rank, world)
 
@@ -127,19 +137,28 @@ class Loader:
             views: views of the rows, normalised and on the device.
         """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
-        epoch = step // self.order.epoch_len
-        return self._batch(loaded, views, extras, device, lane=to_device(lane, device), epoch=epoch, step=step)
+        moment = {"lane": to_device(lane, device), "epoch": step // self.order.epoch_len, "step": step}
+        if not self.order.mix:
+            return self._batch(loaded, loaded.key, views, extras, device, **moment)
+        index = torch.from_numpy(self.order.samples_of(loaded.key.numpy()))
+        return self._batch(loaded, index, views, extras, device, key=to_device(loaded.key, device), **moment)
 
     def _batch(
-        self, loaded: Loaded, views: dict[str, Tensor], extras: dict[str, Tensor], device: torch.device, **moment: Any
+        self,
+        loaded: Loaded,
+        index: Tensor,
+        views: dict[str, Tensor],
+        extras: dict[str, Tensor],
+        device: torch.device,
+        **moment: Any,
     ) -> Batch:
         return Batch(
             views,
-            to_device(loaded.index, device),
+            to_device(index, device),
             to_device(loaded.label, device),
             extras={name: to_device(extra, device) for name, extra in extras.items()},
             seed=self.order.seed,
-            host_index=loaded.index.numpy(),
+            host_key=loaded.key.numpy(),
             **moment,
         )
 
@@ -166,20 +185,20 @@ class Loader:
             interpolation: how images are resized; default: as in `plain_recipe`.
         """
         recipe = self.plain_recipe if interpolation is None else self.plain_recipe.resized(interpolation)
-        cut = self._cut(split, recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
+        cut = self._cut(split, index, recipe, index, seed=0, epoch=0, may_reduce=False, known=known)
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt, cut.read_s)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
         """Move images to the device, as `finish` does, and normalise them; they belong to no step."""
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
-        return self._batch(loaded, self.normalized(views), loaded.extras, device)
+        return self._batch(loaded, loaded.key, self.normalized(views), loaded.extras, device)
 
     def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
         """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run."""
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
-            cut = self._cut(split, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
-            augmented = self._augment(cut.views, index, epoch=0)
+            cut = self._cut(split, index, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
+            augmented = self._augment(cut.views, index, 0, self.recipe)
             labels = torch.from_numpy(cut.labels)
             loaded = Loaded(augmented.views, augmented.extras, torch.from_numpy(index), labels)
             yield self.finish_plain(loaded, device)
@@ -198,35 +217,37 @@ class Loader:
     def _cut(
         self,
         split: Split,
-        recipe: ViewRecipe,
         index: Int64s,
+        recipe: ViewRecipe,
+        keys: Int64s,
         seed: int,
         epoch: int,
         may_reduce: bool,
         known: Known | None = None,
     ) -> Cut:
-        """Read samples and cut their crops."""
+        """Read samples by their indices, and cut the crops that belong to their keys."""
 
         def reductions(rows: Rows, source: int) -> Sequence[int]:
-            return _reductions(rows, recipe, index, pair_seed(seed, source), epoch)
+            return _reductions(rows, recipe, keys, pair_seed(seed, source), epoch)
 
-        def crops(sources: tuple[Pictures, ...], index: Int64s) -> dict[str, Tensor]:
+        def crops(sources: tuple[Pictures, ...], keys: Int64s) -> dict[str, Tensor]:
             return {
                 pair_name(name, number): view
                 for number, pictures in enumerate(sources)
                 for name, view in recipe.crop(
-                    pictures.images, index, pair_seed(seed, number), epoch, pictures.sizes
+                    pictures.images, keys, pair_seed(seed, number), epoch, pictures.sizes
                 ).items()
             }
 
-        return cut_images(split, index, crops, reductions if may_reduce and split.bands is None else None, known)
+        allowed = reductions if may_reduce and split.bands is None else None
+        return cut_images(split, index, crops, allowed, known, keys)
 
-    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> Augmented:
+    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int, recipe: ViewRecipe) -> Augmented:
         out: dict[str, Tensor] = {}
         extras: dict[str, Tensor] = {}
         for number in range(self.split.num_sources):
-            crops = {name: views[pair_name(name, number)] for name in self.recipe.crop_names}
-            augmented = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
+            crops = {name: views[pair_name(name, number)] for name in recipe.crop_names}
+            augmented = recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
             out |= {pair_name(name, number): view for name, view in augmented.views.items()}
             for name, extra in augmented.extras.items():
                 group, _, what = name.rpartition(".")

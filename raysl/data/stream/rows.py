@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raysl.data.stream.loader import Loader
 
 Columns = dict[str, np.ndarray]
-"""Arrays [rows, ...] by name: `index`, `label`, and views and extras with a prefix."""
+"""Arrays [rows, ...] by name: `key`, `label`, and views and extras with a prefix."""
 
 _VIEW, _EXTRA = "view:", "extra:"
 
@@ -31,7 +31,7 @@ class Loaded:
         views: uint8 [B, V, C, H, W] by group, before augmentation with the boxes that the recipe asks for; those of the
             n-th paired source end in `_n`. Not to be written to: they may be memory that processes share.
         extras: outputs of the recipe beside the views, [B, ...] by group and name; empty before augmentation.
-        index: int64 [B].
+        key: int64 [B], the order's keys of the samples.
         label: int64 [B], or [B, K].
         corrupt: images that were replaced because they cannot be decoded, "name: reason".
         read_s: seconds of reading encoded images.
@@ -39,7 +39,7 @@ class Loaded:
 
     views: dict[str, Tensor]
     extras: dict[str, Tensor]
-    index: Tensor
+    key: Tensor
     label: Tensor
     corrupt: tuple[str, ...] = ()
     read_s: float = 0.0
@@ -76,7 +76,7 @@ def load_block(loader: "Loader", block: Block, known: Known | None = None) -> Bl
 
 def to_rows(loaded: Loaded) -> BlockRows:
     """Turn loaded samples into rows, without a copy."""
-    columns = {"index": loaded.index.numpy(), "label": loaded.label.numpy()}
+    columns = {"key": loaded.key.numpy(), "label": loaded.label.numpy()}
     columns |= {_VIEW + name: view.numpy() for name, view in loaded.views.items()}
     columns |= {_EXTRA + name: extra.numpy() for name, extra in loaded.extras.items()}
     return BlockRows(columns, loaded.corrupt, loaded.read_s)
@@ -93,7 +93,7 @@ def to_loaded(rows: BlockRows) -> Loaded:
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in (_VIEW, _EXTRA)
     )
-    return Loaded(views, extras, tensors["index"], tensors["label"], rows.corrupt)
+    return Loaded(views, extras, tensors["key"], tensors["label"], rows.corrupt)
 
 
 @cache
@@ -142,8 +142,8 @@ def join_batches(
         counts = zip(*np.unique(row_lanes, return_counts=True), strict=True)
         parts = [part for lane, count in counts for part in _take(lanes[int(lane)], int(count))]
         # a rank may have no rows at a step; its views still need their names and shapes
-        columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], 0)).columns
-        if not np.array_equal(columns["index"], expected):
+        columns = _join(parts) if parts else to_rows(loader.load_samples(expected[:0], step // order.epoch_len)).columns
+        if not np.array_equal(columns["key"], expected):
             raise RuntimeError(f"rank {rank}: the rows that arrived are not those of step {step}")
         yield to_loaded(BlockRows(columns, tuple(corrupt)))
 
@@ -152,7 +152,7 @@ def _take(waiting: deque[Columns], count: int) -> Iterator[Columns]:
     """Remove the next `count` rows from those of a lane; yield them in one or several parts."""
     while count > 0 and waiting:
         columns = waiting.popleft()
-        num_rows = len(columns["index"])
+        num_rows = len(columns["key"])
         if num_rows > count:
             waiting.appendleft({name: column[count:] for name, column in columns.items()})
             columns = {name: column[:count] for name, column in columns.items()}

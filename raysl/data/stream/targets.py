@@ -52,14 +52,15 @@ class TargetLoader(Loader):
 
     @override
     def load(self, step: int, rank: int, world: int, known: Known | None = None) -> Loaded:
-        index, epoch = self.order.batch(step, rank, world), step // self.order.epoch_len
+        keys, epoch = self.order.batch(step, rank, world), step // self.order.epoch_len
+        index = self.order.samples_of(keys)
 
         def example(row: int) -> Any:
-            random = SampleRandom(self.order.seed, epoch, index[row : row + 1], 0)
+            random = SampleRandom(self.order.seed, epoch, keys[row : row + 1], 0)
             return self.targets.example(self.split, int(index[row]), random)
 
         batch = self.targets.collate([example(row) for row in range(len(index))], torch.from_numpy(index))
-        return Loaded(batch.views, batch.extras, batch.index, batch.label)
+        return Loaded(batch.views, batch.extras, torch.from_numpy(keys), batch.label)
 
     @override
     def load_rows(self, block: StepRows, known: Known | None = None) -> list[Loaded]:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from raysl.config.dump import plain
-from raysl.hashing import Int64s
+from raysl.data.sources.concat import Concat
 from raysl.methods.method import Batch, ConfigError, Setup
 from raysl.methods.shared.teacher_cache import TeacherCache
 from raysl.methods.shared.teacher_heads import Lesson, ask
@@ -30,7 +29,7 @@ class TeacherOutputs:
             images: all views of the batch [B*V, C, H, W].
         """
         cache = self._cache(number, images)
-        stored = None if cache is None else cache.read(_host_index(batch), self._cycle(batch))
+        stored = None if cache is None else cache.read(batch.keys_on_host(), self._cycle(batch))
         if stored is None:
             return ask(self.lessons[number], images)
         return tuple(to_device(output.flatten(0, 1), images.device) for output in stored)
@@ -46,7 +45,7 @@ class TeacherOutputs:
         for number in range(len(self.lessons)):
             outputs = [output for name, output in carry.items() if name.startswith(f"{number}.")]
             if outputs and (cache := self._cache(number, outputs[0])) is not None:
-                cache.write(_host_index(batch), self._cycle(batch), outputs)
+                cache.write(batch.keys_on_host(), self._cycle(batch), outputs)
 
     def _cycle(self, batch: Batch) -> int:
         return batch.epoch % int(self.setup.method.cycle)
@@ -80,6 +79,10 @@ def check_cache(setup: Setup) -> None:
         )
     if train.compile == "step":
         raise ConfigError("method.cache is read in a step, which train.compile=step cannot do; set train.compile=true")
+    if isinstance(setup.config.data, Concat.Config) and setup.config.data.weights is not None:
+        raise ConfigError(
+            "method.cache has a row for each image, and data.weights repeats images; leave one of them out"
+        )
     if not setup.data.fingerprint:
         raise ConfigError("method.cache: nothing identifies these images; leave it out for batches of your own")
 
@@ -101,7 +104,3 @@ def _basis(setup: Setup, lesson: Lesson) -> dict[str, Any]:
         "size": lesson.settings.size,
         "normalisation": factors,
     }
-
-
-def _host_index(batch: Batch) -> Int64s:
-    return np.asarray(batch.index.cpu().numpy() if batch.host_index is None else batch.host_index, np.int64)

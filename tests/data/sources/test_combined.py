@@ -124,6 +124,51 @@ def test_the_order_of_sources_is_in_the_fingerprint(tmp_path: Path) -> None:
     assert len(prints) == 2
 
 
+# by weight
+
+
+def mixed(tmp_path: Path, weights: dict[str, float], **settings: Any) -> Concat.Config:
+    """Three grey images of 1 to 3 in `a`, seven of 11 to 17 in `b`."""
+    sources = {
+        "a": folder(tmp_path / "a", "train/one/1.png", "train/one/2.png", "train/two/3.png"),
+        "b": folder(tmp_path / "b", *(f"train/two/{shade}.png" for shade in range(11, 18))),
+    }
+    return Concat.Config(sources=sources, weights=weights, **settings)
+
+
+def test_a_weighted_source_has_its_share_of_an_epoch(tmp_path: Path) -> None:
+    whole = Concat(mixed(tmp_path, {"a": 0.7, "b": 0.3})).required("train")
+    assert whole.num_samples == 10
+    assert [(part.name, part.rows) for part in whole.mix] == [("a", 7), ("b", 3)]
+    other = Concat(mixed(tmp_path, {"b": 4, "a": 1})).required("train")
+    assert [(part.name, part.rows) for part in other.mix] == [("a", 2), ("b", 8)]
+    assert other.fingerprint != whole.fingerprint
+    relabelled = Concat(mixed(tmp_path, {"a": 0.7, "b": 0.3}, label_type="zero")).required("train")
+    assert relabelled.mix == whole.mix
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "message"),
+    [
+        ({"a": 0.7}, {}, "data.weights has a, and data.sources has a, b; give each source a weight"),
+        ({}, {}, "data.weights has nothing, and data.sources has a, b; give each source a weight"),
+        ({"a": 1e-6, "b": 1}, {}, "data.weights.a=1e-06 is less than one of the 10 images of an epoch"),
+        ({"a": 0, "b": 1}, {}, "weights=.* 0"),
+        ({"a": 1, "b": 1}, {"limit": 5}, "set limit, skip and subset on the inner sources"),
+    ],
+)
+def test_weights_that_fit_no_source_are_refused(
+    tmp_path: Path, weights: dict[str, float], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Concat(mixed(tmp_path, weights, **settings)).required("train")
+
+
+def test_weights_of_a_source_inside_another_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="weights on no source inside another"):
+        concat(both=mixed(tmp_path, {"a": 1, "b": 1})).required("train")
+
+
 # side by side
 
 

@@ -70,7 +70,7 @@ def test_every_rank_gets_its_rows_of_every_step_in_order(
         assert len(batches) == num_steps
         for step, loaded in enumerate(batches, first):
             index = torch.from_numpy(order.batch(step, rank, world))
-            assert torch.equal(loaded.index, index)
+            assert torch.equal(loaded.key, index)
             assert torch.equal(loaded.label, index * 2)
             assert torch.equal(loaded.views["global"], (index % 251).to(torch.uint8)[:, None].expand(-1, 2))
             assert torch.equal(loaded.extras["epoch"], torch.full((len(index), 1), step // order.epoch_len))

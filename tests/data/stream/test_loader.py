@@ -161,7 +161,7 @@ def test_views_that_processes_share_are_neither_copied_nor_written_to(files: lis
         column.flags.writeable = False
     loaded = to_loaded(BlockRows(shared))
     assert np.shares_memory(loaded.views["global"].numpy(), shared["view:global"])
-    assert not np.shares_memory(loaded.index.numpy(), shared["index"])
+    assert not np.shares_memory(loaded.key.numpy(), shared["key"])
     batch, expected = loader.finish(loaded, 0, CPU), loader.finish(to_loaded(rows), 0, CPU)
     assert torch.equal(batch.views["global"], expected.views["global"])
     batch.label.zero_()

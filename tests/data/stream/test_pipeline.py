@@ -23,7 +23,7 @@ from PIL import Image
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import Replaced
-from raysl.data.order import Order
+from raysl.data.order import Order, Part
 from raysl.data.source import Rows, Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
@@ -166,6 +166,27 @@ def test_pixels_and_order_are_those_of_one_process(
     monkeypatch.setattr(pipeline, "MOST_ROWS", 8)  # two steps a block for three ranks with 3, 3 and 4 rows
     loader = _loader(kind=kind)
     _assert_same(loader, _consume(loader, world, start=3, end=27), 3, 27)
+
+
+@pytest.mark.parametrize(("world", "kind"), [(1, "exact"), (2, "windows")])
+def test_images_that_a_mix_takes_several_times_have_new_views_each_time(world: int, kind: str) -> None:
+    loader = _loader(kind=kind)
+    # 16 of the 100 images make up 80 % of an epoch
+    loader = replace(loader, order=replace(loader.order, mix=(Part("few", 1, 80), Part("many", 6, 20))))
+    ranks = _consume(loader, world, start=3, end=14)
+    _assert_same(loader, ranks, 3, 14)
+    batches = list(islice(LocalBatches(loader).from_step(0), 10))
+    index, views = (
+        torch.cat([take(batch) for batch in batches]) for take in (lambda b: b.index, lambda b: b.views["global"])
+    )
+    assert torch.bincount(index, minlength=100)[:16].tolist() == [5] * 16
+    for row in range(16):
+        assert len(torch.unique(views[index == row].flatten(1), dim=0)) == 5
+    numbers = np.concatenate([batch.random("mask").uniform(0, 1) for batch in batches])
+    assert len(np.unique(numbers)) == 100
+    assert np.array_equal(
+        batches[0].random("mask").uniform(0, 1), batches[0].map(torch.clone).random("mask").uniform(0, 1)
+    )
 
 
 @pytest.mark.parametrize("kind", ["exact", "windows"])
