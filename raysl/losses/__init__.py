@@ -5,7 +5,7 @@ the batch is an argument, gathered by `raysl.distributed.all_gather`, or its mom
 No loss reads a number from its tensors or selects by a mask, so none waits for a GPU.
 """
 
-from raysl.losses.batch_contrast import batch_info_nce
+from raysl.losses.batch_contrast import batch_info_nce, co2
 from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
 from raysl.losses.clustering import (
     UNKNOWN,
@@ -16,20 +16,11 @@ from raysl.losses.clustering import (
     masked_prediction,
     swapped_prediction,
 )
-from raysl.losses.contrastive import (
-    bank_cross_entropy,
-    contrastive_accuracy,
-    dcl,
-    info_nce,
-    nce,
-    nce_log_norm,
-    nt_xent,
-    self_normalised_nce,
-    sup_con,
-)
+from raysl.losses.contrastive import MACLLoss, contrastive_accuracy, dcl, info_nce, macl, nt_xent, sup_con
 from raysl.losses.gradients import hog, hog_patches
 from raysl.losses.masks import DetConLoss, detcon
 from raysl.losses.matches import best_matches, spread
+from raysl.losses.noise import bank_cross_entropy, nce, nce_log_norm, self_normalised_nce
 from raysl.losses.non_contrastive import (
     BarlowTwinsLoss,
     VICRegLoss,
@@ -52,6 +43,7 @@ __all__ = [
     "BarlowTwinsLoss",
     "DetConLoss",
     "IBOTLoss",
+    "MACLLoss",
     "VICRegLoss",
     "VISRegTerms",
     "at_least_fp32",
@@ -62,6 +54,7 @@ __all__ = [
     "byol",
     "characteristic_sums",
     "cluster_cross_entropy",
+    "co2",
     "coding_rate",
     "contrastive_accuracy",
     "dcl",
@@ -75,6 +68,7 @@ __all__ = [
     "ibot",
     "info_nce",
     "koleo",
+    "macl",
     "masked_patch_l1",
     "masked_patch_mse",
     "masked_prediction",

@@ -1,4 +1,4 @@
-"""Contrast of queries with keys of the whole batch, from another network or another time."""
+"""Comparison of queries with keys of the whole batch or of a queue, from another network or another time."""
 
 import torch
 from torch import Tensor
@@ -24,3 +24,29 @@ def batch_info_nce(q: Tensor, keys: Tensor, rows: Tensor, temperature: float = 0
         cosines = F.normalize(at_least_fp32(q), dim=1) @ F.normalize(at_least_fp32(keys), dim=1).T  # [B, N]
         hits = (cosines.detach().argmax(dim=1) == rows).float().mean()
         return F.cross_entropy(cosines / temperature, rows), hits
+
+
+def co2(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.04) -> Tensor:
+    """Symmetric Kullback-Leibler divergence between the similarities of a query and of its key to the keys of other
+    images (CO2, Wei et al. 2020, arXiv 2010.02217, section 2).
+
+    The similarities are softmaxes Q(i) of q . n_i / T and P(i) of k . n_i / T over the queue's keys n_i, without the
+    query's own key: (KL(P, Q) + KL(Q, P)) / 2, a mean over queries. Gradients flow into all arguments that require
+    them; the paper's keys and queue do not.
+
+    >>> q, keys_pos = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> co2(q, keys_pos, queue=torch.eye(2), temperature=1.0)  # (e - 1) / (e + 1)
+    tensor(0.4621)
+
+    Args:
+        q: queries [B, D]; of any length, they are normalised here.
+        keys_pos: the key of each query [B, D]; normalised here too.
+        queue: keys of other images [K, D], of length 1, as `raysl.nn.queue.Queue` holds them.
+        temperature: above 0.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q, keys_pos = F.normalize(at_least_fp32(q), dim=1), F.normalize(at_least_fp32(keys_pos), dim=1)
+        keys = queue.to(q.dtype).T / temperature  # [D, K]
+        log_q, log_p = F.log_softmax(q @ keys, dim=1), F.log_softmax(keys_pos @ keys, dim=1)  # [B, K]
+        # the sum of both divergences, P log(P / Q) + Q log(Q / P)
+        return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=1).mean() / 2

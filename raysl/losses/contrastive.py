@@ -1,6 +1,7 @@
 """Contrastive losses: views of an image attract, other images repel."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,6 +9,17 @@ from torch.nn import functional as F
 
 from raysl.losses.all_pairs import is_nearer, log_sum_exp
 from raysl.losses.precision import at_least_fp32
+
+
+class MACLLoss(NamedTuple):
+    """The loss of MACL and the numbers that it adapts to the batch, scalars."""
+
+    loss: Tensor
+    """Mean over images, anchors and positives."""
+    alignment: Tensor
+    """Mean cosine of two views of an image, without gradient, in [-1, 1]."""
+    temperature: Tensor
+    """What divides the cosines, without gradient."""
 
 
 def nt_xent(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1) -> Tensor:
@@ -101,6 +113,38 @@ def dcl(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, sigma:
         return _over_positives(against.view(*z.shape[:2], 1) - weights * positives)
 
 
+def macl(
+    z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, growth: float = 0.5, threshold: float = 0.0
+) -> MACLLoss:
+    """Contrast at a temperature that rises with the alignment of views, each term over its probability of a mistake
+    (MACL, Huang et al. 2022, arXiv 2207.07874; the authors' code, macl.py).
+
+    The alignment A is the mean cosine of two views of an image over the whole batch, and T is `temperature` times
+    1 + `growth` * (A - `threshold`). A term of `nt_xent`, -log P, is divided by 1 - P. Neither T nor that weight has a
+    gradient, so that the gradient of a term by its logits is the one of `dcl`: 1 for the positive, however near it is.
+    Arguments are those of `nt_xent`, but for these:
+
+    >>> z = torch.eye(2)[:, None].expand(2, 2, 2)  # two views each of two images, views alike: A is 1
+    >>> macl(z, z_all=z, rows=torch.arange(2), temperature=1.0, growth=0.0).loss  # log((e + 2) / e) (e + 2) / 2
+    tensor(1.3009)
+
+    Args:
+        temperature: divides the cosines where views have an alignment of `threshold`, above 0.
+        growth: share of `temperature` that is added for each 1 of alignment, alpha, from 0 to 1.
+        threshold: alignment A0 at which T is `temperature`; with `growth` below 1 / (1 + A0), so that T is above 0.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        anchors, keys, same_image = _pairs(z, z_all, rows)  # [B*V, D], [N*V, D], [B*V, V]
+        alignment = _alignment(keys.detach().view_as(z_all))
+        adapted = temperature * (1 + growth * (alignment - threshold))
+        against, positives = log_sum_exp(anchors / adapted, keys, same_image)  # [B*V], [B*V, V]
+        gaps = against[:, None] - positives  # [B*V, V], log((1 - P) / P)
+        # -log P / (1 - P), which tends to 1 where P does; its gradient by the gap is 1 everywhere
+        bounded = gaps.detach().clamp(min=-30)
+        terms = F.softplus(bounded) / bounded.sigmoid() + (gaps - gaps.detach())
+        return MACLLoss(_over_positives(terms.view(*z.shape[:2], -1)), alignment, adapted)
+
+
 @torch.no_grad()
 def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """Share of (anchor, positive) pairs that are closer than the anchor is to any negative.
@@ -138,85 +182,6 @@ def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.
         return -F.logsigmoid(positives - against).mean()
 
 
-def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature: float = 0.07) -> Tensor:
-    """Noise-contrastive estimation of which image this is (NPID, Wu et al. 2018, arXiv 1805.01978, eq. 5 to 7).
-
-    P(i | z) = exp(w_i . z / T) / Z is discriminated from noise that is uniform over the N images, Pn = 1/N, with K
-    noise rows for each image: -log(P_0 / (P_0 + K Pn + eps)) - sum over k of log(K Pn / (P_k + K Pn + eps)). Mean over
-    images. Computed in logarithms, so that no temperature overflows.
-
-    >>> z, rows = torch.tensor([[1.0, 0.0]]), torch.eye(2)[None]  # its own row and one noise row
-    >>> nce(z, rows, log_norm=torch.tensor(0.0), num_samples=2, temperature=1.0)  # log((e+1/2)/e) + log(3)
-    tensor(1.2675)
-
-    Args:
-        z: embeddings [B, D]; of any length, they are normalised here.
-        rows: rows of the memory bank [B, 1 + K, D], the image's own row first; of length 1, without gradient.
-        log_norm: the logarithm of Z, a scalar tensor, set once from `nce_log_norm`.
-        num_samples: N, the number of images in the bank.
-        temperature: above 0.
-
-    Raises:
-        ValueError: if there are no noise rows.
-    """
-    _check_noise(rows)
-    with torch.autocast(z.device.type, enabled=False):
-        log_p = _bank_logits(z, rows, temperature) - log_norm  # [B, 1 + K]
-        noise = (rows.shape[1] - 1) / num_samples
-        log_noise = math.log(noise + torch.finfo(torch.float32).eps)
-        # logsigmoid(a - b) is log(exp(a) / (exp(a) + exp(b))) without an overflow
-        positive = -F.logsigmoid(log_p[:, 0] - log_noise)  # [B]
-        negatives = (log_noise - math.log(noise)) - F.logsigmoid(log_noise - log_p[:, 1:])  # [B, K]
-        return (positive + negatives.sum(dim=1)).mean()
-
-
-def self_normalised_nce(z: Tensor, rows: Tensor, temperature: float = 0.07) -> Tensor:
-    """`nce` with Z estimated from each image's own noise rows (PIRL, Misra and van der Maaten 2019, arXiv 1912.01991,
-    eq. 3 and 4), in place of a constant.
-
-    h(w) = exp(w . z / T) / (exp(w . z / T) + sum over noise rows n of exp(n . z / T)); -log h(own row) - sum over noise
-    rows of log(1 - h(n)). Mean over images. Gradients flow through all of it. Arguments and errors are those of `nce`.
-
-    >>> self_normalised_nce(torch.tensor([[1.0, 0.0]]), torch.eye(2)[None], temperature=1.0)  # log((e+1)/e) + log(2)
-    tensor(1.0064)
-    """
-    _check_noise(rows)
-    with torch.autocast(z.device.type, enabled=False):
-        logits = _bank_logits(z, rows, temperature)  # [B, 1 + K]
-        noise = torch.logsumexp(logits[:, 1:], dim=1, keepdim=True)  # [B, 1]
-        positive = -F.logsigmoid(logits[:, :1] - noise)  # [B, 1]
-        negatives = -F.logsigmoid(noise - logits[:, 1:])  # [B, K]
-        return (positive + negatives.sum(dim=1, keepdim=True)).mean()
-
-
-@torch.no_grad()
-def nce_log_norm(z: Tensor, rows: Tensor, num_samples: int, temperature: float = 0.07) -> Tensor:
-    """Estimate log Z from each image [B]: Z is N times the mean of exp(w . z / T) over all rows of the image.
-
-    NPID takes the mean of Z over the first batch and keeps it (section 3.2, "Monte Carlo approximation"). Over ranks:
-    `torch.logsumexp(dist.all_gather(values), 0) - math.log(batch_size)`. Arguments are those of `nce`.
-
-    >>> nce_log_norm(torch.tensor([[1.0, 0.0]]), torch.eye(2)[None], num_samples=2, temperature=1.0)  # log(e + 1)
-    tensor([1.3133])
-    """
-    with torch.autocast(z.device.type, enabled=False):
-        logits = _bank_logits(z, rows, temperature)
-        return torch.logsumexp(logits, dim=1) + math.log(num_samples / rows.shape[1])
-
-
-def bank_cross_entropy(z: Tensor, rows: Tensor, temperature: float = 0.07) -> Tensor:
-    """Cross entropy of picking an image's own row among 1 + K rows of a memory bank, VISSL's alternative to `nce`.
-
-    Mean over images. Arguments are those of `nce`.
-
-    >>> bank_cross_entropy(torch.tensor([[1.0, 0.0]]), torch.eye(2)[None], temperature=1.0)  # log((e + 1) / e)
-    tensor(0.3133)
-    """
-    with torch.autocast(z.device.type, enabled=False):
-        logits = _bank_logits(z, rows, temperature)  # [B, 1 + K]
-        return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
-
-
 def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return anchors [B*V, D] and keys [N*V, D], of length 1, and the indices of each anchor's image among the keys,
     int64 [B*V, V]."""
@@ -228,11 +193,6 @@ def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tens
     return _unit(z).flatten(0, 1), _unit(z_all).flatten(0, 1), by_anchor
 
 
-def _check_noise(rows: Tensor) -> None:
-    if rows.shape[1] < 2:
-        raise ValueError(f"rows {list(rows.shape)} contain no noise; give [B, 1 + K, D] with K of at least 1")
-
-
 def _groups(labels: Tensor) -> Tensor:
     """Number the images [N] by label, from 0 to N - 1; each image without a label has a number of its own."""
     alone = -1 - torch.arange(len(labels), device=labels.device)
@@ -240,14 +200,15 @@ def _groups(labels: Tensor) -> Tensor:
     return torch.searchsorted(labels.sort().values, labels)
 
 
-def _bank_logits(z: Tensor, rows: Tensor, temperature: float) -> Tensor:
-    """Return w . z / T for each row of the bank, [B, 1 + K]."""
-    z = _unit(z)
-    return torch.einsum("bkd,bd->bk", rows.to(z.dtype), z) / temperature
-
-
 def _unit(z: Tensor) -> Tensor:
     return F.normalize(at_least_fp32(z), dim=-1)
+
+
+def _alignment(z: Tensor) -> Tensor:
+    """Return the mean cosine of different views of an image, of embeddings [N, V, D] of length 1."""
+    num_views = z.shape[1]
+    # the square of a sum has the cosines of all ordered pairs, and 1 for each view with itself
+    return (z.sum(dim=1).square().sum(dim=-1) - num_views).mean() / (num_views * (num_views - 1))
 
 
 def _over_positives(terms: Tensor) -> Tensor:

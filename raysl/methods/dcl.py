@@ -29,6 +29,7 @@ class DCL(SimCLR):
         sigma: Annotated[float, Within(1e-2, 1e4)] = 0.5
         """Divides the cosines of those weights; larger values make them more equal (section 4)."""
 
-    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
+    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Equation 5, with `weighted` equation 6."""
-        return dcl(z, z_all, rows, self.config.temperature, self.config.sigma if self.config.weighted else None)
+        sigma = self.config.sigma if self.config.weighted else None
+        return dcl(z, z_all, rows, self.config.temperature, sigma), {}

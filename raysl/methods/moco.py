@@ -90,9 +90,10 @@ class MoCo(Method):
         views = batch.views["global"]  # [B, 2, C, H, W]
         q = at_least_fp32(self.projector(self.backbone(views[:, 0])))  # [B, D]
         k = self._keys(views[:, 1], batch)  # [B, D]
-        loss = info_nce(q, k, self.queue.keys, self.config.temperature)
+        loss, terms = self._loss(q, k)
         metrics = {
             "contrastive_top1": 100 * self._accuracy(q, k),
+            **terms,
             **batch_collapse(q),
         }
         return StepOutput(loss, metrics, {"keys": k})
@@ -101,6 +102,10 @@ class MoCo(Method):
         """Queue the keys of all ranks, and let the teacher follow before the next step's keys, as in the paper."""
         self.queue.push(dist.all_gather(carry["keys"]))
         self.teacher.update(self.student(), self.config.momentum)
+
+    def _loss(self, q: Tensor, k: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of queries and their keys [B, D], and its terms for the log."""
+        return info_nce(q, k, self.queue.keys, self.config.temperature), {}
 
     @torch.no_grad()
     def _keys(self, images: Tensor, batch: Batch) -> Tensor:

@@ -58,12 +58,14 @@ class SimCLR(Method):
         h = multi_crop(self.backbone, batch.views)  # [B, V, D]
         z = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))  # [B, V, P]
         z_all, rows = dist.all_gather(z), dist.own_rows(z)  # [N, V, P], [B]
+        loss, terms = self._loss(z, z_all, rows, batch)
         metrics = {
             "contrastive_top1": 100 * contrastive_accuracy(z, z_all, rows),
+            **terms,
             **batch_collapse(z),
         }
-        return StepOutput(self._loss(z, z_all, rows, batch), metrics)
+        return StepOutput(loss, metrics)
 
-    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
-        """Return NT-Xent (equation 1)."""
-        return nt_xent(z, z_all, rows, self.config.temperature)
+    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return NT-Xent (equation 1), and its terms for the log."""
+        return nt_xent(z, z_all, rows, self.config.temperature), {}

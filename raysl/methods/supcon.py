@@ -59,5 +59,5 @@ class SupCon(SimCLR):
                 "data with labels (and data.label_type=standard), or set method=simclr"
             )
 
-    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
-        return sup_con(z, z_all, rows, dist.all_gather(batch.label), self.config.temperature)
+    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return sup_con(z, z_all, rows, dist.all_gather(batch.label), self.config.temperature), {}

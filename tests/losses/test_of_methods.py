@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from raysl.losses import barlow_twins, byol, dino, ibot, koleo, vicreg
+from raysl.losses import barlow_twins, byol, co2, dino, ibot, koleo, vicreg
 from raysl.nn.moments import covariances, cross_correlation
 
 
@@ -24,6 +25,43 @@ def test_byol_is_the_mean_squared_distance_of_unit_rows() -> None:
     for one, other in zip(p.tolist(), target.tolist(), strict=True):
         slow += sum((a / math.hypot(*one) - b / math.hypot(*other)) ** 2 for a, b in zip(one, other, strict=True)) / 5
     assert byol(p, target).item() == pytest.approx(slow, rel=1e-12)
+
+
+def similarities(row: Tensor, queue: Tensor, temperature: float) -> list[float]:
+    weights = [math.exp(float(row @ key) / float(row.norm()) / temperature) for key in queue]
+    return [weight / sum(weights) for weight in weights]
+
+
+def test_co2_is_the_mean_of_both_divergences_between_similarities_to_the_queue() -> None:
+    q, keys, queue = numbers(4, 3), numbers(4, 3, seed=1), F.normalize(numbers(6, 3, seed=2), dim=1)
+    terms = []
+    for query, key in zip(q, keys, strict=True):
+        of_query, of_key = similarities(query, queue, 0.3), similarities(key, queue, 0.3)
+        pairs = list(zip(of_query, of_key, strict=True))
+        there = sum(p * math.log(p / q) for q, p in pairs)
+        back = sum(q * math.log(q / p) for q, p in pairs)
+        terms.append((there + back) / 2)
+    assert co2(q, keys, queue, 0.3).item() == pytest.approx(sum(terms) / 4, rel=1e-12)
+    assert co2(q, 3 * q, queue, 0.3).item() == pytest.approx(0.0, abs=1e-15)
+
+
+def test_gradient_of_co2_is_that_of_finite_differences() -> None:
+    q, keys = numbers(3, 4).requires_grad_(), numbers(3, 4, seed=1).requires_grad_()
+    queue = F.normalize(numbers(5, 4, seed=2), dim=1)
+    assert torch.autograd.gradcheck(lambda *both: co2(*both, queue, 0.3), (q, keys))
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e4])
+def test_co2_is_finite_at_extremes_and_computes_in_float32_under_autocast(temperature: float) -> None:
+    q, keys = numbers(3, 4).float().requires_grad_(), numbers(3, 4, seed=1).float()
+    queue = F.normalize(numbers(5, 4, seed=2).float(), dim=1)
+    loss = co2(q, keys, queue, temperature)
+    loss.backward()
+    assert loss.isfinite()
+    assert q.grad is not None
+    assert q.grad.isfinite().all()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(co2(q, keys, queue, temperature), loss)
 
 
 def test_barlow_twins_is_equation_1_with_its_sums() -> None:

@@ -10,6 +10,7 @@ from lightly.loss import (
     BarlowTwinsLoss,
     DCLLoss,
     DINOLoss,
+    MACLLoss,
     NegativeCosineSimilarity,
     NTXentLoss,
     SwaVLoss,
@@ -147,6 +148,15 @@ class DCL(SimCLR):
     def __init__(self, course: Course) -> None:
         super().__init__(course)
         self.criterion = DCLLoss(self.config.temperature)
+
+
+class MACL(SimCLR):
+    """SimCLR's networks, and without the 1e-8 that lightly adds to the probability of a mistake."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        self.criterion = MACLLoss(self.config.temperature, self.config.growth, self.config.threshold)
+        self.criterion.eps = 0.0
 
 
 class MoCo(Convnet):
@@ -441,6 +451,7 @@ def dino_loss(config: Any) -> DINOLoss:
 CONVNET_PEERS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "simclr": (SimCLR, ()),
     "dcl": (DCL, ()),
+    "macl": (MACL, ("method.threshold=0.2",)),
     "moco": (MoCo, ("method.queue_size=32",)),
     "byol": (BYOL, ()),
     "simsiam": (SimSiam, ()),

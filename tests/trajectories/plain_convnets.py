@@ -249,6 +249,34 @@ class DenseCL(Plain):
         follow(self.net.dense_teacher, (self.net.dense_projector,), self.config.momentum)
 
 
+class CO2(Plain):
+    """Wei et al. 2020, section 2; keys are normalised over the whole batch."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Each query picks its key, and its similarities to the other keys are those of its key."""
+        first, second = two(batch)
+        q, self.keys = units(self.embed(first)), units(self.net.teacher(second))
+        terms = []
+        for query, key in zip(q, self.keys, strict=True):
+            own = torch.stack([query @ row for row in (key, *self.net.queue.keys)]) / self.config.temperature
+            both = [
+                log_softmax(torch.stack([row @ other for other in self.net.queue.keys]) / self._temperature())
+                for row in (query, key)
+            ]
+            there = (both[1].exp() * (both[1] - both[0])).sum()
+            back = (both[0].exp() * (both[0] - both[1])).sum()
+            terms.append(-log_softmax(own)[0] + self.config.consistency * (there + back) / 2)
+        return mean(terms)
+
+    def _temperature(self) -> float:
+        return self.config.consistency_temperature  # type: ignore[no-any-return]
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """Keys enter the queue, and the teacher follows."""
+        push(self.net.queue, self.keys)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), self.config.momentum)
+
+
 class DetCon(Plain):
     """Hénaff et al. 2021, eq. 3; which masks are drawn is raysl's, whose numbers have tests of their own."""
 
@@ -815,6 +843,7 @@ CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "all4one": (All4One, ("method.queue_size=32", "method.output_dim=16", "method.encoder_lr_scale=1")),
     "ssl_ey": (SSLEY, ("method.dim=8",)),
     "densecl": (DenseCL, ("method.queue_size=32",)),
+    "co2": (CO2, ("method.queue_size=32", "method.consistency=3", "method.consistency_temperature=0.3")),
     "detcon": (DetCon, ()),
     "directclr": (DirectCLR, ()),
     "mmcr": (MMCR, ()),

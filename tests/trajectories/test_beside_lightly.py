@@ -15,12 +15,14 @@ EXAMPLES = {
     "pmsn", "simclr", "simmim", "simsiam", "smog", "swav", "tico", "vicreg",
 }  # fmt: skip
 """Methods of raysl that lightly 1.6.0 has an example of."""
+LOSSES = {"macl"}
+"""Methods of raysl that lightly 1.6.0 has the loss of, which goes with the networks of another example."""
 
 
 def test_every_method_that_lightly_has_an_example_of_is_compared_or_says_why_not() -> None:
     assert set(ALIASES["method"]) >= EXAMPLES
     compared = {name.partition("-")[0] for name in PEERS}
-    assert compared | set(NOT_BESIDE) == EXAMPLES
+    assert compared | set(NOT_BESIDE) == EXAMPLES | LOSSES
     assert not compared & set(NOT_BESIDE)
 
 
