@@ -243,10 +243,10 @@ class Predictor:
         data = self.checkpoint.config.data
         return tuple(resolve("source", data.name)(data).required("train").classes)
 
-    def _split(self, given: Sequence[Any], first: int) -> Split:
-        """Return given images as a split; `first` is the position of the first of them, for messages."""
+    def _split(self, images: Sequence[Any], first: int) -> Split:
+        """Return images that a user gave as a split; `first` is the position of the first of them, for messages."""
         bands = bands_of(self.data)
-        return with_facts(split_images(given, first, bands), background=parse_color(self.data.background), bands=bands)
+        return with_facts(split_images(images, first, bands), background=parse_color(self.data.background), bands=bands)
 
     def _embed(self, split: Split) -> Tensor:
         """Return the features of all images of a split, as one batch."""

@@ -136,10 +136,10 @@ class IGPT(Method):
             seen, likely = torch.where(hidden, torch.nan, seen), torch.where(hidden, likely, seen)
         return Reconstruction(images, seen, likely)
 
-    def _painted(self, words: Tensor, images: Tensor) -> Tensor:
-        """Return colours of the palette [N, L] as normalised images of the shape of `images`."""
+    def _painted(self, numbers: Tensor, images: Tensor) -> Tensor:
+        """Return the palette's colours of these numbers [N, L] as normalised images of the shape of `images`."""
         colors = (self.embed.colors - self.embed.mean) / self.embed.std  # [K, 3]
-        return colors[words].transpose(1, 2).reshape(images.shape).to(images.dtype)
+        return colors[numbers].transpose(1, 2).reshape(images.shape).to(images.dtype)
 
     def _predict(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return all tokens [N, P + L, D] and the scores of the colours of each pixel [N, L, K]; the next pixels are

@@ -25,7 +25,7 @@ class NearPatch:
 
     Args:
         image: position of its image.
-        row, column: its place in the map of the image.
+        row, column: position in the map of the image, counted from 0.
         cosine: cosine of the angle between the features of both patches.
     """
 
@@ -106,10 +106,10 @@ class PatchMaps:
         """
         cosines = self.similarities(image, row, column)
         cosines[image, row, column] = -torch.inf
-        values, places = cosines.flatten().sort(descending=True, stable=True)
+        values, order = cosines.flatten().sort(descending=True, stable=True)
         k = min(k, len(values) - 1)
-        found = np.stack(np.unravel_index(places[:k].numpy(), tuple(cosines.shape)), axis=1).tolist()
-        return [NearPatch(*place, cosine) for place, cosine in zip(found, values[:k].tolist(), strict=True)]
+        patches = np.stack(np.unravel_index(order[:k].numpy(), tuple(cosines.shape)), axis=1).tolist()
+        return [NearPatch(*patch, cosine) for patch, cosine in zip(patches, values[:k].tolist(), strict=True)]
 
     def codes(self, most: int) -> Tensor:
         """Return vectors whose products are near the cosines of the patches, float32 [N, h, w, K], K at most `most`.

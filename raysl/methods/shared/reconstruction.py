@@ -14,8 +14,8 @@ class Reconstruction:
 
     Args:
         images: float [N, C, H, W], normalised as the method gets them.
-        seen: what it sees of them, of the same shape; NaN where it sees nothing.
-        predicted: what it sees and, in other places, what it predicts there; NaN where it does neither.
+        seen: pixels that it sees, of the same shape; NaN elsewhere.
+        predicted: pixels that it sees, and predictions of others; NaN elsewhere.
     """
 
     images: Tensor
@@ -55,18 +55,17 @@ def patch_reconstruction(
     return Reconstruction(images, seen, predicted)
 
 
-def placed(values: Tensor, places: Tensor, num: int) -> tuple[Tensor, Tensor]:
+def placed(values: Tensor, index: Tensor, num: int) -> tuple[Tensor, Tensor]:
     """Return predictions of some patches among those of all, and which patches they are of.
 
     Args:
         values: predictions [N, M, P].
-        places: indices of their patches, int64 [N, M].
+        index: numbers of their patches, int64 [N, M].
         num: number of all patches L.
 
     Returns:
         [N, L, P], 0 elsewhere, and bool [N, L].
     """
     everything = values.new_zeros(len(values), num, values.shape[2])
-    index = places[:, :, None].expand_as(values)
     is_placed = torch.zeros(len(values), num, dtype=torch.bool, device=values.device)
-    return everything.scatter(1, index, values), is_placed.scatter(1, places, True)
+    return everything.scatter(1, index[:, :, None].expand_as(values), values), is_placed.scatter(1, index, True)
