@@ -108,8 +108,8 @@ class PatchMaps:
         cosines[image, row, column] = -torch.inf
         values, order = cosines.flatten().sort(descending=True, stable=True)
         k = min(k, len(values) - 1)
-        patches = np.stack(np.unravel_index(order[:k].numpy(), tuple(cosines.shape)), axis=1).tolist()
-        return [NearPatch(*patch, cosine) for patch, cosine in zip(patches, values[:k].tolist(), strict=True)]
+        images, rows, columns = (axis.tolist() for axis in np.unravel_index(order[:k].numpy(), tuple(cosines.shape)))
+        return [NearPatch(*one) for one in zip(images, rows, columns, values[:k].tolist(), strict=True)]
 
     def codes(self, most: int) -> Tensor:
         """Return vectors whose products are near the cosines of the patches, float32 [N, h, w, K], K at most `most`.
@@ -177,7 +177,8 @@ def _map_and_attention(backbone: Backbone, images: Tensor, stage: str) -> tuple[
     """Return a stage, or the output tokens, as a map [B, h, w, D], and the attention of the class token."""
     if isinstance(backbone, TokenBackbone) and stage == TOKENS:
         tokens, attention = tokens_and_attention(backbone, images)
-        return tokens[:, backbone.num_prefix_tokens :].unflatten(1, backbone.grid(images)), attention
+        patches = tokens[:, backbone.num_prefix_tokens :]  # [B, h*w, D]
+        return patches.reshape(len(patches), *backbone.grid(images), -1), attention
     values = as_map(backbone, backbone.stages(images, [stage])[stage], images)
     if values is None:
         raise ConfigError(f"stage {stage} of {backbone.title} is one vector of an image; take one that is a map")
@@ -206,9 +207,10 @@ def _axes(rows: Tensor, num: int) -> Tensor:
     axes = torch.from_numpy(vectors[:, ::-1].copy())
     kept = torch.from_numpy(values[::-1].copy() > 1e-12 * max(float(values[-1]), 1e-30))
     axes = (rows.T @ axes if is_wide else axes)[:, kept]
-    axes = axes / axes.norm(dim=0).clamp(min=1e-30)
+    axes = axes / torch.linalg.vector_norm(axes, dim=0).clamp(min=1e-30)
     signs = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign()
-    return axes * signs
+    directions: Tensor = axes * signs
+    return directions
 
 
 def _as_colors(components: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: in
     return sheet
 
 
-def strip(pictures: Sequence[Pixels], side: int = CELL) -> Image.Image:
+def strip(pictures: Pixels | Sequence[Pixels], side: int = CELL) -> Image.Image:
     """Draw pictures [H, W, 3] of any sizes side by side, each in a square."""
     sheet = _empty(len(pictures) * (side + GAP) - GAP, side)
     for column, picture in enumerate(pictures):

@@ -85,7 +85,7 @@ class ViewRecipe:
 
     def of_whole_images(self) -> "ViewRecipe":
         """Return one view of each group: the middle of the image without transforms; tiles and masks stay."""
-        groups = {}
+        groups: dict[str, tuple[View, ...]] = {}
         for name, (view, *_) in self.groups.items():
             crop = CenterCrop(size=view.crop.size, resize=view.crop.size)
             groups[name] = (View(crop, tiles=view.tiles, mask=view.mask),)

@@ -67,7 +67,7 @@ class Attention(nn.Module):
         if mask is not None:
             first = mask[:, :, :1]
             logits = logits.masked_fill(~first, -torch.inf) if first.dtype == torch.bool else logits + first
-        return logits.softmax(dim=-1)[:, :, 0]
+        return logits.softmax(dim=-1)[:, :, 0]  # type: ignore[no-any-return]
 
     def _operands(
         self, x: Tensor, is_key: Tensor | None, rotation: Tensor | None, offsets: Offsets | Tensor | None

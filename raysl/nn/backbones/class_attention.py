@@ -40,4 +40,4 @@ def tokens_and_attention(backbone: TokenBackbone, images: Tensor) -> tuple[Tenso
     finally:
         handle.remove()
     patches = weights[0][:, :, backbone.num_prefix_tokens :]  # [B, heads, h*w]
-    return tokens, patches.unflatten(2, backbone.grid(images))
+    return tokens, patches.reshape(*patches.shape[:2], *backbone.grid(images))
