@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.features.embedding import embed
+from raysl.benchmarks.features.embedding import embed, read_rows
 from raysl.benchmarks.features.stored_features import Features, read_features
 from raysl.benchmarks.knn import knn_probabilities
 from raysl.benchmarks.neighbours import nearest_rows
@@ -30,9 +30,11 @@ from raysl.data.source import Split
 from raysl.data.split import with_facts
 from raysl.errors import ConfigError, log
 from raysl.methods.method import Method
+from raysl.nn.patch_maps import PatchMaps, patch_maps
 from raysl.redact import redact_uri
 from raysl.train.file_names import count_broken
 from raysl.train.state import TrainState, setup_of
+from raysl.transforms.channels import network_input
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -134,10 +136,47 @@ class Predictor:
         given = list_images(images)
         parts = []
         for first in range(0, len(given), self.batch_size):
-            bands = bands_of(self.data)
-            split = split_images(given[first : first + self.batch_size], first, bands)
-            parts.append(self._embed(with_facts(split, background=parse_color(self.data.background), bands=bands)))
+            parts.append(self._embed(self._split(given[first : first + self.batch_size], first)))
         return torch.cat(parts)
+
+    def patches(
+        self, images: "Picture | Sequence[Picture]", *, stage: str | None = None, size: int | None = None
+    ) -> PatchMaps:
+        """Return the features of the patches of images, which give colours, similarities and nearest patches.
+
+            maps = predictor.patches(["a.jpg", "b.jpg"])
+            Image.fromarray(maps.colors()[0].numpy())  # Pillow's
+
+        Args:
+            images: see the class.
+            stage: stage of the backbone that is a map or tokens. Default: the output tokens of a ViT; of other networks
+                the last map with at least 4 x 4 places.
+            size: side of the square images that the network gets, in pixels, which a ViT's patches have to cover; twice
+                `data.image_size` doubles the number of patches across. Default: `data.image_size`.
+
+        Raises:
+            ConfigError: as `features`, and if the network has no such map, or does not take images of this size.
+        """
+        data = self.data
+        if size is not None:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ConfigError(f"size {size!r} is not a side in pixels; give 1 or more")
+            data = replace(data, image_size=size, eval_resize=None)
+        type(self.backbone).check_side(self.backbone.config, data.image_size)
+        split = self._split(list_images(images), 0)
+        try:
+            read = read_rows(split, np.arange(split.num_samples), data)
+        except NoValidImage as error:
+            raise ConfigError(f"no image can be used; {error}") from error
+        if read.corrupt:
+            raise ConfigError(describe_unusable(read.corrupt))
+        shown = read.views["image"]  # [N, C, H, W]
+        normal = network_input(shown, data.mean, data.std, data.channels).to(self.device)
+        try:
+            maps = patch_maps(self.backbone, normal, stage, self.batch_size)
+        except ValueError as error:  # of a stage that is not there
+            raise ConfigError(str(error)) from error
+        return replace(maps, images=shown)
 
     def neighbours(
         self, images: "Picture | Sequence[Picture]", among: Features | FeatureSet | str | Path, k: int = 5
@@ -203,6 +242,11 @@ class Predictor:
             return tuple(self._read_searched(among).classes)
         data = self.checkpoint.config.data
         return tuple(resolve("source", data.name)(data).required("train").classes)
+
+    def _split(self, images: Sequence[Any], first: int) -> Split:
+        """Return images that a user gave as a split; `first` is the position of the first of them, for messages."""
+        bands = bands_of(self.data)
+        return with_facts(split_images(images, first, bands), background=parse_color(self.data.background), bands=bands)
 
     def _embed(self, split: Split) -> Tensor:
         """Return the features of all images of a split, as one batch."""

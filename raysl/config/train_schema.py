@@ -92,6 +92,12 @@ class TrainConfig:
     eval_every: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often a method's pretext task (RotNet's rotations, Jigsaw's permutations) is evaluated on held-out images
     during training; default: never."""
+    reconstruct_every: Every | None = field(default=Duration.parse("20%"), metadata=MAY_CHANGE)
+    """How often methods that predict pixels (MAE, SimMIM) show what they predict of ten held-out images, in the folder
+    `reconstructions` and in the report; the first step and the last one are always included. null: never."""
+    patch_pictures: bool = field(default=True, metadata=MAY_CHANGE)
+    """Whether the report shows what the network says of the patches of ten held-out images, before and after
+    training: principal components, attention by head, and patches that are similar."""
     max_failures: Annotated[int, Within(-1, 1_000_000)] = field(default=3, metadata=MAY_CHANGE)
     """Failures without a saved step between them after which the run continues; -1 for no limit. Nodes that are taken
     away after a notice do not count."""

@@ -35,7 +35,7 @@ from raysl.losses.non_contrastive import (
 )
 from raysl.losses.normality import VISRegTerms, characteristic_sums, epps_pulley, quantile_distance, visreg
 from raysl.losses.precision import at_least_fp32
-from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
+from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify, unnormalise_patches, unpatchify
 from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm, ssl_ey
 
 __all__ = [
@@ -91,6 +91,8 @@ __all__ = [
     "sup_con",
     "swapped_prediction",
     "top_share",
+    "unnormalise_patches",
+    "unpatchify",
     "vibcreg",
     "vicreg",
     "visreg",

@@ -32,8 +32,8 @@ def masked_patch_mse(predictions: Tensor, patches: Tensor, mask: Tensor, is_norm
     with torch.autocast(predictions.device.type, enabled=False):
         target = at_least_fp32(patches.detach())
         if is_normalised:
-            var, mean = torch.var_mean(target, dim=-1, correction=1, keepdim=True)
-            target = (target - mean) / (var + 1e-6).sqrt()
+            mean, deviation = _statistics(target)
+            target = (target - mean) / deviation
         errors = (at_least_fp32(predictions) - target).square().mean(dim=-1)  # [B, L]
         return _over_masked(errors, mask)
 
@@ -71,6 +71,41 @@ def patchify(images: Tensor, patch_size: int) -> Tensor:
         raise ValueError(f"patches of {patch_size} pixels do not cover images of {height} x {width}; give a divisor")
     grid = images.reshape(batch, channels, height // patch_size, patch_size, width // patch_size, patch_size)
     return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch_size**2 * channels)  # from [B, C, h, p, w, p]
+
+
+def unpatchify(patches: Tensor, patch_size: int, height: int, width: int) -> Tensor:
+    """Put patches [B, H/p * W/p, p*p*C] together into images [B, C, H, W]; `patchify` cuts them again.
+
+    >>> images = torch.randn(2, 3, 8, 12)
+    >>> torch.equal(unpatchify(patchify(images, patch_size=4), patch_size=4, height=8, width=12), images)
+    True
+
+    Raises:
+        ValueError: if the patches do not cover images of this size.
+    """
+    batch, num, values = patches.shape
+    rows, columns, channels = height // patch_size, width // patch_size, values // patch_size**2
+    if (rows * patch_size, columns * patch_size) != (height, width) or rows * columns != num:
+        raise ValueError(f"{num} patches of {patch_size} pixels do not cover images of {height} x {width}")
+    grid = patches.reshape(batch, rows, columns, patch_size, patch_size, channels)
+    return grid.permute(0, 5, 1, 3, 2, 4).reshape(batch, channels, height, width)  # from [B, h, w, p, p, C]
+
+
+def unnormalise_patches(predictions: Tensor, patches: Tensor) -> Tensor:
+    """Give predictions that are normalised by patch the mean and the deviation of the patches [B, L, P], in at least
+    fp32; the inverse of what `masked_patch_mse` does to its targets.
+
+    >>> unnormalise_patches(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 3.0]]]))
+    tensor([[[2., 2.]]])
+    """
+    mean, deviation = _statistics(at_least_fp32(patches))
+    return at_least_fp32(predictions) * deviation + mean
+
+
+def _statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of each patch and the root of its unbiased variance + 1e-6, [B, L, 1] each."""
+    var, mean = torch.var_mean(patches, dim=-1, correction=1, keepdim=True)
+    return mean, (var + 1e-6).sqrt()
 
 
 def _check_shapes(predictions: Tensor, patches: Tensor, mask: Tensor) -> None:

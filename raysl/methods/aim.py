@@ -8,12 +8,15 @@ all tokens see, so that the network also learns attention in both directions, wi
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from raysl.config.ranges import Width, Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput, TokenBackbone
 from raysl.methods.shared.patches import PatchMethod, grid_side, patch_side
+from raysl.methods.shared.reconstruction import Reconstruction, patch_reconstruction
 from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.transforms import Crops, PrefixMask
 
@@ -22,6 +25,7 @@ class AIM(PatchMethod):
     """Predicts the pixels of each patch from the patches before it."""
 
     logged = COLLAPSE
+    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -68,14 +72,28 @@ class AIM(PatchMethod):
         """Return the squared error of the pixels of patches behind the prefix (section 3.1, eq. 2, and 3.2)."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
-        # the mask covers what follows the prefix, so its inverse is the prefix that all tokens see
-        tokens = self.backbone.causal_tokens(images, ~mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
-        # the last token has no next patch, and no token predicts the first patch, so both ends are left out
-        pixels = self.head(tokens)[:, :-1]  # [B*V, L - 1, p*p*C], each of the next patch
+        tokens, pixels = self._predict(images, mask)  # [B*V, L, D], [B*V, L - 1, p*p*C]
         patches = patchify(images, self.backbone.patch_size)[:, 1:]
         loss = masked_patch_mse(pixels, patches, mask[:, 1:], self.config.is_normalised)
         h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         return StepOutput(loss, batch_collapse(h))
+
+    def reconstruct(self, batch: Batch) -> Reconstruction:
+        """Return the prefix and the predictions of the other patches, each from the true patches before it."""
+        images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0].flatten(1)
+        _, pixels = self._predict(images, mask)
+        predictions = F.pad(pixels, (0, 0, 1, 0))  # nothing predicts the first patch
+        is_predicted = torch.ones_like(mask)
+        is_predicted[:, 0] = False
+        shape = self.backbone.patch_size, self.config.is_normalised
+        return patch_reconstruction(images, mask, predictions, *shape, is_predicted)
+
+    def _predict(self, images: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens [N, L, D], and pixels of all patches but the first [N, L - 1, p*p*C]."""
+        # the mask covers what follows the prefix, so its inverse is the prefix that all tokens see
+        tokens = self.backbone.causal_tokens(images, ~mask)[:, self.backbone.num_prefix_tokens :]
+        # the last token has no next patch, and no token predicts the first patch, so both ends are left out
+        return tokens, self.head(tokens)[:, :-1]
 
 
 class Head(nn.Module):

@@ -18,9 +18,10 @@ from raysl.config.linked import find_size_setting
 from raysl.config.ranges import Positive, Share, Within
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
+from raysl.methods.shared.reconstruction import Reconstruction
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, batch_collapse
-from raysl.transforms.functional_color import to_lab
+from raysl.transforms.functional_color import from_lab, to_lab
 from raysl.transforms.recipes import Crops
 
 GRID = 10.0
@@ -42,6 +43,7 @@ class Colorization(Method):
 
     logged = ("color_top1", *COLLAPSE)
     evaluated = ("color_top1", "color_error")
+    reconstructs = True
     bins: Tensor
     class_weights: Tensor
     mean: Tensor
@@ -133,10 +135,25 @@ class Colorization(Method):
         bins, _ = soft_encoding(ab, self.bins, 1, self.config.sigma)
         _, log_p = self._predict(lightness)
         hits = 100 * (log_p.argmax(dim=-1) == bins[..., 0]).to(ab.dtype)  # [N, h, w]
-        predicted = F.softmax(log_p / ANNEALING, dim=-1) @ self.bins.to(log_p.dtype)  # [N, h, w, 2]
+        predicted = self._annealed_mean(log_p)  # [N, h, w, 2]
         error = (predicted - ab).norm(dim=-1)
         rows = {"color_top1": hits, "color_error": error}
         return {name: values.view(len(batch), -1).mean(dim=1) for name, values in rows.items()}
+
+    def reconstruct(self, batch: Batch) -> Reconstruction:
+        """Return the lightness of images, and the same with the annealed means of the predicted colours, which are
+        enlarged to the size of the images."""
+        images = batch.views["global"][:, 0]
+        lightness, _ = self._lab(images)
+        _, log_p = self._predict(lightness)
+        ab = (self._annealed_mean(log_p).permute(0, 3, 1, 2) + 128) / 255  # [N, 2, h, w]
+        ab = F.interpolate(ab.to(images.dtype), images.shape[2:], mode="bilinear")
+        colored = from_lab(torch.cat([to_lab(images * self.std + self.mean)[:, :1], ab], dim=1))
+        return Reconstruction(images, lightness, (colored - self.mean) / self.std)
+
+    def _annealed_mean(self, log_p: Tensor) -> Tensor:
+        """Return colours [N, h, w, 2] of log-probabilities of the bins [N, h, w, Q] (equation 5)."""
+        return F.softmax(log_p / ANNEALING, dim=-1) @ self.bins.to(log_p.dtype)
 
     @torch.no_grad()
     def _lab(self, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.shared.patches import PatchMethod, check_width, grid_side, patch_side
+from raysl.methods.shared.reconstruction import Reconstruction, patch_reconstruction, placed
 from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.nn.backbones.attention import CrossBlock
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -26,6 +27,7 @@ class CrossMAE(PatchMethod):
     """Predicts the pixels of a part of the masked patches, each from the visible ones."""
 
     logged = COLLAPSE
+    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -101,6 +103,16 @@ class CrossMAE(PatchMethod):
         loss = masked_patch_mse(pixels, target, everything, self.config.is_normalised)
         h = maps[-1].detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
         return StepOutput(loss, batch_collapse(h.view(len(batch), -1, h.shape[1])))
+
+    def reconstruct(self, batch: Batch) -> Reconstruction:
+        """Return the predictions of all masked patches, of which training predicts a part."""
+        images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0]
+        num_patches = mask[0].numel()
+        keep, hidden = visible_places(mask, self.num_visible), visible_places(~mask, num_patches - self.num_visible)
+        pixels, _ = placed(self.decoder(self.backbone.visible_maps(images, keep), hidden), hidden, num_patches)
+        return patch_reconstruction(
+            images, mask.flatten(1), pixels, self.backbone.patch_size, self.config.is_normalised
+        )
 
 
 class Decoder(nn.Module):

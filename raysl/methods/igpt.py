@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import distributed as dist
@@ -19,6 +19,7 @@ from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Backbone, Batch, ConfigError, Method, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.shared.patches import need_mask_token
+from raysl.methods.shared.reconstruction import Reconstruction
 from raysl.nn.backbones.palette import LEVELS, PaletteEmbed
 from raysl.nn.backbones.vit import ViT
 from raysl.nn.collapse import COLLAPSE, batch_collapse
@@ -29,6 +30,7 @@ class IGPT(Method):
     """Predicts the colour of each pixel from the pixels before it, or of hidden pixels from all others."""
 
     logged = ("color_top1", *COLLAPSE)
+    reconstructs = True
     backbone: ViT
 
     @dataclass(frozen=True, kw_only=True)
@@ -107,15 +109,9 @@ class IGPT(Method):
         """Return the mean of -log of the share of each predicted pixel's colour (section 2.1)."""
         images = batch.views["global"].flatten(0, 1)  # [N, C, H, W]; N = B*V
         colors, num_prefix = self.embed.words(images), self.backbone.num_prefix_tokens  # [N, L]
-        if self.config.objective == "next":
-            tokens = self.backbone.tokens(images)  # [N, P + L, D]
-            # a token predicts the next pixel: the last prefix token the first one, and the last pixel none
-            predicting, weights = tokens[:, num_prefix - 1 : -1], torch.ones_like(colors)
-        else:
-            mask = batch.extras["global.mask"].flatten(0, 1)  # [N, H, W]
-            tokens = self.backbone.tokens(images, mask)
-            predicting, weights = tokens[:, num_prefix:], mask.flatten(1)
-        scores = at_least_fp32(self.head(predicting))  # [N, L, K]
+        mask = None if self.config.objective == "next" else batch.extras["global.mask"].flatten(0, 1)  # [N, H, W]
+        tokens, scores = self._predict(images, mask)
+        weights = torch.ones_like(colors) if mask is None else mask.flatten(1)
         losses = F.cross_entropy(scores.flatten(0, 1), colors.flatten(), reduction="none").view_as(colors)
         weights = weights.to(losses.dtype)
         share = weights / weights.sum(dim=1, keepdim=True)  # of its image's pixels [N, L]
@@ -123,3 +119,33 @@ class IGPT(Method):
         h = tokens.detach()[:, num_prefix:].mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"color_top1": 100 * (share * hits).sum(dim=1).mean(), **batch_collapse(h)}
         return StepOutput((share * losses).sum(dim=1).mean(), metrics)
+
+    def reconstruct(self, batch: Batch) -> Reconstruction | None:
+        """Return the likeliest colour of each pixel given those before it, or of hidden pixels; None before the palette
+        is there."""
+        if not bool(self.embed.colors.any()):
+            return None
+        images = batch.views["global"][:, 0]
+        mask = None if self.config.objective == "next" else batch.extras["global.mask"][:, 0]
+        _, scores = self._predict(images, mask)
+        likely = self._painted(scores.argmax(dim=2), images)
+        # the network sees colours of the palette
+        seen = self._painted(self.embed.words(images), images)
+        if mask is not None:
+            hidden = mask[:, None]  # [N, 1, H, W]
+            seen, likely = torch.where(hidden, torch.nan, seen), torch.where(hidden, likely, seen)
+        return Reconstruction(images, seen, likely)
+
+    def _painted(self, numbers: Tensor, images: Tensor) -> Tensor:
+        """Return the palette's colours of these numbers [N, L] as normalised images of the shape of `images`."""
+        colors = (self.embed.colors - self.embed.mean) / self.embed.std  # [K, 3]
+        return colors[numbers].transpose(1, 2).reshape(images.shape).to(images.dtype)
+
+    def _predict(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return all tokens [N, P + L, D] and the scores of the colours of each pixel [N, L, K]; the next pixels are
+        predicted where there is no mask."""
+        num_prefix = self.backbone.num_prefix_tokens
+        tokens = self.backbone.tokens(images, mask)
+        # a token predicts the next pixel: the last prefix token the first one, and the last pixel none
+        predicting = tokens[:, num_prefix - 1 : -1] if mask is None else tokens[:, num_prefix:]
+        return tokens, at_least_fp32(self.head(predicting))

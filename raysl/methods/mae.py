@@ -14,6 +14,7 @@ from raysl.config.ranges import Within
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.shared.patches import PatchMethod, check_width, grid_side, patch_side
+from raysl.methods.shared.reconstruction import Reconstruction, patch_reconstruction
 from raysl.nn import COLLAPSE, batch_collapse, init_linear, sincos_positions
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -24,6 +25,7 @@ class MAE(PatchMethod):
     """Predicts the pixels of masked patches from the visible ones."""
 
     logged: ClassVar[tuple[str, ...]] = COLLAPSE
+    reconstructs: ClassVar[bool] = True
     title: ClassVar[str] = "MAE"
     """Name in messages."""
 
@@ -90,11 +92,23 @@ class MAE(PatchMethod):
         """Return the tokens of visible patches [B*V, 1 + K, D], the patches' indices [B*V, K], and the loss."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
-        keep = visible_places(mask, self.num_visible)  # [B*V, K]
-        tokens = self.backbone.visible_tokens(images, keep)  # [B*V, 1 + K, D]
-        pixels = self.decoder(tokens, keep)  # [B*V, L, p*p*C]
+        tokens, keep, pixels = self._predict(images, mask)
         patches = patchify(images, self.backbone.patch_size)
         return tokens, keep, masked_patch_mse(pixels, patches, mask.flatten(1), self.config.is_normalised)
+
+    def reconstruct(self, batch: Batch) -> Reconstruction:
+        """Return the predictions of masked patches among the visible ones."""
+        images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0]
+        _, _, pixels = self._predict(images, mask)
+        return patch_reconstruction(
+            images, mask.flatten(1), pixels, self.backbone.patch_size, self.config.is_normalised
+        )
+
+    def _predict(self, images: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tokens of visible patches [N, 1 + K, D], the patches' indices [N, K], and all patches' pixels."""
+        keep = visible_places(mask, self.num_visible)  # [N, K]
+        tokens = self.backbone.visible_tokens(images, keep)  # [N, 1 + K, D]
+        return tokens, keep, self.decoder(tokens, keep)  # [N, L, p*p*C]
 
 
 class Decoder(nn.Module):

@@ -13,6 +13,7 @@ from raysl.config.schema import OptimConfig as OptimConfig
 from raysl.data.batch import Batch as Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.errors import ConfigError as ConfigError
+from raysl.methods.shared.reconstruction import Reconstruction as Reconstruction
 from raysl.methods.shared.setup_checks import check_batch, check_queue, check_some_views, check_two_views
 from raysl.nn.backbones.backbone import Backbone as Backbone
 from raysl.nn.backbones.backbone import TokenBackbone as TokenBackbone
@@ -50,6 +51,8 @@ class Method(nn.Module, ABC):
     """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None if unknown."""
     evaluated: ClassVar[tuple[str, ...]] = ()
     """Names of the values of `evaluation_step`; empty if the method has no task to measure on held-out images."""
+    reconstructs: ClassVar[bool] = False
+    """Whether `reconstruct` shows what the method predicts of images."""
     compiles: ClassVar[Literal["no", "step", "graphs"]] = "graphs"
     """How far `train.compile=step` holds: not at all, since `training_step` draws random numbers on the host; or
     without CUDA graphs, since it computes with numbers of the `Step`, which change; or with them."""
@@ -160,6 +163,15 @@ class Method(nn.Module, ABC):
         """Measure the method's own task on held-out images with views as in training: a value per row [B], by the names
         in `evaluated`. Called every `train.eval_every` in evaluation mode, once for every image."""
         return {}
+
+    def reconstruct(self, batch: Batch) -> Reconstruction | None:
+        """Return what the method sees of images and which pixels it predicts, or None, the default, if it shows none.
+
+        Called every `train.reconstruct_every` in evaluation mode and without gradients, by the main worker alone, so
+        without exchanges between workers. The views are whole images without transforms, one in each group, with masks
+        as in training, the same each time.
+        """
+        return None
 
     def class_scores(self, h: Tensor) -> Tensor | None:
         """Return scores [B, K] of the training images' classes from features [B, D] of `export`'s network, or None, the

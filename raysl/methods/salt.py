@@ -16,6 +16,7 @@ from raysl.losses import masked_patch_l1, masked_patch_mse, patchify
 from raysl.methods.ijepa import Predictor
 from raysl.methods.method import Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.shared.patches import PatchMethod, check_context, check_width, multi_block_mask, token_backbone
+from raysl.methods.shared.reconstruction import Reconstruction, patch_reconstruction, placed
 from raysl.methods.shared.teacher_networks import UNTRAINED, read_teacher
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.collapse import COLLAPSE, batch_collapse
@@ -30,6 +31,7 @@ class SALT(PatchMethod):
     """
 
     logged = COLLAPSE
+    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -124,10 +126,7 @@ class SALT(PatchMethod):
         unseen = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
         # the union of the target blocks, since they are predicted together
         hidden = batch.extras["global.targets"].flatten(0, 1).flatten(2).any(dim=1)  # [B*V, L]
-        keep, masked = visible_places(unseen, self.num_context), visible_places(~hidden, self.num_hidden)
-        is_seen, is_hidden = ~unseen.gather(1, keep), hidden.gather(1, masked)  # [B*V, K], [B*V, T]
-        context = self.backbone.visible_tokens(images, keep, is_seen)[:, self.backbone.num_prefix_tokens :]
-        p = self.predictor(context, keep, is_seen, masked[:, None], is_hidden[:, None])[:, 0]  # [B*V, T, E]
+        context, is_seen, p, masked, is_hidden = self._predict(images, unseen, hidden)
         targets = self._targets(images).gather(1, masked[:, :, None].expand(-1, -1, p.shape[2]))  # [B*V, T, E]
         if self.config.target == "latents":
             loss = masked_patch_l1(p, targets, is_hidden)
@@ -136,6 +135,27 @@ class SALT(PatchMethod):
         weights = is_seen[:, :, None].to(context.dtype)
         h = (context.detach() * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)  # [B*V, D]
         return StepOutput(loss, batch_collapse(h.view(len(batch), -1, h.shape[1])))
+
+    def reconstruct(self, batch: Batch) -> Reconstruction | None:
+        """Return the predictions of hidden blocks among the patches of the context; None of latents."""
+        if self.config.target == "latents":
+            return None
+        images, unseen = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0].flatten(1)
+        hidden = batch.extras["global.targets"][:, 0].flatten(2).any(dim=1)
+        _, _, p, masked, _ = self._predict(images, unseen, hidden)
+        predictions, _ = placed(p, masked, hidden.shape[1])
+        # behind an image's hidden patches `masked` lists others, whose predictions mean nothing
+        shape = self.backbone.patch_size, self.config.is_normalised
+        return patch_reconstruction(images, unseen, predictions, *shape, is_predicted=hidden)
+
+    def _predict(self, images: Tensor, unseen: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Return the context's patches [N, K, D], which of them are seen [N, K], the predictions [N, T, E], the indices
+        of their patches and which of these are hidden [N, T] each."""
+        keep, masked = visible_places(unseen, self.num_context), visible_places(~hidden, self.num_hidden)
+        is_seen, is_hidden = ~unseen.gather(1, keep), hidden.gather(1, masked)  # [N, K], [N, T]
+        context = self.backbone.visible_tokens(images, keep, is_seen)[:, self.backbone.num_prefix_tokens :]
+        p = self.predictor(context, keep, is_seen, masked[:, None], is_hidden[:, None])[:, 0]  # [N, T, E]
+        return context, is_seen, p, masked, is_hidden
 
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:

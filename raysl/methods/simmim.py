@@ -7,12 +7,13 @@ and one linear layer on the ViT's output predicts the hidden pixels.
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torch import nn
+from torch import Tensor, nn
 
 from raysl.config.ranges import Side, Within
 from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, Step, StepOutput
 from raysl.methods.shared.patches import PatchMethod, check_mask_size, grid_side, need_mask_token, patch_side
+from raysl.methods.shared.reconstruction import Reconstruction, patch_reconstruction
 from raysl.nn.collapse import COLLAPSE, batch_collapse
 from raysl.transforms import Crops, UnitMask
 
@@ -21,6 +22,7 @@ class SimMIM(PatchMethod):
     """Predicts the pixels of masked squares from tokens by a linear layer."""
 
     logged = COLLAPSE
+    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -66,8 +68,18 @@ class SimMIM(PatchMethod):
         """Return the absolute error of the masked pixels (section 3.4)."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
-        tokens = self.backbone.tokens(images, mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
-        pixels = self.head(tokens)  # [B*V, L, p*p*C]
+        tokens, pixels = self._predict(images, mask)
         loss = masked_patch_l1(pixels, patchify(images, self.backbone.patch_size), mask.flatten(1))
         h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         return StepOutput(loss, batch_collapse(h))
+
+    def reconstruct(self, batch: Batch) -> Reconstruction:
+        """Return the predictions of masked squares among the other patches."""
+        images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0]
+        _, pixels = self._predict(images, mask)
+        return patch_reconstruction(images, mask.flatten(1), pixels, self.backbone.patch_size)
+
+    def _predict(self, images: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens of all patches [N, L, D] and their pixels [N, L, p*p*C]."""
+        tokens = self.backbone.tokens(images, mask)[:, self.backbone.num_prefix_tokens :]
+        return tokens, self.head(tokens)

@@ -139,6 +139,54 @@ class ViewSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchNetwork:
+    """What one network says of the patches of some images."""
+
+    title: str
+    """Which network: `after training, step 120`."""
+    colors: Pixels
+    """[N, h, w, 3], the first three principal components of its features"""
+    foreground: Pixels
+    """[N, h, w, 3], the same of the foreground alone"""
+    codes: NDArray[np.float32]
+    """[N, h, w, K], vectors whose products are the cosines of the patches"""
+    num_features: int
+    """Width of the features; the codes are exact where they are as wide."""
+    attention: NDArray[np.float32] | None = None
+    """[N, heads, h, w], of the class token"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSample:
+    """Some images, and what networks say of their patches: first the one that training began with, then the trained
+    one."""
+
+    images: Pixels
+    """[N, H, W, 3]"""
+    networks: list[PatchNetwork]
+    stage: str
+    """The stage that the features are from."""
+    is_held_out: bool = True
+    """Whether training has not seen the images."""
+    notes: list[str] = field(default_factory=list)
+    """What is missing, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstructions:
+    """Some images, what the method saw of them, and what it predicted at some steps."""
+
+    images: Pixels
+    """[N, H, W, 3]"""
+    seen: Pixels
+    """[N, H, W, 3]"""
+    predicted: dict[int, Pixels]
+    """Step -> [N, H, W, 3]"""
+    is_held_out: bool = True
+    """Whether training has not seen the images."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
     """All that the page of one run shows. Parts left empty or None do not appear on it."""
 
@@ -168,6 +216,8 @@ class RunReport:
     views: ViewSample | None = None
     retrieved: dict[str, Retrieved] | None = None
     """Results of searches, by the names of their benchmarks."""
+    patches: PatchSample | None = None
+    reconstructions: Reconstructions | None = None
     events: list[str] = field(default_factory=list)
     """What happened on the way, such as `resumed at step 120`."""
     parents: list[str] = field(default_factory=list)

@@ -21,6 +21,8 @@ MAX_FONT, MIN_FONT, MARK_FONT = 17, 13, 24
 MARKS = {True: "✔", False: "✘"}
 SAME, OTHER, NEUTRAL = (0, 121, 86), (196, 70, 10), (96, 106, 118)
 """Frames: same class, other class, no class known. The first two differ for colour-blind eyes too."""
+HEAT = ((14, 10, 46), (86, 26, 122), (176, 44, 102), (236, 106, 52), (250, 180, 64), (255, 236, 150))
+"""Colours of `heat` at equal distances, ever brighter."""
 MAP_WIDTH = 864
 """Pixels of the longer side of a map of thumbnails."""
 PNG_LIMIT = 200_000
@@ -138,6 +140,36 @@ def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: in
             filled.add((column, row))
             sheet.paste(fitted(thumbnails[index], side - 2), (column * side + 1, (num_rows - 1 - row) * side + 1))
     return sheet
+
+
+def strip(pictures: Pixels | Sequence[Pixels], side: int = CELL) -> Image.Image:
+    """Draw pictures [H, W, 3] of any sizes side by side, each in a square."""
+    sheet = _empty(len(pictures) * (side + GAP) - GAP, side)
+    for column, picture in enumerate(pictures):
+        sheet.paste(fitted(picture, side), (column * (side + GAP), 0))
+    return sheet
+
+
+def grid_sheet(rows: Sequence[Sequence[Pixels]], headings: Sequence[str], side: int = CELL) -> Sheet:
+    """Draw rows of pictures [H, W, 3] under the headings of their columns."""
+    height = side + GAP
+    sheet = _empty(len(headings) * height - GAP, len(rows) * height - GAP)
+    for number, row in enumerate(rows):
+        sheet.paste(strip(row, side), (0, number * height))
+    widths = [height] * (len(headings) - 1) + [side]
+    return Sheet(sheet, list(zip(headings, widths, strict=True)), len(rows))
+
+
+def heat(values: NDArray[np.float32]) -> Pixels:
+    """Return values in [0, 1] as colours from dark to bright, uint8 [..., 3].
+
+    >>> heat(np.array([0.0, 1.0], np.float32)).tolist()
+    [[14, 10, 46], [255, 236, 150]]
+    """
+    levels = np.clip(values, 0, 1)
+    points = np.linspace(0, 1, len(HEAT))
+    channels = [np.interp(levels, points, [stop[channel] for stop in HEAT]) for channel in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
 def fitted(pixels: Pixels, side: int) -> Image.Image:

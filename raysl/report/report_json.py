@@ -15,7 +15,7 @@ from raysl.storage.records import Damaged, check_types, from_record, read_record
 
 FORMAT_VERSION = 1
 INTERVALS = ("interval", "over_untrained", "over_pixels")
-PICTURES = ("embeddings", "neighbours", "views", "retrieved")
+PICTURES = ("embeddings", "neighbours", "views", "retrieved", "patches", "reconstructions")
 
 
 def report_json(report: RunReport) -> str:

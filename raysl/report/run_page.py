@@ -10,6 +10,7 @@ from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import RunReport
 from raysl.report.figure_sections import anchor, figures_of, figures_section
 from raysl.report.html import document, facts_line
+from raysl.report.patch_sections import patches_script, patches_section, reconstructions_section
 from raysl.report.picture_sections import (
     curves_section,
     map_section,
@@ -57,13 +58,15 @@ def redacted(report: RunReport) -> RunReport:
 
 def page(report: RunReport) -> str:
     """Return the page as HTML text: the same report gives the same text."""
-    figures = figures_of(report)
+    figures, patches = figures_of(report), patches_section(report)
     parts = [
         results_section(report.scores, [*report.notes, *nearest_class_notes(report)]),
         curves_section(report),
         map_section(report),
         views_section(report),
+        reconstructions_section(report),
         neighbours_section(report),
+        patches,
         benchmarks_section(report.scores, {name: anchor(name) for name in figures}),
         figures_section(figures),
         times_section(report),
@@ -72,7 +75,8 @@ def page(report: RunReport) -> str:
         use_section(report),
     ]
     title = f"{report.name}: {report.method} on {report.dataset}"
-    return document(title, "\n".join([_title(report), *contents(parts), *(part for part in parts if part)]))
+    body = "\n".join([_title(report), *contents(parts), *(part for part in parts if part)])
+    return document(title, body, script=patches_script() if patches else "")
 
 
 def contents(parts: Sequence[str]) -> list[str]:

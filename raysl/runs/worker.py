@@ -42,6 +42,7 @@ from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup
 from raysl.train.callbacks.online_probe import OnlineProbe
+from raysl.train.callbacks.reconstructions import Reconstructions
 from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
@@ -281,4 +282,7 @@ def _callbacks(job: Job, folder: RunFolder, disk: Disk, batches: RayBatches) -> 
         callbacks.append(OnlineProbe(num_classes, every, train.online_probe_lr, held_out))
     if (every := train.eval_every) is not None and run.has_held_out and run.test is not None:
         callbacks.append(HeldOut(run.loader, run.test, every))
+    if (every := train.reconstruct_every) is not None and run.has_reconstructions:
+        split = run.loader.split if run.test is None else run.test
+        callbacks.append(Reconstructions(run.loader, split, run.test is not None, every))
     return callbacks

@@ -19,6 +19,7 @@ CORRUPT_FILE = "corrupt.jsonl"  # broken images
 TRACKERS_FILE = "trackers.json"  # ids under which trackers of experiments know the run
 TRACKING_DATABASE = "mlflow.db"
 DATA_STATS_FILE = "data_stats.txt"  # Ray Data's statistics of the images of worker 0
+RECONSTRUCTIONS_FOLDER = "reconstructions"  # pictures of what a method predicts
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 
 
@@ -52,9 +53,28 @@ def append(path: Path, content: bytes) -> None:
 
 def replace_text(path: Path, content: str) -> None:
     """Write a file in place of another one, which a full disk or a kill leaves as it is."""
+    replace_bytes(path, content.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file in place of another one, which a full disk or a kill leaves as it is."""
     draft = path.with_name(f"{path.name}.part")
-    draft.write_text(content)
+    draft.write_bytes(content)
     draft.rename(path)
+
+
+def reconstructed_name(step: int) -> str:
+    """Return the name of the picture of a step in the folder of reconstructions.
+
+    >>> reconstructed_name(1200)
+    '000001200.png'
+    """
+    return f"{step:09d}.png"
+
+
+def shown_name(is_held_out: bool) -> str:
+    """Return the name of the picture of the images themselves in the folder of reconstructions."""
+    return "held_out.png" if is_held_out else "training.png"
 
 
 def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = (), at: float | None = None) -> bytes:

@@ -73,6 +73,7 @@ class Prepared:
         test: held-out images for measurements during training, or None.
         online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is measured on them.
+        has_reconstructions: whether the method's predictions of pixels are shown, of them or else of training images.
     """
 
     setup: Setup
@@ -81,6 +82,7 @@ class Prepared:
     test: Split | None
     online_knn: OnlineKNN | None = None
     has_held_out: bool = False
+    has_reconstructions: bool = False
     callbacks: tuple[Callback, ...] = ()
 
     @property
@@ -160,13 +162,16 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     ):
         if warning:
             log.warning(warning)
+    has_reconstructions = _reconstructs(config.train, classes)
+    is_measured = online_knn is not None or evaluated or has_reconstructions or config.train.online_probe is not None
     return Prepared(
         setup=setup,
         classes=classes,
         loader=loader,
-        test=test if online_knn is not None or evaluated or config.train.online_probe is not None else None,
+        test=test if is_measured else None,
         online_knn=online_knn,
         has_held_out=bool(evaluated),
+        has_reconstructions=has_reconstructions,
         callbacks=callbacks,
     )
 
@@ -357,6 +362,13 @@ def make_loader(setup: Setup, classes: Classes, split: Split, recipe: ViewRecipe
         channels=data.channels,
         stages=view_stages(setup, classes, recipe),
     )
+
+
+def _reconstructs(train: TrainConfig, classes: Classes) -> bool:
+    """Return whether pictures show what the method predicts of pixels; the shares of fsdp would have to be put together
+    for them."""
+    is_wanted = train.reconstruct_every is not None and train.parallel != "fsdp"
+    return is_wanted and bool(classes.method.reconstructs)
 
 
 def _size_warnings(config: RunConfig, classes: Classes, recipe: ViewRecipe) -> Iterator[str | None]:

@@ -1,6 +1,6 @@
 """The state of a training: everything that changes and that a checkpoint stores."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +258,26 @@ def setup_of(checkpoint: Checkpoint) -> Setup:
 def untrained_backbone(checkpoint: Checkpoint) -> Backbone:
     """Return the backbone with the initial weights of its run's seed, without weights of another run."""
     return TrainState.create(setup_of(checkpoint), is_new=False).method.export().eval()
+
+
+def initial_backbone(checkpoint: Checkpoint) -> Backbone:
+    """Return the backbone with the weights that its run began with: those of its seed, of `method.weights` or of
+    `backbone.pretrained`.
+
+    Raises:
+        ConfigError: if those weights cannot be read, or are not the ones of that time.
+        StorageError: if they cannot be downloaded.
+    """
+    origin = checkpoint.meta.get("weights")
+    if origin is None:
+        return untrained_backbone(checkpoint)
+    setup, uri = setup_of(checkpoint), origin["uri"]
+    if setup.method.weights is not None:
+        # a run that goes on has newer checkpoints by now
+        method = replace(setup.method, weights=uri)
+        setup = replace(setup, config=replace(setup.config, method=method))
+    state = TrainState.create(setup)
+    assert state.weights is not None
+    if state.weights["sha256"] != origin["sha256"]:
+        raise ConfigError(f"the weights at {uri} have changed since the run began with them")
+    return state.method.export().eval()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from raysl.transforms.functional import grayscale, normalize, to_float
@@ -24,6 +25,24 @@ def to_shown(images: Tensor) -> Tensor:
     if images.shape[-3] >= SHOWN:
         return images[..., :SHOWN, :, :]
     return images[..., :1, :, :].expand(*images.shape[:-3], SHOWN, -1, -1)
+
+
+def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float], channels: Channels = "rgb") -> Tensor:
+    """Return what the images for a network look like, uint8 [..., 3, H, W]: `network_input` undone, as far as its
+    channels allow. NaN is the middle grey.
+
+    >>> import torch
+    >>> to_pixels(torch.tensor([1.0, -1.0, torch.nan]).view(3, 1, 1), (0.5,) * 3, (0.5,) * 3).flatten()
+    tensor([255,   0, 128], dtype=torch.uint8)
+
+    Args:
+        images: normalised images [..., C, H, W].
+        mean, std, channels: arguments of `network_input`.
+    """
+    values = images.flip(-3) if channels == "bgr" else images
+    scale, shift = (values.new_tensor(numbers)[:, None, None] for numbers in (std, mean))
+    shown = to_shown(values * scale + shift)
+    return shown.nan_to_num(nan=128 / 255).clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
 def network_input(images: Tensor, mean: Sequence[float], std: Sequence[float], channels: Channels = "rgb") -> Tensor:

@@ -132,6 +132,25 @@ def to_lab(images: Tensor) -> Tensor:
     return torch.stack((lightness, a, b), dim=1).clamp_(0.0, 1.0)
 
 
+def from_lab(lab: Tensor) -> Tensor:
+    """Convert CIE `L*a*b*` as `to_lab` returns it to sRGB images in [0, 1]; colours outside of sRGB are cut to it.
+
+    >>> from_lab(to_lab(torch.tensor([1.0, 0.2, 0.0]).view(1, 3, 1, 1))).flatten()
+    tensor([1.0000, 0.2000, 0.0000])
+
+    Args:
+        lab: float [B, 3, H, W] in [0, 1].
+    """
+    lightness, a, b = lab.unbind(1)  # [B, H, W] each
+    middle = (lightness + 0.16) / 1.16
+    roots = (middle + (a * 255.0 - 128.0) / 500.0, middle, middle - (b * 255.0 - 128.0) / 200.0)
+    shares = [torch.where(root > 6.0 / 29.0, root**3, (root - 4.0 / 29.0) * (108.0 / 841.0)) for root in roots]
+    xyz = torch.stack([share * white for share, white in zip(shares, WHITE, strict=True)], dim=1)  # [B, 3, H, W]
+    to_linear = torch.linalg.inv(torch.tensor(XYZ, dtype=torch.float64)).to(lab)
+    linear = torch.einsum("rc,bchw->brhw", to_linear, xyz).clamp(0.0, 1.0)
+    return torch.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear.clamp(min=1e-9) ** (1 / 2.4) - 0.055)
+
+
 def _linear(value: float) -> float:
     """Return the linear light of an sRGB value in [0, 1]."""
     return float(value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)

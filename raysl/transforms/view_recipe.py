@@ -83,6 +83,14 @@ class ViewRecipe:
         }
         return replace(self, groups=groups)
 
+    def of_whole_images(self) -> "ViewRecipe":
+        """Return one view of each group: the middle of the image without transforms; tiles and masks stay."""
+        groups: dict[str, tuple[View, ...]] = {}
+        for name, (view, *_) in self.groups.items():
+            crop = CenterCrop(size=view.crop.size, resize=view.crop.size)
+            groups[name] = (View(crop, tiles=view.tiles, mask=view.mask),)
+        return replace(self, groups=groups)
+
     def resized(self, interpolation: Interpolation) -> "ViewRecipe":
         """Return the same views for evaluation (see `evaluation_recipe`), resized with another interpolation."""
         (view,) = self.groups["image"]

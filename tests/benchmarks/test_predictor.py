@@ -351,3 +351,33 @@ def test_the_example_of_the_page_runs_as_printed(folder: Path, tmp_path: Path, m
     assert names["features"].shape == (12, 4)
     assert names["near"].names[0][0] == str(tmp_path / names["images"][0])
     assert names["shares"].shape == (2, 3)
+
+
+def test_patches_are_the_last_map_of_what_benchmarks_see(folder: Path, predictor: Any) -> None:
+    images = [picture(number) for number in range(7)]
+    maps = predictor.patches(images)
+    backbone = load_backbone(str(folder / "run"))
+    with torch.no_grad():
+        stage = backbone.stages(seen(images), [maps.stage])[maps.stage]
+    assert torch.allclose(maps.features, stage.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-5)
+    assert maps.images.shape == (7, 3, 12, 12)
+    assert torch.allclose(normalize(maps.images, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), seen(images))
+    assert maps.colors().shape == (7, *maps.grid, 3)
+    double = predictor.patches(images, size=24)
+    assert double.grid == (2 * maps.grid[0], 2 * maps.grid[1])
+    assert double.images.shape == (7, 3, 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"stage": "res9"}, "no stage 'res9'"),
+        ({"size": 0}, "size 0 is not a side in pixels; give 1 or more"),
+        ({"size": 3}, "no map with 4 x 4 places"),
+    ],
+)
+def test_patches_that_there_are_not_are_refused(predictor: Any, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        predictor.patches(picture(1), **words)
+    with pytest.raises(ConfigError, match=re.escape("images[1]")):
+        predictor.patches([picture(1), b"no image"])

@@ -1,5 +1,7 @@
 """What networks see of images: each kind of channels beside its definition."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from raysl.errors import ConfigError
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.transforms import network_input, normalize
+from raysl.transforms.channels import to_pixels
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 SHORT = ("data.limit=64", "train.batch_size=32", "train.device=cpu", "data.lanes=4")
@@ -97,3 +100,23 @@ def test_colorization_takes_no_other_channels_and_shows_alexnet_the_lightness() 
     rgb = images * torch.tensor(data.std)[:, None, None] + torch.tensor(data.mean)[:, None, None]
     expected = network_input(rgb.clamp(0, 1), data.mean, data.std, "lab_l")[:, :1]
     torch.testing.assert_close(seen[0], expected, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("channels", ["rgb", "bgr"])
+def test_pixels_come_back_from_what_the_network_gets(channels: Literal["rgb", "bgr"]) -> None:
+    images = pixels(2, 3, 4, 5)
+    normal = network_input(images, MEAN, STD, channels)
+    assert torch.equal(to_pixels(normal, MEAN, STD, channels), images)
+    normal[0, :, 1, 2] = torch.nan
+    expected = images.clone()
+    expected[0, :, 1, 2] = 128
+    assert torch.equal(to_pixels(normal, MEAN, STD, channels), expected)
+
+
+def test_grey_and_many_channels_are_shown_as_three() -> None:
+    images = pixels(2, 3, 4, 5)
+    grey = to_pixels(network_input(images, MEAN, STD, "gray"), MEAN, STD, "gray")
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    many = pixels(2, 5, 4, 5)
+    numbers = (0.5,) * 5
+    assert torch.equal(to_pixels(network_input(many, numbers, numbers, 5), numbers, numbers, 5), many[:, :3])

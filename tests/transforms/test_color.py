@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysl.transforms import functional, functional_color
 from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, RandomPhotometric, Sharpness, ToLab
-from raysl.transforms.functional_color import to_lab
+from raysl.transforms.functional_color import from_lab, to_lab
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Transform
 
@@ -225,3 +225,11 @@ def test_an_image_does_not_depend_on_its_batch(images: Tensor, transform: Transf
 def test_settings_out_of_range_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_colours_come_back_from_lab_and_those_that_srgb_lacks_are_cut() -> None:
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    back = from_lab(to_lab(functional.to_float(images)).double())
+    assert (back * 255 - images).abs().max() < 0.05
+    greens = torch.tensor([0.9, 0.0, 0.5]).view(1, 3, 1, 1)
+    assert 0 <= from_lab(greens).min() <= from_lab(greens).max() <= 1

@@ -25,6 +25,7 @@ from raysl.transforms import (
     normalize,
     view,
 )
+from raysl.transforms.masking import RandomMask
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view import augment
@@ -234,3 +235,17 @@ def test_views_that_go_through_their_transforms_together_are_those_that_go_alone
         alone = crops[:, number : number + 1].clone()
         augment([each], [SampleRandom(0, 1, index, number)], alone)
         assert torch.equal(together[:, number], alone[:, 0])
+
+
+def test_whole_images_keep_masks_and_lose_what_is_random(cuts: Callable[..., list[Tensor]]) -> None:
+    crop = RandomResizedCrop(size=16, scale=(0.1, 0.2))
+    mask = RandomMask(patch_size=4, ratio=0.5)
+    views = (View(crop, (HorizontalFlip(p=1.0),), mask=mask),) * 2
+    recipe = ViewRecipe({"global": views}).of_whole_images()
+    images, index = cuts(3, 20, 40), np.arange(3)
+    cropped = recipe.crop(images, index, 0, 0)
+    assert torch.equal(cropped["global"][:, 0], evaluation_recipe(16)(images, index, 0, 0)["image"][:, 0])
+    augmented = recipe.augment(cropped, index, 0, 0)
+    assert torch.equal(augmented.views["global"], recipe.crop(images, index, 5, 5)["global"])
+    assert augmented.extras["global.mask"].shape == (3, 1, 4, 4)
+    assert augmented.extras["global.mask"].float().mean() == 0.5

@@ -1,7 +1,9 @@
 """The pictures of a report: a map of features, images with their neighbours, results of searches, and views."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,24 +11,41 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.features.embedding import decoded, thumbnails_of
+from raysl.benchmarks.features.embedding import decoded, read_rows, thumbnails_of
 from raysl.benchmarks.features.store import Store
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import resolve
+from raysl.data.decode.decode import decode
 from raysl.data.decode.images import read_images
+from raysl.data.decode.pixels import CorruptImage
 from raysl.data.source import DataConfig, Split
 from raysl.data.sources.sample import sample_rows
-from raysl.errors import log
+from raysl.errors import ConfigError, RunFailed, StorageError, log
 from raysl.hashing import permutation
-from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, ViewSample
-from raysl.train.state import setup_of
-from raysl.transforms.channels import to_shown
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.patch_maps import PatchMaps, patch_maps
+from raysl.report.contents import (
+    EmbeddingSample,
+    Neighbours,
+    PatchNetwork,
+    PatchSample,
+    Pixels,
+    Reconstructions,
+    Retrieved,
+    ViewSample,
+)
+from raysl.storage.folder import Folder, outlast
+from raysl.train.file_names import RECONSTRUCTIONS_FOLDER, reconstructed_name, shown_name
+from raysl.train.state import initial_backbone, setup_of
+from raysl.transforms.channels import network_input, to_shown
 
 MOST_POINTS = 1000
 NUM_QUERIES, NUM_NEIGHBOURS = 10, 8
 NUM_VIEWED = 8
+MOST_CODES, CODE_BYTES = 256, 300_000
+"""Most numbers of a patch, and bytes of a network, by which the page compares patches."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +164,95 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
     # one image of each class, then a second one of each, and so on
     order = np.lexsort((labels, turn))
     return order[:NUM_QUERIES]
+
+
+def patches(
+    loaded: Checkpoint, pictured: Pictured, data: DataConfig, untrained: Callable[[], Backbone]
+) -> PatchSample | None:
+    """Return what the network says of the patches of some images, before and after training; None where it has no map
+    of at least 4 x 4 places for them, or the run leaves these pictures out.
+
+    Args:
+        untrained: returns the network with the initial weights of the run's seed.
+    """
+    if not loaded.config.train.patch_pictures:
+        return None
+    split = pictured.split
+    rows = _spread_queries(pictured.labels) if split.is_random_access else sample_rows(split, NUM_QUERIES)
+    images = read_rows(split, rows, data).views["image"]
+    normal = network_input(images, data.mean, data.std, data.channels)
+    try:
+        trained = patch_maps(loaded.backbone, normal)
+    except ConfigError as error:
+        log.info("the report has no pictures of patches: %s", error)
+        return None
+    networks, notes = [_patch_network(trained, f"after training, step {loaded.meta['step']:,}")], []
+    origin = loaded.meta.get("weights")
+    begun = f"random weights of seed {loaded.config.seed}" if origin is None else f"weights of {_named(origin)}"
+    try:
+        before = untrained() if origin is None else initial_backbone(loaded)
+    except (ConfigError, StorageError, RunFailed) as error:
+        notes.append(f"The network before training is not shown, since its weights cannot be read: {error}")
+    else:
+        networks.insert(0, _patch_network(patch_maps(before, normal, trained.stage), f"before training, {begun}"))
+    return PatchSample(
+        images=to_shown(images).permute(0, 2, 3, 1).numpy(),
+        networks=networks,
+        stage=trained.stage,
+        is_held_out=pictured.is_held_out,
+        notes=notes,
+    )
+
+
+def _named(origin: Mapping[str, Any]) -> str:
+    """Name the published network, or the checkpoint, whose weights a run began with."""
+    return str(origin["name"] if "library" in origin else origin["uri"])
+
+
+def _patch_network(maps: PatchMaps, title: str) -> PatchNetwork:
+    num_patches = maps.features[..., 0].numel()
+    return PatchNetwork(
+        title=title,
+        colors=maps.colors().numpy(),
+        foreground=maps.colors(foreground=True).numpy(),
+        codes=maps.codes(max(1, min(MOST_CODES, CODE_BYTES // num_patches))).numpy(),
+        num_features=maps.features.shape[3],
+        attention=None if maps.attention is None else maps.attention.numpy(),
+    )
+
+
+def reconstructions(run: Folder, last: int) -> Reconstructions | None:
+    """Return the pictures that a run stored of what its method predicts, up to a step; None where there are none.
+
+    Args:
+        run: folder of the run.
+        last: step of the checkpoint.
+    """
+    folder = run.child(RECONSTRUCTIONS_FOLDER)
+    names = set(outlast(folder.names))
+    shown = [is_held_out for is_held_out in (True, False) if shown_name(is_held_out) in names]
+    steps = sorted(int(name[:-4]) for name in names if re.fullmatch(r"\d{9}\.png", name) and int(name[:-4]) <= last)
+    if not shown or not steps:
+        return None
+    try:
+        images, seen = _cut(folder, shown_name(shown[0]), 2)
+        predicted = {step: _cut(folder, reconstructed_name(step), 1)[0] for step in steps}
+        if any(pictures.shape != images.shape for pictures in predicted.values()):
+            raise ValueError("the pictures have several sizes")
+    except (CorruptImage, ValueError) as error:
+        log.warning("the report has no reconstructions: %s: %s", folder.uri, error)
+        return None
+    return Reconstructions(images=images, seen=seen, predicted=predicted, is_held_out=shown[0])
+
+
+def _cut(folder: Folder, name: str, num_rows: int) -> list[Pixels]:
+    """Return the rows of a picture of square images side by side, [N, H, H, 3] each."""
+    content = outlast(partial(folder.read, name))
+    pixels = decode(content).permute(1, 2, 0).numpy()  # [R * H, N * H, 3]
+    side, rest = divmod(pixels.shape[0], num_rows)
+    if rest or side == 0 or pixels.shape[1] % side:
+        raise ValueError(f"{name} is no picture of {num_rows} rows of squares")
+    return [np.stack(np.split(row, pixels.shape[1] // side, axis=1)) for row in np.split(pixels, num_rows)]
 
 
 def views(loaded: Checkpoint, train: Split) -> ViewSample:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -13,13 +13,22 @@ from typing import Any
 import torch
 
 from raysl.benchmarks.suite.fitting import MeasuredImages
-from raysl.benchmarks.suite.pictures import Pictured, embeddings, neighbours, retrieved_images, views
+from raysl.benchmarks.suite.pictures import (
+    Pictured,
+    embeddings,
+    neighbours,
+    patches,
+    reconstructions,
+    retrieved_images,
+    views,
+)
 from raysl.benchmarks.suite.results import Result
 from raysl.benchmarks.suite.scores import scores_of
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.checkpoint.lineage import read_parents
 from raysl.config.docs import describe
 from raysl.config.dump import plain, to_dict
+from raysl.nn.backbones.backbone import Backbone
 from raysl.process.environment import version_of
 from raysl.process.temporary import temporary_folder
 from raysl.redact import bare_uri, redact
@@ -85,11 +94,20 @@ class StoredReport:
             return True
         return [redact(score.note) for score in scores] != [score.note for score in before.scores]
 
-    def write(self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], pictured: Pictured) -> None:
+    def write(
+        self,
+        results: Sequence[Result],
+        notes: list[str],
+        facts: dict[str, Any],
+        pictured: Pictured,
+        untrained: Callable[[], Backbone],
+    ) -> None:
         """Write it.
 
         Args:
             facts: fields of the report that only the caller knows: times, events, command, the time of its end.
+            pictured: the images that it shows.
+            untrained: returns the network with the initial weights of the run's seed.
         """
         if self.before is not None:
             kept = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
@@ -117,6 +135,8 @@ class StoredReport:
             neighbours=neighbours(pictured, data),
             views=views(self.loaded, images.train),
             retrieved=retrieved_images(retrieved, images),
+            patches=patches(self.loaded, pictured, data, untrained),
+            reconstructions=reconstructions(self.run, self.loaded.meta["step"]),
             parents=[str(parent) for parent in read_parents(self.run)],
             checkpoint=self.loaded.uri,
             step=self.loaded.meta["step"],

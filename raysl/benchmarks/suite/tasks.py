@@ -100,7 +100,15 @@ class Tasks:
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
         """The networks to measure, by side."""
-        return {"trained": self.loaded.backbone, "untrained": untrained_backbone(self.loaded), "pixels": RawPixels()}
+        return {"trained": self.loaded.backbone, "untrained": self.untrained(), "pixels": RawPixels()}
+
+    def untrained(self) -> Backbone:
+        """Return the network with the initial weights of the run's seed, built once."""
+        return self._untrained
+
+    @cached_property
+    def _untrained(self) -> Backbone:
+        return untrained_backbone(self.loaded)
 
     def of(self, keys: list[str]) -> Iterator[Task]:
         """Yield a task for each benchmark and side; features are extracted once for all of them."""

@@ -48,6 +48,32 @@ class Attention(nn.Module):
         [2, n, N, d], see `rotate`. To the logits is added what the own table has for `offsets`, or `offsets` itself, a
         bias [n, heads, T, T]."""
         batch, num_tokens, width = x.shape
+        q, k, v, mask = self._operands(x, is_key, rotation, offsets)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [B, heads, T, d]
+        return self.proj(out.transpose(1, 2).reshape(batch, num_tokens, width))  # type: ignore[no-any-return]
+
+    def first_weights(
+        self,
+        x: Tensor,
+        is_key: Tensor | None = None,
+        rotation: Tensor | None = None,
+        offsets: Offsets | Tensor | None = None,
+    ) -> Tensor:
+        """Return the weights by which the first token's output sums the values of all tokens [B, heads, T], in at least
+        fp32; they sum to 1. The arguments are those of `forward`, whose fused attention does not return them."""
+        q, k, _, mask = self._operands(x, is_key, rotation, offsets)
+        q, k = (values if values.dtype == torch.float64 else values.float() for values in (q[:, :, :1], k))
+        logits = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5  # [B, heads, 1, T]
+        if mask is not None:
+            first = mask[:, :, :1]
+            logits = logits.masked_fill(~first, -torch.inf) if first.dtype == torch.bool else logits + first
+        return logits.softmax(dim=-1)[:, :, 0]  # type: ignore[no-any-return]
+
+    def _operands(
+        self, x: Tensor, is_key: Tensor | None, rotation: Tensor | None, offsets: Offsets | Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return queries, keys and values [B, heads, T, d], and the mask of the fused attention or None."""
+        batch, num_tokens, _ = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
         if self.qk_eps is not None:
@@ -61,8 +87,7 @@ class Attention(nn.Module):
         if offsets is not None:
             bias = self._bias(offsets).to(q.dtype)  # [n, heads, T, T]
             mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [B, heads, T, d]
-        return self.proj(out.transpose(1, 2).reshape(batch, num_tokens, width))  # type: ignore[no-any-return]
+        return q, k, v, mask
 
     def _bias(self, offsets: Offsets | Tensor) -> Tensor:
         if isinstance(offsets, Tensor):

@@ -1,0 +1,111 @@
+"""Pictures of what a method that predicts pixels makes of held-out images, along the training."""
+
+import io
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from typing_extensions import override
+
+from raysl import distributed as dist
+from raysl.data.batch import Batch
+from raysl.data.source import Split
+from raysl.data.sources.subset import sample_of
+from raysl.data.stream.loader import Loader
+from raysl.errors import DamagedData
+from raysl.nn.evaluating import evaluating
+from raysl.schedule import Duration, Step
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.file_names import RECONSTRUCTIONS_FOLDER, reconstructed_name, replace_bytes, shown_name
+from raysl.transforms.channels import to_pixels
+
+NUM_IMAGES = 10
+"""Images of a picture."""
+
+
+class Reconstructions(Callback):
+    """Writes what the method predicts of ten held-out images, see `Method.reconstruct`.
+
+    The folder `reconstructions` gets a picture for each step, `000001200.png`, in which the predictions stand side by
+    side, and `held_out.png`, or `training.png` where there are no held-out images: the images above what the method saw
+    of them. Step 0 and the last one are always included. It is the network that gradients train, also where an average
+    is exported. Nothing random is drawn, and the main worker alone takes part.
+
+    Args:
+        loader: makes the views of training images.
+        split: the images to choose from.
+        is_held_out: whether training does not see them.
+        every: how often.
+    """
+
+    def __init__(self, loader: Loader, split: Split, is_held_out: bool, every: Duration) -> None:
+        super().__init__()
+        self.loader = loader
+        self.split = split
+        self.is_held_out = is_held_out
+        self.every = every
+        self._batch: Batch | None = None
+        self._is_off = False
+
+    @override
+    def on_train_start(self, run: Run) -> None:
+        if run.state.step == 0:
+            self._write(run, 0)
+
+    @override
+    def on_step_end(self, run: Run, step: Step, out: object) -> None:
+        if self.every.is_due(step) or step.index == step.total:
+            self._write(run, step.index)
+
+    @torch.no_grad()
+    def _write(self, run: Run, step: int) -> None:
+        if self._is_off or not dist.is_main():
+            return
+        try:
+            self._batch = self._batch or whole_images(self.loader, self.split, run.state.device)
+        except DamagedData as error:
+            self._is_off = True
+            run.note(f"reconstructions are not shown: {error}")
+            return
+        # these few images are not worth compiling the blocks for their number
+        is_compiled = run.state.config.train.compile is True
+        with evaluating(run.state.method), torch.compiler.set_stance("force_eager") if is_compiled else nullcontext():
+            result = run.state.method.reconstruct(self._batch)
+        if result is None:
+            return
+        data = run.state.config.data
+        images, seen, predicted = (
+            to_pixels(values, data.mean, data.std, data.channels).cpu()
+            for values in (result.images, result.seen, result.predicted)
+        )
+        with run.writing() as folder:
+            target = folder / RECONSTRUCTIONS_FOLDER
+            target.mkdir(parents=True, exist_ok=True)
+            _save([images, seen], target / shown_name(self.is_held_out))
+            _save([predicted], target / reconstructed_name(step))
+
+
+def whole_images(loader: Loader, split: Split, device: torch.device) -> Batch:
+    """Return some images of a split with the method's masks: one view of a group, the middle of the image without
+    transforms.
+
+    Raises:
+        DamagedData: if all of them are broken.
+    """
+    some = sample_of(split, NUM_IMAGES)
+    loader = replace(loader, recipe=loader.recipe.of_whole_images())
+    (batch,) = loader.seen_batches(some, 0, some.num_samples, device)
+    return batch
+
+
+def _save(rows: Sequence[Tensor], path: Path) -> None:
+    """Write rows of images uint8 [N, 3, H, W] as one PNG file, the images of a row side by side."""
+    pixels = torch.cat([row.permute(2, 0, 3, 1).flatten(1, 2) for row in rows])  # [R * H, N * W, 3]
+    content = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels.numpy())).save(content, "PNG")
+    replace_bytes(path, content.getvalue())
