@@ -22,7 +22,14 @@ NUM, SIDE = 3, 4
 
 def network(title: str, codes: np.ndarray) -> PatchNetwork:
     colors = np.zeros((NUM, SIDE, SIDE, 3), np.uint8)
-    return PatchNetwork(title=title, colors=colors, foreground=colors, codes=codes, num_features=codes.shape[3])
+    return PatchNetwork(
+        title=title,
+        colors=colors,
+        foreground=colors,
+        codes=codes,
+        num_features=codes.shape[3],
+        attention=np.ones((NUM, 6, SIDE, SIDE), np.float32),
+    )
 
 
 @pytest.mark.parametrize("width", [1200, 420])
