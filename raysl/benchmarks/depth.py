@@ -1,9 +1,9 @@
 """Depth by a linear layer on frozen features (DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 7.4).
 
 The head is "lin. 1" of table 11. Head and losses are those of DINOv2's `dinov2/eval/depth/`. Crops, areas and scores
-are those of the Monocular Depth Estimation Toolbox that it runs in (`configs/_base_/datasets/nyu.py`,
-`depth/datasets/nyu.py`, `depth/core/evaluation/metrics.py`), optimizer and schedule those of the settings that DINOv2
-publishes with its linear head of KITTI.
+are those of the Monocular Depth Estimation Toolbox that it runs in (`configs/_base_/datasets/nyu.py` and `kitti.py`,
+`depth/datasets/nyu.py` and `kitti.py`, `depth/core/evaluation/metrics.py`), optimizer and schedule those of the
+settings that DINOv2 publishes with its linear head of KITTI.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,9 @@ from typing_extensions import override
 from raysl.benchmarks.benchmark import ConfigError, Context, Findings, Labelled, settings_from
 from raysl.benchmarks.dense.benchmark import TargetBenchmark, TargetConfig, Training
 from raysl.benchmarks.dense.dataset_files import TargetSource
+from raysl.benchmarks.dense.depth_files import PROTOCOLS, DepthImages
 from raysl.benchmarks.dense.depth_head import DepthHead, covered
-from raysl.benchmarks.dense.depths import SCORE_NAMES, DepthImages, depth_metrics
+from raysl.benchmarks.dense.depths import SCORE_NAMES, depth_metrics
 from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.ranges import Amount, Count, Every, Length, Location, Place, Positive, Side, Within
@@ -38,7 +39,7 @@ class Depth(TargetBenchmark):
 
     protocol = (
         "A 1x1 convolution from the frozen backbone's last patch and class tokens to 256 bins of depth, whose mean is "
-        "the prediction, on NYU Depth v2 (DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 7.4)."
+        "the prediction, on NYU Depth v2 or KITTI (DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 7.4)."
     )
     cost = "a training of a head for 38,400 updates of 16 images of 416x544 px, for a GPU; as much for each rival"
 
@@ -50,11 +51,14 @@ class Depth(TargetBenchmark):
         rivals: tuple[Literal["untrained"], ...] = ("untrained",)
         """Rivals of the pre-trained backbone: the same one with initial weights."""
         path: Location | None = None
-        """Folder or URI of the dataset, in the layout of BTS. Required."""
-        train_set: str = "sync"
-        """Training images: a folder in it, with a folder for each scene; or a list that ends in .txt."""
-        test_set: str = "official_splits/test"
-        """Test images likewise."""
+        """Folder or URI of the dataset, NYU Depth v2 in the layout of BTS, or KITTI. Required."""
+        layout: Literal["nyu", "kitti"] = "nyu"
+        """Layout of its folders, and with it the numbers that the field has for the dataset."""
+        train_set: str | None = None
+        """Training images: a folder in it, with a folder for each scene; or a list that ends in .txt. Default: sync, or
+        kitti_eigen_train.txt."""
+        test_set: str | None = None
+        """Test images likewise. Default: official_splits/test, or kitti_eigen_test.txt."""
         stages: tuple[str, ...] = ()
         """Maps of the backbone that the head sees, side by side. Default: the last one; the paper's "lin. 4" has four
         blocks."""
@@ -64,21 +68,23 @@ class Depth(TargetBenchmark):
         """Depths from min_depth to max_depth, at equal distances."""
         min_depth: Positive = 1e-3
         """Smallest depth in metres."""
-        max_depth: Positive = 10.0
-        """Largest depth in metres; test pixels beyond it do not count."""
+        max_depth: Positive | None = None
+        """Largest depth in metres; test pixels beyond it do not count. Default: 10, or 80 of KITTI."""
         gradient_weight: Amount = 0.5
         """Weight of the gradient loss beside the scale-invariant one."""
         warm_up: Place = 100
         """First updates, in which the scale-invariant loss has no variance."""
-        train_area: tuple[Place, Place, Place, Place] | None = (45, 472, 43, 608)
-        """Part of a training image that crops come from: first row, row after the last, and columns likewise. null is
-        all of it."""
-        test_area: tuple[Place, Place, Place, Place] | None = (45, 471, 41, 601)
-        """Part of a test image that is measured, as Eigen et al. do; null is all of it."""
-        crop_height: Side = 416
-        """Height of training crops in pixels."""
-        crop_width: Side = 544
-        """Their width."""
+        train_area: tuple[Place, Place, Place, Place] | Literal["all"] | None = None
+        """Part of a training image that crops come from: first row, row after the last, and columns likewise; or all of
+        it. Default: [45, 472, 43, 608] of NYU, which leaves out a white border, and all of KITTI's 352 lowest rows and
+        1216 middle columns, which the field cuts out first."""
+        test_area: tuple[Place, Place, Place, Place] | Literal["all"] | None = None
+        """Part of a test image that is measured, or all. Default: [45, 471, 41, 601] of NYU, as Eigen et al. do, and
+        [143, 349, 43, 1172] of what is cut out of KITTI, as Garg et al. do."""
+        crop_height: Side | None = None
+        """Height of training crops in pixels. Default: 416, or 352 of KITTI."""
+        crop_width: Side | None = None
+        """Their width. Default: 544, or 704 of KITTI."""
         mirror: bool = True
         """Test images are predicted mirrored too, and the mean counts."""
         iterations: Count = 38_400
@@ -94,30 +100,31 @@ class Depth(TargetBenchmark):
         """How often a checkpoint is saved, from which an interrupted training goes on."""
 
     Source = DepthImages
-    without_path = "depth needs path=, the folder of NYU Depth v2 in the layout of BTS, with sync/ in it"
+    without_path = "depth needs path=, the folder of NYU Depth v2 in the layout of BTS, with sync/ in it, or of KITTI"
 
     @classmethod
     @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        if config.min_depth >= config.max_depth:
+        head = head_settings(config)
+        if head.min_depth >= head.max_depth:
             raise ConfigError(
-                f"depth has min_depth={config.min_depth} and max_depth={config.max_depth}; give a larger max_depth"
+                f"depth has min_depth={head.min_depth} and max_depth={head.max_depth}; give a larger max_depth"
             )
-        for name in ("train_area", "test_area"):
-            area = getattr(config, name)
+        areas = {"train": head.train_area, "test": head.test_area}
+        for name, area in areas.items():
             if area is not None and (area[0] >= area[1] or area[2] >= area[3]):
                 raise ConfigError(
-                    f"depth: {name}={list(area)} is empty; give first row, row after the last, first column, column "
-                    "after the last, as [45, 471, 41, 601]"
+                    f"depth: {name}_area={list(area)} is empty; give first row, row after the last, first column, "
+                    "column after the last, as [45, 471, 41, 601]"
                 )
         fitted = super().fit_to(config, images)
         source = DepthImages(cls.data(config))
-        for name, area in (("train", config.train_area), ("test", config.test_area)):
+        for name, area in areas.items():
             height, width = source.split(name).sample(0)[1].shape
             if area is not None and (height < area[1] or width < area[3]):
                 raise ConfigError(
                     f"depth: {name}_area={list(area)} goes beyond the first {name} image, of {height}x{width} pixels; "
-                    f"give images of 480x640, or {name}_area=null for all of each image"
+                    f"give images of 480x640, or {name}_area=all for all of each image"
                 )
         return fitted
 
@@ -126,7 +133,7 @@ class Depth(TargetBenchmark):
     def check(cls, config: Config, checkpoint: Checkpoint) -> None:
         backbone = checkpoint.backbone
         chosen_stages(backbone, config.stages)
-        for side in (config.crop_height, config.crop_width):
+        for side in head_settings(config).crop:
             type(backbone).check_side(backbone.config, covered(side, backbone.patch_size or 1))
 
     @classmethod
@@ -138,7 +145,7 @@ class Depth(TargetBenchmark):
     def training(self, context: Context) -> Training:
         config = self.config
         return Training(
-            method=settings_from(config, DepthHead.Config, crop=(config.crop_height, config.crop_width)),
+            method=head_settings(config),
             optim=settings_from(config, AdamW.Config, lr_batch_size=16),
             iterations=config.iterations,
             checkpoint_every=config.checkpoint_every,
@@ -148,3 +155,24 @@ class Depth(TargetBenchmark):
     @override
     def findings(self, results: Mapping[str, Tensor], source: TargetSource, seed: int) -> Findings:
         return Findings(depth_metrics(results["scores"], seed))
+
+
+def head_settings(config: Depth.Config) -> DepthHead.Config:
+    """Return the settings of the head, with those of the layout where the user gives none."""
+    protocol = PROTOCOLS[config.layout]
+    areas = {
+        name: None if area == "all" else area or default
+        for name, area, default in (
+            ("train_area", config.train_area, protocol.train_area),
+            ("test_area", config.test_area, protocol.test_area),
+        )
+    }
+    height, width = protocol.crop
+    return settings_from(
+        config,
+        DepthHead.Config,
+        max_depth=config.max_depth or protocol.max_depth,
+        crop=(config.crop_height or height, config.crop_width or width),
+        brightness=protocol.brightness,
+        **areas,
+    )

@@ -42,18 +42,19 @@ class Segmentation(TargetBenchmark):
         rivals: tuple[Literal["untrained"], ...] = ("untrained",)
         """Rivals of the pre-trained backbone: the same one with initial weights."""
         path: Location | None = None
-        """Folder or URI of the dataset: `VOCdevkit/VOC2012`, or `ADEChallengeData2016`."""
-        layout: Literal["voc", "ade20k"] = "voc"
-        """Layout of its folders, and with it the classes: 21 of VOC, or 150 of ADE20K."""
+        """Folder or URI of the dataset: `VOCdevkit/VOC2012`, `ADEChallengeData2016`, or `cityscapes`."""
+        layout: Literal["voc", "ade20k", "cityscapes"] = "voc"
+        """Layout of its folders, and with it the classes: 21 of VOC, 150 of ADE20K, or 19 of Cityscapes."""
         train_set: str | None = None
-        """Training images: a list in `ImageSets/Segmentation`, or a folder in `images`. Default: train, or training.
+        """Training images: a list in `ImageSets/Segmentation`, or a folder in `images` or `leftImg8bit`. Default:
+        train, of ADE20K training.
         `trainaug` are the 10,582 images of VOC with the masks of SBD (Hariharan et al. 2011): the list of that name, or
         else the lists `train` and `aug` that MMSegmentation writes, with the masks in `SegmentationClassAug`."""
         test_set: str | None = None
-        """Test images likewise. Default: val, or validation."""
+        """Test images likewise. Default: val, of ADE20K validation."""
         masks: str | None = None
         """Folder of the masks, also of the test images. Default: SegmentationClass, of trainaug SegmentationClassAug,
-        or annotations/{set}."""
+        annotations/{set}, or gtFine."""
         stages: tuple[str, ...] = ()
         """Maps of the backbone that the head sees, side by side. Default: the last one; the paper's "+ms" has the last
         four blocks."""
@@ -83,7 +84,7 @@ class Segmentation(TargetBenchmark):
         """How often a checkpoint is saved, from which an interrupted training goes on."""
 
     Source = MaskImages
-    without_path = "segmentation needs path=, the folder of a dataset as VOCdevkit/VOC2012 or ADE20K"
+    without_path = "segmentation needs path=, the folder of a dataset as VOCdevkit/VOC2012, ADE20K or Cityscapes"
 
     @classmethod
     @override

@@ -28,8 +28,9 @@ ENDINGS = {
     "TIFF": ("tif", "tiff"),
     "PPM": ("ppm", "pgm", "pbm", "pnm"),
     "JPEG2000": ("jp2", "j2k", "jpx"),
+    "DICOM": ("dcm", "dicom"),
 }
-"""File endings of the formats that raysl reads, by Pillow's names of the formats."""
+"""File endings of the formats that raysl reads, by Pillow's names of the formats, and DICOM, which pydicom reads."""
 
 IMAGES = tuple(dict.fromkeys(ending for endings in ENDINGS.values() for ending in endings))
 EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)

@@ -125,8 +125,8 @@ class DataConfig(ComponentConfig):
     its mean and std; or three times the same normalised channel: grey, or the lightness L / 100 of CIE Lab. A number
     from 1 to 12 takes images with that number of channels as they are stored, such as those of a satellite."""
     value_range: Annotated[tuple[Value, Value], Rising(strictly=True)] | None = None
-    """Stored values that become 0 and 255 where `channels` is a number; those outside are cut off: [0, 10000]. Default:
-    images of 8 bits as they are, and none of other types."""
+    """Values that become 0 and 255 where `channels` is a number; those outside are cut off: [0, 10000]. Default: images
+    of 8 bits as they are, DICOM files by the window that they name, and none of other types."""
     limit: Count | None = None
     """Use only this number of images of each split, at even distances in the order of files; default: all. Where that
     would read more than four times their bytes, they are those of a few read units, unless images are sorted by

@@ -1,6 +1,7 @@
 """Reads of files that survive short failures of a network."""
 
 import errno
+import io
 import os
 import stat
 import sys
@@ -114,14 +115,24 @@ def _read_local(path: str, most: int | None) -> bytes:
 
     It is opened without waiting, since opening a FIFO waits for its writer.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = IsADirectoryError if stat.S_ISDIR(status.st_mode) else NotRegularFile
-            raise kind(f"{path!r} is not a regular file")
-        _check_bytes(status.st_size, most)
+    with open_regular(path) as file:
+        _check_bytes(os.fstat(file.fileno()).st_size, most)
         return file.readall()
+
+
+def open_regular(path: str) -> io.FileIO:
+    """Open a local file for reading, without a buffer; its name may be any bytes.
+
+    Raises:
+        NotRegularFile, IsADirectoryError: if it is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = IsADirectoryError if stat.S_ISDIR(mode) else NotRegularFile
+        raise kind(f"{path!r} is not a regular file")
+    return io.FileIO(descriptor, "rb")
 
 
 def _check_bytes(num_bytes: int, most: int | None) -> None:
@@ -226,10 +237,10 @@ class RangeFile:
         """Return the position of the next byte to read."""
         return self.position
 
-    def seek(self, position: int) -> int:
-        """Go to a position from the start of the file."""
-        self.position = position
-        return position
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a position from the start of the file, from where it stands, or from its end."""
+        self.position = position + {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.num_bytes}[whence]
+        return self.position
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; fewer at the end of the file."""

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.benchmarks.dense.benchmark import TargetMethod
-from raysl.benchmarks.dense.depths import Area, DepthSplit, depth_crop, depth_scores
+from raysl.benchmarks.dense.depth_files import Area, DepthSplit
+from raysl.benchmarks.dense.depths import depth_crop, depth_scores
 from raysl.benchmarks.dense.maps import as_map, chosen_stages, resized, side_by_side
 from raysl.config.schema import DataConfig, MethodConfig
 from raysl.data.stream.targets import TargetRecipe
@@ -56,6 +57,7 @@ class DepthHead(TargetMethod):
         train_area: tuple[int, int, int, int] | None = None
         test_area: tuple[int, int, int, int] | None = None
         crop: tuple[int, int] = (416, 544)
+        brightness: tuple[float, float] = (0.75, 1.25)
         mirror: bool = True
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
@@ -80,7 +82,7 @@ class DepthHead(TargetMethod):
     @override
     def targets(cls, setup: Setup) -> "DepthRecipe":
         config = setup.method
-        return DepthRecipe(setup.config.data, config.train_area, config.crop)
+        return DepthRecipe(setup.config.data, config.train_area, config.crop, config.brightness)
 
     def features(self, images: Tensor) -> Tensor:
         """Compute the maps of normalised images [B, 3, H, W], side by side, with class tokens [B, C, h, w]."""
@@ -149,11 +151,12 @@ class DepthRecipe(TargetRecipe):
     data: DataConfig
     area: Area | None
     crop: tuple[int, int]
+    brightness: tuple[float, float]
 
     @override
     def example(self, split: DepthSplit, index: int, random: SampleRandom) -> tuple[Tensor, Tensor]:
         image, depth = split.sample(index)
-        return depth_crop(image, depth, self.area, self.crop, random)
+        return depth_crop(image, depth, self.area, self.crop, random, self.brightness)
 
     @override
     def collate(self, examples: Sequence[tuple[Tensor, Tensor]], index: Tensor) -> Batch:

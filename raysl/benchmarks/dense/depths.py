@@ -1,124 +1,33 @@
-"""Images with the depth of each pixel, training crops of them, and scores of predicted depths.
+"""Training crops of images with depths, and scores of predicted depths.
 
-NYU Depth v2 (Silberman et al., ECCV 2012) in the layout of BTS, crops as the Monocular Depth Estimation Toolbox makes
-them, and scores of Eigen, Puhrsch and Fergus 2014 (arXiv 1406.2283).
-
-BTS (Lee et al. 2019, arXiv 1907.10326) has `rgb_00045.jpg` beside `sync_depth_00045.png` in a folder for each scene,
-and lists with the address of both in a line. Depths are millimetres of 16 bits, and 0 where none was measured.
+Crops as the Monocular Depth Estimation Toolbox makes them, and scores of Eigen, Puhrsch and Fergus 2014 (arXiv
+1406.2283).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from typing_extensions import override
 
-from raysl.benchmarks.dense.dataset_files import Files, PairedSplit, TargetSource, require, rows_of
+from raysl.benchmarks.dense.depth_files import PROTOCOLS, Area
 from raysl.benchmarks.metric import Metric, mean_of
-from raysl.config.ranges import Location
-from raysl.data.decode.decode import open_image
-from raysl.data.decode.pixels import CorruptImage
-from raysl.data.source import DataConfig
-from raysl.data.sources.listing import list_folders
-from raysl.errors import ConfigError
-from raysl.storage.folder import Folder
 from raysl.transforms.random import SampleRandom
-
-UNITS_PER_METRE = 1000
-IMAGE, DEPTH = "rgb_", "sync_depth_"
-"""Beginnings of the names of images and of their depths."""
-
-
-class DepthImages(TargetSource):
-    """Images with depths, in the layout that BTS has of NYU Depth v2."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Config(DataConfig):
-        """Those of the benchmark `depth`, which has them under the same names."""
-
-        name: str = "raysl.benchmarks.dense.depths:DepthImages"
-        path: Location
-        train_set: str = "sync"
-        test_set: str = "official_splits/test"
-
-    @override
-    def split(self, name: str) -> "DepthSplit":
-        config = self.config
-        chosen = config.train_set if name == "train" else config.test_set
-        return depth_split(Folder(config.path), chosen).part(config.limit)
-
-
-@dataclass(frozen=True)
-class DepthSplit(PairedSplit):
-    """Images and their depths."""
-
-    classes: tuple[str, ...] = ()
-
-    @override
-    def target(self, number: int) -> Tensor:
-        """Read the depths of an image's pixels in metres, float32 [H, W], 0 where unknown."""
-        return torch.from_numpy(self.targets.decoded(number, metres))
-
-
-def metres(data: bytes) -> np.ndarray:
-    """Read depths in metres, float32 [H, W]."""
-    with open_image(data) as file:
-        if not file.mode.startswith("I"):
-            raise CorruptImage(f"an image of the mode {file.mode}, and depths are numbers of 16 bits in millimetres")
-        return np.array(file).astype(np.float32) / UNITS_PER_METRE
-
-
-def depth_split(folder: Folder, chosen: str) -> DepthSplit:
-    """List the images of a set.
-
-    Args:
-        chosen: folder inside, with a folder for each scene; or a list that ends in .txt, whose lines have the address
-            of an image and that of its depths, from the folder that the list is in. Lines with `None` are left out.
-    """
-    pairs = _listed(folder, chosen) if chosen.endswith(".txt") else _scenes(folder, chosen)
-    pairs.sort()
-    images, depths = [image for image, _ in pairs], [depth for _, depth in pairs]
-    return DepthSplit(Files.of(folder.uri, images, chosen), Files.of(folder.uri, depths, chosen))
-
-
-def _listed(folder: Folder, chosen: str) -> list[tuple[str, str]]:
-    inner = chosen[: chosen.rfind("/") + 1]
-    rows = rows_of(folder, chosen)
-    if short := [row for row in rows if len(row) < 2]:
-        raise ConfigError(
-            f"{folder.uri_of(chosen)}: the line {short[0][0]!r} has one word; write the addresses of image and depths"
-        )
-    return [(f"{inner}{row[0].lstrip('/')}", f"{inner}{row[1].lstrip('/')}") for row in rows if row[1] != "None"]
-
-
-def _scenes(folder: Folder, chosen: str) -> list[tuple[str, str]]:
-    require(folder, chosen)
-    pairs = []
-    for scene in list_folders(folder.uri_of(chosen)):
-        inner = f"{chosen}/{scene}"
-        for name in folder.child(inner).names():
-            if name.startswith(IMAGE):
-                number = name.removeprefix(IMAGE).rpartition(".")[0]
-                pairs.append((f"{inner}/{name}", f"{inner}/{DEPTH}{number}.png"))
-    if not pairs:
-        raise ConfigError(f"{folder.uri_of(chosen)} has no folder with files {IMAGE}*; is it a folder of scenes?")
-    return pairs
-
-
-Area = tuple[int, int, int, int]
-"""First row, row after the last, first column, column after the last."""
 
 DEGREES = 2.5
 """Largest turn of half of the images."""
-GAMMA, BRIGHTNESS, COLOR = (0.9, 1.1), (0.75, 1.25), (0.9, 1.1)
-"""Powers of the values in 255ths, factors of all channels, and factors of each, for half of the images."""
+GAMMA, COLOR = (0.9, 1.1), (0.9, 1.1)
+"""Powers of the values in 255ths, and factors of each channel, for half of the images."""
 
 
 def depth_crop(
-    image: Tensor, depth: Tensor, area: Area | None, crop: tuple[int, int], random: SampleRandom
+    image: Tensor,
+    depth: Tensor,
+    area: Area | None,
+    crop: tuple[int, int],
+    random: SampleRandom,
+    brightness: tuple[float, float] = PROTOCOLS["nyu"].brightness,
 ) -> tuple[Tensor, Tensor]:
     """Cut a random crop of an image and its depths; half are turned, mirrored and coloured, each half for itself.
 
@@ -127,6 +36,7 @@ def depth_crop(
         depth: float32 [H, W], 0 where unknown.
         area: part of the image that is seen, without the white border of NYU Depth v2; None is all.
         crop: height and width in pixels. What lies beyond the area is black and of unknown depth.
+        brightness: factors of all channels, lowest and highest.
 
     Returns:
         The crop float32 in [0, 1] [3, h, w], and its depths float32 [h, w].
@@ -146,7 +56,7 @@ def depth_crop(
     column = int(random.integers(0, max(0, width - crop[1]) + 1)[0])
     pixels, depth = (values[..., row : row + crop[0], column : column + crop[1]] for values in (pixels, depth))
     if does_color:
-        pixels = colored(pixels, random)
+        pixels = colored(pixels, random, brightness)
     missing = (0, crop[1] - depth.shape[1], 0, crop[0] - depth.shape[0])
     return F.pad(pixels, missing), F.pad(depth, missing)
 
@@ -161,13 +71,15 @@ def turned(values: Tensor, angle: float, mode: str) -> Tensor:
     return F.grid_sample(values[None], grid, mode=mode, align_corners=False)[0]
 
 
-def colored(image: Tensor, random: SampleRandom) -> Tensor:
+def colored(
+    image: Tensor, random: SampleRandom, brightness: tuple[float, float] = PROTOCOLS["nyu"].brightness
+) -> Tensor:
     """Change gamma, brightness and the colours of an image in [0, 1] [3, H, W], which is kept in [0, 1].
 
     The power is taken of the values between 0 and 255, so it changes the brightness too.
     """
-    gamma, brightness = float(random.uniform(*GAMMA)[0]), float(random.uniform(*BRIGHTNESS)[0])
-    factors = torch.tensor([brightness * float(random.uniform(*COLOR)[0]) for _ in range(3)])
+    gamma, factor = float(random.uniform(*GAMMA)[0]), float(random.uniform(*brightness)[0])
+    factors = torch.tensor([factor * float(random.uniform(*COLOR)[0]) for _ in range(3)])
     return ((255 * image) ** gamma * factors[:, None, None] / 255).clamp(0, 1)
 
 

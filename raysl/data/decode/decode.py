@@ -14,11 +14,13 @@ from torch import Tensor
 
 from raysl.config.background import WHITE, Color
 from raysl.data.decode.bands import TIFFS, Bands, WrongBands, is_array, read_array, read_tiff, stored_samples
+from raysl.data.decode.dicom import dicom_size, read_dicom
+from raysl.data.decode.dicom_header import is_dicom
 from raysl.data.decode.fast_jpeg import USUAL, fast_decoder
 from raysl.data.decode.jpeg import JpegHeader, read_header
 from raysl.data.decode.pixels import CorruptImage as CorruptImage
 from raysl.data.decode.pixels import rgb_pixels
-from raysl.data.decode.quiet import quiet_libraries, quiet_pillow
+from raysl.data.decode.quiet import quiet_libraries, quiet_module
 from raysl.data.limits import MAX_PIXELS as MAX_PIXELS
 from raysl.data.limits import max_pixels
 from raysl.data.split import Encoded as Encoded
@@ -56,8 +58,8 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE, ba
     it. Channels of more than 8 bits are scaled to 8, see `raysl.data.decode.pixels.rgb_pixels`.
 
     Args:
-        image: an encoded file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000), or pixels uint8 [H, W], [H, W, 3] or,
-            with alpha, [H, W, 4]; None is a missing image.
+        image: an encoded file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000, DICOM), or pixels uint8 [H, W],
+            [H, W, 3] or, with alpha, [H, W, 4]; None is a missing image.
         reduce: how many times smaller (1, 2, 4 or 8) a JPEG file is decoded, which is faster than decoding and
             resizing it; the sides are the stored ones divided by this, rounded up. Other formats allow only 1.
         background: the colour behind transparent pixels; None ignores transparency, as Pillow's `convert("RGB")` does.
@@ -89,6 +91,8 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE, ba
             return _pixels(Image.fromarray(image), background)
         pixels = torch.from_numpy(np.require(image, requirements=("C", "W")))
         return pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    if is_dicom(image):
+        return _decode_dicom(image, None)
     return _decode_jpeg(image, reduce) if is_jpeg else _turn_upright(*_decode_by_pillow(image, background))
 
 
@@ -114,6 +118,10 @@ def image_size(image: Encoded) -> tuple[int, int]:
         height, width, orientation, *_ = _jpeg_header(image)
     elif _is_plain_png(image):
         height, width, orientation = *_png_size(image), 1
+    elif is_dicom(image):
+        height, width = dicom_size(image)
+        _check_size(height, width, 1)
+        orientation = 1
     else:
         with open_image(image) as file:
             height, width, orientation = file.height, file.width, _read_orientation(file)
@@ -125,7 +133,7 @@ def open_image(data: bytes) -> "Iterator[Image]":
     """Open a file of one of FORMATS and of an allowed size with Pillow; every failure becomes a CorruptImage."""
     from PIL import Image, UnidentifiedImageError
 
-    quiet_pillow()
+    quiet_module("PIL")
     try:
         with quiet_libraries(), Image.open(io.BytesIO(data), formats=FORMATS) as file:
             _check_size(file.height, file.width, _bytes_per_pixel(file), file.mode == "P")
@@ -175,6 +183,8 @@ def _decode_by_pillow(data: bytes, background: Color | None) -> tuple[Tensor, in
 
 def _decode_bands(image: bytes | np.ndarray, bands: Bands) -> Tensor:
     """Return the channels of an image as they are stored, uint8 [C, H, W]."""
+    if isinstance(image, bytes) and is_dicom(image):
+        return _decode_dicom(image, bands)
     orientation = 1
     if isinstance(image, np.ndarray):
         samples = image
@@ -186,6 +196,14 @@ def _decode_bands(image: bytes | np.ndarray, bands: Bands) -> Tensor:
     _check_size(height, width, (samples.dtype.itemsize + 17) * bands.num)
     pixels = np.require(bands.to_uint8(samples), requirements=("C", "W"))
     return _turn_upright(torch.from_numpy(pixels).permute(2, 0, 1), orientation)
+
+
+def _decode_dicom(data: bytes, bands: Bands | None) -> Tensor:
+    """Return RGB pixels, or with `bands` the channels that are stored, uint8 [C, H, W]."""
+    pixels = torch.from_numpy(np.require(read_dicom(data, bands, _check_size), requirements=("C", "W")))
+    if pixels.ndim == 3:
+        return pixels.permute(2, 0, 1)
+    return pixels.expand(3 if bands is None else 1, *pixels.shape)
 
 
 def _stored_samples(data: bytes, bands: Bands) -> tuple[np.ndarray, int]:

@@ -10,13 +10,17 @@ from functools import cache
 from threading import Lock, local
 from typing import Any
 
-_PILLOW = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
+def quiet_module(name: str) -> None:
+    """Silence the warnings of a library's modules in this process.
 
-def quiet_pillow() -> None:
-    """Silence Pillow's warnings in this process."""
-    if _PILLOW not in warnings.filters:  # the filter is lost when a process restores earlier ones
-        warnings.filterwarnings("ignore", module=r"PIL\.")
+    Args:
+        name: package of the library, such as "PIL".
+    """
+    pattern = rf"{name}\."
+    # the filter is lost when a process restores earlier ones
+    if ("ignore", None, Warning, re.compile(pattern), 0) not in warnings.filters:
+        warnings.filterwarnings("ignore", module=pattern)
 
 
 def quiet_libraries() -> AbstractContextManager[None]:

@@ -15,6 +15,7 @@ from raysl.config.places import ENDINGS, IMAGES
 from raysl.config.schema import DataConfig
 from raysl.data.decode.bands import TIFFS, is_array
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
+from raysl.data.decode.dicom_header import is_dicom
 from raysl.data.ingest.parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
 from raysl.data.source import Int64s, Split
@@ -191,6 +192,9 @@ def _describe_problems(image: Encoded, pixels: Tensor, name: str, kinds: Counter
     assert isinstance(image, bytes)
     if split.bands is not None and (is_array(image) or image[:4] in TIFFS):
         kinds["array" if is_array(image) else "TIFF"] += 1
+        return problems
+    if is_dicom(image):
+        kinds["DICOM"] += 1
         return problems
     with open_image(image) as file:
         kind, mode = file.format or "unknown", file.mode

@@ -18,6 +18,7 @@ from raysl.config.background import WHITE, Color
 from raysl.config.ranges import Count, Seed, Within
 from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
+from raysl.data.decode.dicom_header import is_dicom, without_patient
 from raysl.data.ingest.folder import footer_of, stored_schema
 from raysl.data.ingest.parts import RowOrder, SplitPart
 from raysl.data.limits import limiting
@@ -266,13 +267,16 @@ def encode_for_storage(
         bands: channels that are taken as they are stored, see `decode`; such images are not shrunk.
 
     Returns:
-        The file unchanged, pixels as a PNG file, or a shrunk image as a JPEG file.
+        The file unchanged, pixels as a PNG file, or a shrunk image as a JPEG file; of a DICOM file, only the elements
+        that decide its pixels.
     """
     pixels = decode(image, background=background, bands=bands)
     if resize is not None and min(pixels.shape[1:]) > resize:
         small = shrink(pixels, resize).permute(1, 2, 0).contiguous().numpy()  # [H, W, 3]
         return _encode(small, "JPEG", quality=quality)
-    return image if isinstance(image, bytes) else encode_png(np.asarray(image))
+    if not isinstance(image, bytes):
+        return encode_png(np.asarray(image))
+    return without_patient(image) if is_dicom(image) else image
 
 
 def shrink(pixels: Tensor, side: int) -> Tensor:

@@ -13,8 +13,9 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.data.source import ConfigError, DataConfig, Int64s, Source, Split
 from raysl.data.sources.class_names import LABELS, check_seen, class_names, number_labels
+from raysl.data.sources.frames import with_frames
 from raysl.data.sources.image_files import FilesSplit, Paths
-from raysl.data.sources.listing import printable, spellings
+from raysl.data.sources.listing import parse_frame, printable, spellings
 from raysl.data.sources.lists import FORMATS, Labels, read_image_list, read_labels, renumbered, several
 from raysl.redact import bare_uri, without_hidden
 from raysl.storage.addresses import cut, join, open_uri, stat_path, storage_errors
@@ -30,7 +31,8 @@ class FileList(Source):
     where the path ends in an image's extension), or a table (`.csv` and `.tsv` with a header, `.jsonl`, `.parquet`),
     also compressed (`.gz`, `.bz2`, `.zst`). Labels are integers from 0 (-1: unlabelled) or names, which are sorted and
     numbered by the training images. The dataset is multi-label if labels are an array `.npy` [N, K] or a column for
-    each class, of 1 present, 0 absent and -1 ignore, or name several classes: `cat|dog`.
+    each class, of 1 present, 0 absent and -1 ignore, or name several classes: `cat|dog`. Each frame of a DICOM file is
+    an image; `scan.dcm#3` lists the third alone.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -72,15 +74,15 @@ class FileList(Source):
                 )
             return None
         files, labels, origin = self._read(self.config.test, self.config.test_labels)
-        split = _ListSplit(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
+        split = _split(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
         check_seen(split, self._train, origin)
         return split
 
     @cached_property
-    def _train(self) -> "_ListSplit":
+    def _train(self) -> Split:
         files, labels, origin = self._training
         classes = labels.classes or class_names(labels.values)
-        return _ListSplit(files, self._as_numbers(labels, origin), classes, labels.notes)
+        return _split(files, self._as_numbers(labels, origin), classes, labels.notes)
 
     @cached_property
     def _training(self) -> tuple[Paths, Labels, str]:
@@ -138,11 +140,12 @@ class FileList(Source):
                 if path.startswith(old):
                     path = new + path[len(old) :]
                     break
+            path, frame = parse_frame(path)
             if not path.startswith("/") and "://" not in path:
                 # unless they are encoded, ? and # in a name would begin the query or the fragment of a web address
                 name = path.removeprefix("./")
                 path = join(root, name.replace("?", "%3F").replace("#", "%23") if root.startswith(WEB) else name)
-            yield path
+            yield f"{path}#{frame}" if frame else path
 
 
 def _plain(path: str) -> str:
@@ -153,7 +156,7 @@ def _plain(path: str) -> str:
 
 def _check_some(files: Paths, uri: str) -> None:
     """Refuse a list if its first, middle and last image are all missing: its root is probably wrong."""
-    some = [files[number] for number in sorted({0, len(files) // 2, len(files) - 1})]
+    some = [parse_frame(files[number])[0] for number in sorted({0, len(files) // 2, len(files) - 1})]
     for path in (spelling for listed in some for spelling in spellings(listed)):
         with storage_errors("read", path):
             system, inner = _resolve(path)
@@ -179,6 +182,14 @@ def _resolve(path: str) -> tuple[fs.FileSystem, str]:
     return system, f"{root}/{inner}"
 
 
+def _split(files: Paths, labels: np.ndarray, classes: tuple[str, ...], notes: tuple[str, ...]) -> Split:
+    """Return the listed images; a path that ends in `#` and a number is one frame of a file."""
+    chosen = np.fromiter((parse_frame(file)[1] for file in files), np.int64, len(files))
+    if not chosen.any():
+        return with_frames(_ListSplit(files, labels, classes, notes))
+    return with_frames(_ListSplit(Paths(parse_frame(file)[0] for file in files), labels, classes, notes), chosen)
+
+
 class _ListSplit(FilesSplit):
     """Files with absolute paths or URIs."""
 
@@ -186,8 +197,10 @@ class _ListSplit(FilesSplit):
         known_as = Paths(bare_uri(file) for file in files)
         super().__init__("/", files, labels, classes, known_as=known_as, notes=notes)
 
+    @override
     def names_of(self, index: Int64s) -> list[str]:
         return [printable(file) for file in self.files.take(index)]
 
-    def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+    @override
+    def locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         return [_resolve(file) for file in self.files.take(index)]

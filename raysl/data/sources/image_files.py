@@ -53,12 +53,12 @@ class FilesSplit(LabelledSplit):
     @override
     def written(self, ask: bool = True) -> str:
         if not self._written and ask:
-            self._written = versions_digest(read_versions(self._locate(np.arange(len(self.files)))))
+            self._written = versions_digest(read_versions(self.locate(np.arange(len(self.files)))))
         return self._written
 
     @override
     def images_of(self, index: Int64s) -> list[Encoded]:
-        return read_each(self._locate(index))
+        return read_each(self.locate(index))
 
     @override
     def name_of(self, row: int) -> str:
@@ -69,7 +69,8 @@ class FilesSplit(LabelledSplit):
         _, root = open_uri(self.uri)  # once for all rows
         return [f"{root}/{printable(file)}" for file in self.files.take(index)]
 
-    def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+    def locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+        """Return the file system and the path of each file."""
         system, root = open_uri(self.uri)
         return [(system, f"{root}/{file}") for file in self.files.take(index)]
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 from raysl.config.places import ARRAYS, EXTENSIONS
 from raysl.config.ranges import Location
 from raysl.data.source import LABELS, ConfigError, DataConfig, Source, Split
+from raysl.data.sources.frames import with_frames
 from raysl.data.sources.image_files import FilesSplit
 from raysl.data.sources.listing import (
     UNREADABLE,
@@ -37,7 +38,7 @@ class ImageFolder(Source):
     Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. Images
     without a sub-folder have no labels. Files and folders whose names begin with a dot are left out, and so are what
     systems leave behind, such as `@eaDir`, `__MACOSX` and `$RECYCLE.BIN`. Images are sorted by class, then folder, then
-    name, as torchvision's `ImageFolder` does.
+    name, as torchvision's `ImageFolder` does. Each frame of a DICOM file is an image.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,12 @@ class ImageFolder(Source):
         if name == "train":
             return self._train
         folder = self.config.test or self._inside("val") or self._inside("test")
-        return None if folder is None else _FolderSplit(folder, *self._images(folder), self._train.classes)
+        if folder is None:
+            return None
+        return with_frames(_FolderSplit(folder, *self._images(folder), self._train.classes))
 
     @cached_property
-    def _train(self) -> "_FolderSplit":
+    def _train(self) -> Split:
         named, held_out = self.config.train or self._inside("train"), []
         if named is None:
             if self.config.path is None:
@@ -69,7 +72,7 @@ class ImageFolder(Source):
         folder = named or self.config.path
         files, problems = self._images(folder, held_out)
         notes = _training_notes(folder, files, "data.train=" if named else "data.path=", held_out)
-        return _FolderSplit(folder, files, notes + (self._unused_notes() if named else ()) + problems)
+        return with_frames(_FolderSplit(folder, files, notes + (self._unused_notes() if named else ()) + problems))
 
     def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
         return _images(uri, isinstance(self.config.channels, int), without)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
-from raysl.config.places import ARRAYS, EXTENSIONS, is_hidden
+from raysl.config.places import ARRAYS, ENDINGS, EXTENSIONS, is_hidden
 from raysl.errors import ConfigError
 from raysl.redact import visible
 from raysl.storage.addresses import stat_uri, storage_errors
@@ -211,3 +212,18 @@ def is_image(path: str) -> bool:
 def is_image_or_array(path: str) -> bool:
     """Whether a file is an image that raysl reads where `data.channels` is a number: arrays of numpy too."""
     return is_image(path) or path.lower().endswith(tuple(f".{ending}" for ending in ARRAYS))
+
+
+DICOM_ENDINGS = tuple(f".{ending}" for ending in ENDINGS["DICOM"])
+"""Endings of files that may hold several images, as frames."""
+_FRAME = re.compile(rf"(.*(?:{'|'.join(map(re.escape, DICOM_ENDINGS))}))#([1-9]\d{{0,8}})", re.IGNORECASE | re.DOTALL)
+
+
+def parse_frame(path: str) -> tuple[str, int]:
+    """Return the file and the frame, from 1, that a name says; 0 for all frames.
+
+    >>> parse_frame("a/1.dcm#12"), parse_frame("a/1.dcm")
+    (('a/1.dcm', 12), ('a/1.dcm', 0))
+    """
+    match = _FRAME.fullmatch(path)
+    return (match[1], int(match[2])) if match else (path, 0)

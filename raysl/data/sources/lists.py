@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from raysl.config.places import IMAGES
 from raysl.data.sources.class_names import LABELS, check_numbers, class_names, parse_labels
-from raysl.data.sources.listing import composed, is_image_or_array, join_some
+from raysl.data.sources.listing import composed, is_image_or_array, join_some, parse_frame
 from raysl.data.sources.tables import TABLES, Table, read_lines, read_table
 from raysl.errors import ConfigError
 from raysl.storage.addresses import open_uri
@@ -230,7 +230,7 @@ def list_format(uri: str) -> str:
 
 
 _ENDING = rf"\.(?:{'|'.join(IMAGES)})"
-_LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}\s+(?!.*{_ENDING}$)[^/]*$", re.IGNORECASE)
+_LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}(?:#\d+)?\s+(?!.*{_ENDING}$)[^/]*$", re.IGNORECASE)
 
 
 def read_image_list(
@@ -306,6 +306,7 @@ def _path_and_label(line: str) -> tuple[str, str | None]:
         return path.strip(), label.strip()
     # paths may contain blanks: the last word is a label only behind an image's ending
     ends = line.strip().rsplit(maxsplit=1)
-    if len(ends) == 2 and is_image_or_array(ends[0]) and not is_image_or_array(ends[1]):
+    names = [parse_frame(end)[0] for end in ends]
+    if len(ends) == 2 and is_image_or_array(names[0]) and not is_image_or_array(names[1]):
         return ends[0], ends[1]
     return line.strip(), None

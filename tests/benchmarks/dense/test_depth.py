@@ -4,29 +4,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Labelled, by_name
+from raysl.benchmarks.dense.depth_files import DepthImages
 from raysl.benchmarks.dense.depth_head import DepthHead, gradient_loss, sig_loss
-from raysl.benchmarks.dense.depths import DepthImages, depth_scores
-from raysl.benchmarks.depth import Depth
+from raysl.benchmarks.dense.depths import SCORE_NAMES, depth_scores
+from raysl.benchmarks.depth import Depth, head_settings
 from raysl.benchmarks.metric import metrics_of
 from raysl.components import resolve
+from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.schedule import Duration, Step
 from raysl.train.prepare import prepare
 from tests.benchmarks.dense.scenes import RESNET, VIT, context
 from tests.benchmarks.dense.test_crops import random_of
-from tests.benchmarks.dense.test_depths import FAR, NEAR, bts
+from tests.benchmarks.dense.test_depths import FAR, NEAR, bts, kitti, street
 
 NO_IMAGES = Labelled(0, 0, (), None)
 
 
+LARGE_PATCHES = (*VIT[:-1], "backbone.patch_size=16", "backbone.depth=1")
+
+
 def config(root: Path, **fields: Any) -> Depth.Config:
     """Small and quick."""
-    small = {"crop_height": 24, "crop_width": 32, "train_area": None, "test_area": (1, 31, 1, 39), "bins": 32}
+    small = {"crop_height": 24, "crop_width": 32, "train_area": "all", "test_area": (1, 31, 1, 39), "bins": 32}
     course = {"iterations": 30, "batch_size": 4, "lr": 0.02, "warmup": Duration(2, "st"), "warm_up": 5}
     return Depth.Config(path=str(root), **(small | course | fields))
 
@@ -116,6 +122,68 @@ def test_what_counts_is_inside_the_area_and_the_range(tmp_path: Path) -> None:
     expected = depth_scores(*values)
     with torch.no_grad():
         assert torch.allclose(method.measure(split, 1)["scores"][0], expected, rtol=1e-4)
+
+
+def test_kitti_is_measured_as_a_plain_loop_over_its_files_does(tmp_path: Path) -> None:
+    kitti(tmp_path / "data")
+    settings = Depth.Config(path=str(tmp_path / "data"), layout="kitti", batch_size=2, iterations=2, bins=16)
+    given = context(tmp_path / "run", *LARGE_PATCHES)
+    run = Depth(settings).run_of(given)
+    method = DepthHead(prepare(run).setup, given.checkpoint.backbone).eval()
+    assert method.config.crop == (352, 704)
+    assert (float(method.depths[0]), float(method.depths[-1])) == (pytest.approx(1e-3), 80.0)
+    split = DepthImages(run.data).split("test")
+    normal = run.data
+    for number, drawn in enumerate((9, 19)):
+        pixels, values = street(drawn)
+        top, left = pixels.shape[0] - 352, int((pixels.shape[1] - 1216) / 2)
+        pixels, values = (array[top : top + 352, left : left + 1216] for array in (pixels, values))
+        image = torch.from_numpy(pixels.astype(np.float32) / 255).permute(2, 0, 1)
+        image = (image - torch.tensor(normal.mean)[:, None, None]) / torch.tensor(normal.std)[:, None, None]
+        with torch.no_grad():
+            predicted = (method.predict(image[None])[0] + method.predict(image.flip(2)[None])[0].flip(1)) / 2
+        squares, relative, within = 0.0, 0.0, 0
+        count = 0
+        for row in range(int(0.40810811 * 352), int(0.99189189 * 352)):
+            for column in range(int(0.03594771 * 1216), int(0.96405229 * 1216)):
+                metres = values[row, column] / 256
+                if not 1e-3 < metres < 80:
+                    continue
+                guess = float(predicted[row, column])
+                squares += (guess - metres) ** 2
+                relative += abs(guess - metres) / metres
+                within += max(guess / metres, metres / guess) < 1.25
+                count += 1
+        scores = dict(zip(SCORE_NAMES, method.measure(split, number)["scores"][0].tolist(), strict=True))
+        assert scores["rmse"] == pytest.approx((squares / count) ** 0.5, rel=1e-5)
+        assert scores["abs_rel"] == pytest.approx(relative / count, rel=1e-5)
+        assert scores["delta1"] == pytest.approx(within / count, abs=1e-4)
+
+
+def test_a_training_on_kitti_ends_with_its_numbers(tmp_path: Path) -> None:
+    kitti(tmp_path / "data", is_download=True)
+    settings = Depth.Config(path=str(tmp_path / "data"), layout="kitti", batch_size=2, iterations=2, bins=8)
+    given = context(tmp_path / "run", *LARGE_PATCHES)
+    assert Depth.fit_to(settings, NO_IMAGES) == (settings, [])
+    metrics = by_name(metrics_of(Depth(settings).measure(given)))
+    assert list(metrics) == list(SCORE_NAMES)
+    assert 0 < metrics["rmse"].value < 80
+
+
+def test_areas_may_be_all_and_other_numbers_of_the_layout_may_be_set() -> None:
+    nyu, own = (head_settings(Depth.Config(**fields)) for fields in ({}, {"train_area": "all", "max_depth": 5.0}))
+    assert (nyu.train_area, nyu.test_area, nyu.crop, nyu.max_depth) == (
+        (45, 472, 43, 608),
+        (45, 471, 41, 601),
+        (416, 544),
+        10.0,
+    )
+    assert (own.train_area, own.max_depth, own.brightness) == (None, 5.0, (0.75, 1.25))
+    fields = ("layout=kitti", "test_area=all", "crop_width=352")
+    words = ["benchmarks=[depth]", *(f"benchmarks.depth.{field}" for field in fields)]
+    chosen = load_config("quickstart", words).benchmarks["depth"]
+    kitti_head = head_settings(chosen)  # type: ignore[arg-type]
+    assert (kitti_head.test_area, kitti_head.crop, kitti_head.brightness) == (None, (352, 352), (0.9, 1.1))
 
 
 def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from raysl.benchmarks.dense import depths
-from raysl.benchmarks.dense.depths import colored, depth_crop, depth_split, turned
+from raysl.benchmarks.dense.depth_files import PROTOCOLS, depth_split
+from raysl.benchmarks.dense.depths import colored, depth_crop, turned
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 from tests.benchmarks.dense.scenes import jpeg, put
@@ -45,6 +46,77 @@ def bts(root: Path, num: int = 6) -> Folder:
             put(scene / f"rgb_{number:05d}.jpg", jpeg(pixels))
             put(scene / f"sync_depth_{number:05d}.png", depth_png(depth))
     return Folder(str(root))
+
+
+KITTI_SIDES = (370, 1226)
+DRIVES = {"2011_09_26_drive_0001_sync": "train", "2011_09_26_drive_0002_sync": "val"}
+"""Drives, and the folder of the download that has their depths."""
+
+
+def street(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels and 256ths of a metre of a picture as large as KITTI's: bright near, dark far, known at some pixels."""
+    height, width = KITTI_SIDES
+    random = np.random.default_rng(number)
+    metres = np.linspace(90, 4, height)[:, None] + np.linspace(0, 3, width)[None]
+    pixels = (255 * np.exp(-metres / 40))[..., None].repeat(3, 2).astype(np.uint8)
+    is_known = random.random((height, width)) < 0.2
+    return pixels, np.where(is_known, 256 * metres, 0).astype(np.uint16)
+
+
+def kitti(root: Path, is_download: bool = False) -> Folder:
+    """KITTI with two pictures of each drive, as the toolbox lays it out, or as its archives are unpacked."""
+    images, depths = ("", "data_depth_annotated") if is_download else ("input", "gt_depth")
+    lines: dict[str, list[str]] = {"train": [], "test": []}
+    for number, drive in enumerate(DRIVES):
+        for frame in (5, 9):
+            image = f"2011_09_26/{drive}/image_02/data/{frame:010d}.png"
+            depth = f"{drive}/proj_depth/groundtruth/image_02/{frame:010d}.png"
+            pixels, values = street(10 * number + frame)
+            out = io.BytesIO()
+            Image.fromarray(pixels).save(out, "PNG", compress_level=1)
+            put(root / images / image, out.getvalue())
+            put(root / depths / (DRIVES[drive] if is_download else "") / depth, depth_png(values))
+            lines["train" if frame == 5 else "test"].append(f"{image} {depth} 721.5377")
+    lines["test"].append("2011_09_26/2011_09_26_drive_0009_sync/image_02/data/0000000001.png None 721.5377")
+    for name, rows in lines.items():
+        put(root / f"kitti_eigen_{name}.txt", "\n".join(rows))
+    return Folder(str(root))
+
+
+@pytest.mark.parametrize("is_download", [False, True], ids=["toolbox", "download"])
+def test_kitti_is_cut_and_in_256ths_of_a_metre(is_download: bool, tmp_path: Path) -> None:
+    folder = kitti(tmp_path, is_download)
+    split = depth_split(folder, "kitti_eigen_test.txt", "kitti")
+    assert len(split) == 2  # the third has no depths
+    assert all(name.endswith("/0000000009.png") for name in split.images.names)
+    root = "data_depth_annotated/val" if is_download else "gt_depth"
+    assert split.targets.names[1].startswith(f"{root}/2011_09_26_drive_0002_sync/proj_depth/groundtruth/")
+    image, depth = split.sample(1)
+    pixels, values = street(19)
+    left = (1226 - 1216) // 2
+    assert np.array_equal(depth.numpy(), values[370 - 352 :, left : left + 1216].astype(np.float32) / 256)
+    assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels[370 - 352 :, left : left + 1216])
+
+
+def test_the_measured_part_of_kitti_is_the_share_of_garg() -> None:
+    height, width = PROTOCOLS["kitti"].cut or (0, 0)
+    rows = [int(share * height) for share in (0.40810811, 0.99189189)]
+    columns = [int(share * width) for share in (0.03594771, 0.96405229)]
+    assert PROTOCOLS["kitti"].test_area == (*rows, *columns)
+
+
+def test_a_kitti_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    folder = kitti(tmp_path)
+    with pytest.raises(ConfigError, match=r"'input' is no list; KITTI's images are those of a list that ends in .txt"):
+        depth_split(folder, "input", "kitti")
+    put(tmp_path / "small.txt", "a/1.png drive/1.png 1")
+    put(tmp_path / "input/a/1.png", jpeg(np.zeros((300, 1300, 3), np.uint8)))
+    put(tmp_path / "gt_depth/drive/1.png", depth_png(np.ones((300, 1300))))
+    with pytest.raises(ConfigError, match=r"a/1.png has 300x1300 pixels, and the field cuts KITTI's"):
+        depth_split(folder, "small.txt", "kitti").sample(0)
+    (tmp_path / "gt_depth").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="has neither gt_depth nor data_depth_annotated with the depths"):
+        depth_split(folder, "kitti_eigen_train.txt", "kitti")
 
 
 def test_each_image_of_a_folder_of_scenes_has_its_depths_in_metres(tmp_path: Path) -> None:
@@ -92,7 +164,7 @@ def test_a_dataset_that_is_not_whole_is_refused_with_what_lacks(tmp_path: Path) 
     ("content", "message"),
     [
         (depth_png(np.ones((32, 41))), r"has \[32, 41\] pixels, and its image \[32, 40\]"),
-        (jpeg(np.zeros((32, 40, 3), np.uint8)), "mode RGB, and depths are numbers of 16 bits in millimetres"),
+        (jpeg(np.zeros((32, 40, 3), np.uint8)), "mode RGB, and depths are numbers of 16 bits, 1,000 for a metre"),
         (b"no image", "8 bytes that are not an image"),
     ],
 )
@@ -147,7 +219,6 @@ def test_a_turn_keeps_the_centre_and_is_that_of_the_angle() -> None:
 def test_colours_are_a_power_and_factors_of_values_in_255ths(monkeypatch: pytest.MonkeyPatch) -> None:
     image = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(depths, "GAMMA", (0.9, 0.9))
-    monkeypatch.setattr(depths, "BRIGHTNESS", (1.2, 1.2))
     monkeypatch.setattr(depths, "COLOR", (1.1, 1.1))
     expected = np.clip((255 * image.numpy()) ** 0.9 * 1.2 * 1.1, 0, 255) / 255
-    assert np.allclose(colored(image, random_of(0)).numpy(), expected, atol=1e-5)
+    assert np.allclose(colored(image, random_of(0), (1.2, 1.2)).numpy(), expected, atol=1e-5)

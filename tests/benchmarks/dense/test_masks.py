@@ -44,6 +44,29 @@ def ade(root: Path, num: int = 3, names: bool = False) -> Folder:
     return Folder(str(root))
 
 
+CITY_IDS = {0: 7, 1: 24, 2: 26, 3: 33}
+"""Numbers of the classes of a scene in `labelIds` files: road, person, car and bicycle."""
+
+
+def cityscapes(root: Path, num: int = 4) -> Folder:
+    """Cityscapes: pictures in folders of two cities, each with a column of the ego vehicle and a caravan."""
+    for name, first in (("train", 0), ("val", 100)):
+        for number in range(first, first + num):
+            pixels, classes, _ = scene(number)
+            numbers = np.vectorize(CITY_IDS.get)(classes)
+            numbers[:, 0], numbers[0, 1] = 1, 29
+            city = "ulm" if number % 2 else "aachen"
+            stem = f"{name}/{city}/{city}_{number:06d}_000019"
+            out = io.BytesIO()
+            Image.fromarray(pixels).save(out, "PNG")
+            put(root / f"leftImg8bit/{stem}_leftImg8bit.png", out.getvalue())
+            out = io.BytesIO()
+            Image.fromarray(numbers.astype(np.uint8), mode="L").save(out, "PNG")
+            put(root / f"gtFine/{stem}_gtFine_labelIds.png", out.getvalue())
+            put(root / f"gtFine/{stem}_gtFine_polygons.json", "{}")
+    return Folder(str(root))
+
+
 def test_voc_has_its_21_classes_by_the_places_in_the_palette(tmp_path: Path) -> None:
     split = mask_split("voc", voc(tmp_path), is_train=True)
     assert (len(split), len(split.classes), split.classes[15]) == (4, 21, "person")
@@ -81,6 +104,57 @@ def test_ade_counts_its_150_classes_from_1_and_ignores_0(tmp_path: Path) -> None
     assert torch.equal(mask[:, 1:], torch.from_numpy(scene(1)[1])[:, 1:])
 
 
+TRAIN_IDS = [
+    *([255] * 7), 0, 1, 255, 255, 2, 3, 4, 255, 255, 255, 5, 255, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255, 255, 16, 17,
+    18,
+]  # fmt: skip
+"""Train id of each number from 0 to 33, as in `labels.py` of the repository cityscapesScripts."""
+
+
+def test_cityscapes_has_its_19_train_ids_and_ignores_the_other_numbers(tmp_path: Path) -> None:
+    split = mask_split("cityscapes", cityscapes(tmp_path), is_train=True)
+    assert (len(split), len(split.classes), split.classes[0], split.classes[18]) == (4, 19, "road", "bicycle")
+    assert split.images.names[:2] == tuple(f"aachen/aachen_00000{n}_000019_leftImg8bit.png" for n in (0, 2))
+    assert split.targets.names[3] == "ulm/ulm_000003_000019_gtFine_labelIds.png"
+    image, mask = split.sample(2)
+    pixels, classes, _ = scene(1)
+    assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)
+    for row, column in np.ndindex(classes.shape):
+        number = 1 if column == 0 else 29 if (row, column) == (0, 1) else CITY_IDS[int(classes[row, column])]
+        assert int(mask[row, column]) == TRAIN_IDS[number]
+    assert len(mask_split("cityscapes", Folder(str(tmp_path)), is_train=False)) == 4
+    every = np.arange(34, dtype=np.uint8)[None].repeat(32, 0)
+    out = io.BytesIO()
+    Image.fromarray(np.pad(every, ((0, 0), (0, 6)), constant_values=255), mode="L").save(out, "PNG")
+    put(tmp_path / "gtFine/train/ulm/ulm_000001_000019_gtFine_labelIds.png", out.getvalue())
+    assert split.target(2)[0].tolist() == TRAIN_IDS + [255] * 6
+
+
+def test_coarse_masks_of_cityscapes_go_by_their_folder(tmp_path: Path) -> None:
+    folder = cityscapes(tmp_path, num=1)
+    coarse = "gtCoarse/train/aachen/aachen_000000_000019_gtCoarse_labelIds.png"
+    put(tmp_path / coarse, (tmp_path / "gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png").read_bytes())
+    split = mask_split("cityscapes", folder, is_train=True, masks="gtCoarse")
+    assert split.targets.uri_of(0).endswith(coarse)
+
+
+def test_a_city_without_its_masks_and_train_ids_in_place_of_numbers_are_told(tmp_path: Path) -> None:
+    folder = cityscapes(tmp_path)
+    split = mask_split("cityscapes", folder, is_train=True)
+    name = "gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png"
+    out = io.BytesIO()
+    Image.fromarray(np.full((32, 40), 40, np.uint8), mode="L").save(out, "PNG")
+    put(tmp_path / name, out.getvalue())
+    with pytest.raises(ConfigError, match=f"{name} has a pixel of number 40; the numbers are 0 to 33"):
+        split.target(0)
+    (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match=r"1 of the 4 files that leftImg8bit/train lists .*_gtFine_labelIds.png"):
+        mask_split("cityscapes", folder, is_train=True)
+    put(tmp_path / "leftImg8bit/extra/ulm/readme.txt", "")
+    with pytest.raises(ConfigError, match=r"leftImg8bit/extra has no folder of a city with files \*_leftImg8bit.png"):
+        mask_split("cityscapes", folder, is_train=True, chosen="extra")
+
+
 def test_classes_of_ade_have_numbers_without_their_list(tmp_path: Path) -> None:
     assert mask_split("ade20k", ade(tmp_path), is_train=False).classes[-1] == "class 150"
 
@@ -113,7 +187,7 @@ def test_a_dataset_that_is_not_whole_is_refused_with_what_lacks(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (palette_png(np.full((32, 40), 21, np.uint8)), "a pixel of number 21; the classes are 0 to 20"),
+        (palette_png(np.full((32, 40), 21, np.uint8)), "a pixel of number 21; the numbers are 0 to 20"),
         (palette_png(np.zeros((32, 41), np.uint8)), r"has \[32, 41\] pixels, and its image \[32, 40\]"),
         (jpeg(np.zeros((32, 40, 3), np.uint8)), "mode RGB, and masks have one number"),
         (b"no image", "8 bytes that are not an image"),

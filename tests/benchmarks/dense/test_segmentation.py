@@ -23,7 +23,7 @@ from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
 from tests.benchmarks.dense.test_crops import random_of
-from tests.benchmarks.dense.test_masks import ade, voc
+from tests.benchmarks.dense.test_masks import ade, cityscapes, voc
 
 NO_IMAGES = Labelled(0, 0, (), None)
 
@@ -58,6 +58,41 @@ def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
     found = Segmentation(settings).measure(context(tmp_path / "run"))
     assert 0 <= metrics_of(found)[0].value <= 100
     assert all(name.startswith("class ") for name in next(iter(found.figures["per_class"].values())))
+
+
+def test_cityscapes_counts_pixels_of_train_ids_as_a_plain_loop_does(tmp_path: Path) -> None:
+    cityscapes(tmp_path / "data", num=2)
+    settings = config(tmp_path / "data", layout="cityscapes", batch_size=2, iterations=2)
+    benchmark, given = Segmentation(settings), context(tmp_path / "run")
+    found = benchmark.measure(given)
+    metrics = by_name(metrics_of(found))
+    split = MaskImages(benchmark.data(settings)).required("test")
+    assert len(split.classes) == 19
+    # the trained head is gone with its run, so the same one is trained again beside it
+    predictions: list[torch.Tensor] = []
+    predict = Segmenter.predict
+
+    def recorded(method: Segmenter, image: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+        predictions.append(predict(method, image, size))
+        return predictions[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segmenter, "predict", recorded)
+        again = by_name(metrics_of(Segmentation(settings).measure(context(tmp_path / "again"))))
+    assert again["miou"].value == metrics["miou"].value
+    hits, union = [0] * 19, [0] * 19
+    for number, predicted in enumerate(predictions):
+        mask = split.target(number)
+        for row in range(mask.shape[0]):
+            for column in range(mask.shape[1]):
+                label, guess = int(mask[row, column]), int(predicted[row, column])
+                if label == 255:
+                    continue
+                hits[label] += label == guess
+                union[label] += 1
+                union[guess] += label != guess
+    ious = [100 * hit / total for hit, total in zip(hits, union, strict=True) if total]
+    assert metrics["miou"].value == pytest.approx(sum(ious) / len(ious))
 
 
 def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from PIL import Image
+from pydicom.uid import RLELossless
 
 from raysl.benchmarks.suite.results import Results
 from raysl.checkpoint.backbone import load_checkpoint
@@ -24,6 +25,7 @@ from raysl.config.load import load_config, load_dumped
 from raysl.data.assignments import Assignments, read_assignments
 from raysl.data.dataset_note import DatasetNote
 from raysl.data.decode.decode import decode, image_size
+from raysl.data.decode.dicom_frames import find_frames
 from raysl.data.decode.jpeg import read_header
 from raysl.data.ingest.ingest import ingest_source
 from raysl.data.source import Source
@@ -50,6 +52,7 @@ from raysl.train.history import load_history
 from raysl.train.state import TrainState
 from raysl.tune.run_trainable import POINTER_FILE, Pointer
 from raysl.tune.trial import Note
+from tests.data.dicom import dataset, dicom, written
 from tests.data.samples import png
 from tests.leaderboard.boards import asha
 from tests.report.run import example
@@ -91,12 +94,21 @@ def _images(folder: Path) -> Seeds:
     buffer = io.BytesIO()
     pixels.save(buffer, "JPEG", exif=exif)
     seeds["JPEG"].append(buffer.getvalue())
+    values = draws.integers(0, 4000, (3, 6, 8)).astype(np.int16)
+    compressed = dataset(values[0], WindowCenter="40", WindowWidth="400")
+    compressed.compress(RLELossless)
+    seeds["DICOM"] = [dicom(values[0], RescaleSlope="2"), dicom(values), written(compressed)]
     return seeds
 
 
 def _read_image(kind: str, content: bytes, folder: Path) -> None:
     read_header(content)
     image_size(content)
+    if kind == "DICOM":
+        frames = find_frames(io.BytesIO(content), len(content))
+        if len(frames.offsets):
+            first = int(frames.offsets[0])
+            content = frames.as_file(0, content[first : first + int(frames.sizes[0])])
     decode(content)
 
 
