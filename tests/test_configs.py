@@ -8,6 +8,9 @@ import pytest
 import raysl
 from raysl.config.config_files import config_names, packaged_folder
 from raysl.config.load import load_config
+from raysl.data.source import make_source
+from raysl.optim.course import lr_at, peak_lr
+from raysl.schedule import Step
 from raysl.sweeps.load import load_starts, load_sweep
 from tests.methods.properties import METHODS
 from tests.small_copy import SmallCopy
@@ -38,8 +41,44 @@ def test_every_config_says_what_it_is_and_how_to_run_it(name: str) -> None:
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_data_configs_lie_over_a_run(name: str) -> None:
     config = load_config("simclr", [f"base={name}", "data.path=/images"])
-    sizes = {"data/cifar10": (32, "parquet"), "data/imagenet": (224, "image_folder")}
-    assert (config.data.image_size, config.data.name) == sizes[name]
+    size = (32, "parquet") if name == "data/cifar10" else (224, "image_folder")
+    assert (config.data.image_size, config.data.name) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "epochs", "decay"),
+    [
+        ("imagenet100/simclr", 0.3, 400, 1e-4),
+        ("imagenet100/barlow_twins", 0.3, 400, 1e-4),
+        ("imagenet100/byol", 0.5, 400, 1e-6),
+        ("imagenet100/vicreg", 0.3, 400, 1e-4),
+        ("imagenette/simclr", 0.3, 200, 1e-4),
+        ("imagenette/barlow_twins", 5e-4, 200, 0.05),
+    ],
+)
+def test_small_sets_of_imagenet_have_the_numbers_of_their_source(
+    name: str, lr: float, epochs: int, decay: float
+) -> None:
+    config = load_config(name, ["data.path=/images"])
+    assert (config.train.epochs, config.train.batch_size, config.data.image_size) == (epochs, 256, 224)
+    assert (peak_lr(config.optim, 256), config.optim.weight_decay) == (lr, decay)
+    epoch = (126_689 if name.startswith("imagenet100") else 9_469) // 256
+    first, last = (lr_at(config.optim, Step(index, epochs * epoch, epoch), 256) for index in (0, epochs * epoch - 1))
+    start = 3e-5 if name.startswith("imagenet100") else lr / 100
+    assert first == pytest.approx(start, rel=0.01)
+    assert last < lr * 1e-6
+
+
+def test_imagenet100_has_100_classes_of_the_folder_of_imagenet(tmp_path: Path) -> None:
+    data: Any = load_config("imagenet100/simclr", [f"data.path={tmp_path}"]).data
+    assert len(set(data.classes)) == 100
+    for part in ("train", "val"):
+        for name in (*data.classes, "n00000000"):
+            (tmp_path / part / name).mkdir(parents=True)
+            (tmp_path / part / name / "1.png").write_bytes(b"")
+    split = make_source(data).split("train")
+    assert split is not None
+    assert (split.num_samples, split.classes) == (100, tuple(sorted(data.classes)))
 
 
 @pytest.mark.parametrize("name", SWEEPS)

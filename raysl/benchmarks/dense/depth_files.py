@@ -137,10 +137,10 @@ class DepthSplit(PairedSplit):
                 f"{self.images.uri_of(number)} has {height}x{width} pixels, and the field cuts KITTI's images to "
                 f"{rows}x{columns}: is it smaller than the original?"
             )
-        top, left = height - rows, (width - columns) // 2
+        top, first = height - rows, (width - columns) // 2
         return (
-            image[:, top:, left : left + columns],
-            depth[top:, left : left + columns],
+            image[:, top:, first : first + columns],
+            depth[top:, first : first + columns],
         )
 
 

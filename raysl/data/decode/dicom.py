@@ -88,8 +88,20 @@ def read_dicom(data: bytes, bands: Bands | None, check_size: Callable[[int, int,
         # values as they are stored, those of the modality and shares of white, both float64, and pixels
         num_bytes = int(facts.SamplesPerPixel) * (int(facts.BitsAllocated) // 8 + 17)
         check_size(int(facts.Rows), int(facts.Columns), num_bytes)
-        needs_window = bands is None or bands.value_range is None
-        return _picture(facts, _decode(dataset), needs_window).to_uint8(bands)
+        return _to_uint8(facts, _decode(dataset), bands)
+
+
+def _to_uint8(facts: "Dataset", stored: np.ndarray, bands: Bands | None) -> np.ndarray:
+    """Return pixels of decoded values [H, W] or [H, W, C]; in a table where there are more pixels than values."""
+    needs_window = bands is None or bands.value_range is None
+    if stored.ndim == 2 and stored.dtype.kind in "iu":
+        low, high = int(stored.min()), int(stored.max())
+        if high - low < stored.size:
+            levels = np.arange(low, high + 1).astype(stored.dtype)[None]  # [1, L]
+            table = _picture(facts, levels, needs_window).to_uint8(bands)[0]  # [L] or [L, C]
+            pixels: np.ndarray = table[stored.astype(np.int64) - low]
+            return pixels
+    return _picture(facts, stored, needs_window).to_uint8(bands)
 
 
 def dicom_size(data: bytes) -> tuple[int, int]:

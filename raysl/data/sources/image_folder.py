@@ -52,6 +52,8 @@ class ImageFolder(Source):
         """Folder or URI of the training images, instead of the one in `path`."""
         test: Location | None = None
         """Folder or URI of the held-out images, instead of the one in `path`."""
+        classes: tuple[str, ...] = ()
+        """Sub-folders that are used, the others are left out; default: all."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -75,7 +77,8 @@ class ImageFolder(Source):
         return with_frames(_FolderSplit(folder, files, notes + (self._unused_notes() if named else ()) + problems))
 
     def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
-        return _images(uri, isinstance(self.config.channels, int), without)
+        files, notes = _images(uri, isinstance(self.config.channels, int), without)
+        return (_of_classes(files, self.config.classes, uri) if self.config.classes else files), notes
 
     def _unused_notes(self) -> tuple[str, ...]:
         """Return a note if `path` has other folders beside those that are splits by name."""
@@ -105,6 +108,22 @@ class ImageFolder(Source):
             both = " and ".join(repr(printable(name)) for name in names)
             raise ConfigError(f"{both} in {self.config.path!r} are both {part} by name; give {setting}")
         return join(self.config.path, names[0]) if names else None
+
+
+def _of_classes(files: Sequence[File], classes: Sequence[str], uri: str) -> list[File]:
+    """Return the files in the sub-folders with these names, each of which has to have some."""
+    wanted = {composed(name) for name in classes}
+    chosen = [file for file in files if "/" in file.path and _class_of(file) in wanted]
+    if absent := sorted(wanted - {_class_of(file) for file in chosen}):
+        raise ConfigError(
+            f"{len(absent):,} of the {len(wanted):,} folders that data.classes= names have no images in {uri!r}: "
+            f"{join_some(absent)}"
+        )
+    return chosen
+
+
+def _class_of(file: File) -> str:
+    return composed(printable(file.path.split("/", 1)[0]))
 
 
 def _check_folder(uri: str) -> None:
@@ -164,7 +183,7 @@ class _FolderSplit(FilesSplit):
     def __init__(
         self, uri: str, files: Sequence[File], notes: tuple[str, ...], classes: tuple[str, ...] | None = None
     ) -> None:
-        folders = [composed(printable(file.path.split("/", 1)[0])) if "/" in file.path else None for file in files]
+        folders = [_class_of(file) if "/" in file.path else None for file in files]
         names = sorted({folder for folder in folders if folder is not None})
         known = tuple(names) if classes is None else classes
         unknown = sorted(set(names) - set(known))

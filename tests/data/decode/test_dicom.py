@@ -59,6 +59,15 @@ def test_the_range_is_of_values_of_the_modality(syntax: str) -> None:
     assert np.array_equal(one(file, Bands(1, SOFT)), plain(2.0 * CT - 1024, *SOFT))
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint16, np.int32])
+def test_images_of_few_values_have_the_same_pixels(kind: type) -> None:
+    samples = RANDOM.integers(3, 90, (30, 40)).astype(kind)
+    for bands in (Bands(1, (-10.0, 120.0)), None):
+        file = dicom(samples, WindowCenter="55.5", WindowWidth="131", **UNITS | {"RescaleIntercept": "-30"})
+        low, high = (-10.0, 120.0)
+        assert np.array_equal(one(file, bands), plain(2.0 * samples - 30, low, high))
+
+
 def test_low_values_of_monochrome1_are_bright() -> None:
     file = dicom(CT, PhotometricInterpretation="MONOCHROME1", **UNITS)
     assert np.array_equal(one(file, Bands(1, SOFT)), 255 - plain(2.0 * CT - 1024, *SOFT))

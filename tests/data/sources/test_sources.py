@@ -452,3 +452,15 @@ def test_a_large_table_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert table_of(tmp_path).required("train").is_random_access
     monkeypatch.setattr("raysl.data.sources.parquet_split.RANDOM_ACCESS_BYTES", 100)
     assert not table_of(tmp_path).required("train").is_random_access
+
+
+def test_only_the_named_sub_folders_of_a_folder_are_used(tmp_path: Path) -> None:
+    for name in ("train/ant/1.png", "train/bee/2.png", "train/cat/3.png", "val/ant/4.png", "val/bee/5.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(png(1))
+    source = ImageFolder(ImageFolder.Config(path=str(tmp_path), classes=("bee", "ant")))
+    train, test = source.required("train"), source.required("test")
+    assert (train.classes, train.num_samples, test.num_samples) == (("ant", "bee"), 2, 2)
+    assert train.names_of(np.arange(2)) == [f"{tmp_path}/train/{name}" for name in ("ant/1.png", "bee/2.png")]
+    with pytest.raises(ConfigError, match=r"1 of the 2 folders that data.classes= names have no images in .*: dog"):
+        ImageFolder(ImageFolder.Config(path=str(tmp_path), classes=("dog", "ant"))).required("train")
