@@ -30,13 +30,8 @@ ERROR_FILE = "error.txt"
 class Ledger:
     """The trials of a sweep, in the order in which they were chosen.
 
-    Args:
-        bases: base settings of the trials, by configuration.
-        make: function that makes the record of a trial.
-
     Attributes:
-        on_update: function that the thread calls with None after it has read the folders, and with the record of a
-            trial that has ended.
+        on_update: function that the thread calls with each record that has ended, and with None after reading folders.
     """
 
     def __init__(self, bases: Mapping[str, RunConfig], folder: RunFolder, make: Callable[[Trial], Record]) -> None:
@@ -96,7 +91,7 @@ class Ledger:
         """Record a failure of a trial that is tried again.
 
         Args:
-            trace: traceback without credentials, for a file in the trial's folder.
+            trace: traceback without credentials.
             number: number of the failure; 0 if it does not count, because the cloud took back a node.
         """
         count = f" (retry {number} of {retries})" if number else ""
@@ -115,13 +110,7 @@ class Ledger:
         self._close(trial, make, Note("stopped", 0, reason=reason), epoch)
 
     def _close(self, trial: Trial, make: Callable[[RunConfig], Note], fallback: Note, until: float) -> None:
-        """Write the note of a trial that ended early.
-
-        Args:
-            make: function that makes the note from the files of the run.
-            fallback: note without numbers, used if these files cannot be read.
-            until: last epoch that counts.
-        """
+        """Write the note of a trial that ended early: from its run's files, or `fallback` if they cannot be read."""
         record = self._record(trial)
         record.is_running = False
         folder = self.folder.child(trial.name)

@@ -115,8 +115,8 @@ def test_what_reaches_tune_is_shown_with_its_arguments() -> None:
 
 
 def test_no_more_trials_than_at_a_time_have_a_place_where_some_are_paused() -> None:
-    def request(concurrent: int, pauses: bool) -> dict[str, float]:
-        kind = type("Own", (SweepTrial,), {"concurrent": concurrent, "may_pause": pauses})
+    def request(concurrent: int, may_pause: bool) -> dict[str, float]:
+        kind = type("Own", (SweepTrial,), {"concurrent": concurrent, "may_pause": may_pause})
         return kind.default_resource_request({}).required_resources
 
     for concurrent in (1, 2, 3, 8, 16):

@@ -77,7 +77,7 @@ def suffix_of(stage: str) -> str:
     return "" if stage == FEATURES else f"_{stage}"
 
 
-def top_metric_names(stages: Sequence[str], num_classes: int) -> list[str]:
+def top_names(stages: Sequence[str], num_classes: int) -> list[str]:
     """Return the names of the metrics that `top_metrics` makes for each stage."""
     tops = ("top1", "top5") if num_classes > 5 else ("top1",)
     return [f"{name}{suffix_of(stage)}" for stage in dict.fromkeys(stages) for name in (*tops, *CLASS_MEANS)]

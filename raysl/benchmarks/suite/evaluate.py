@@ -64,13 +64,11 @@ def benchmark(
         overrides: settings of the benchmarks, `knn.k=[20,200]`, and of other images, `data=parquet`, `data.test=/b`.
         facts: times, events and command of the run, for its report; default: those of the stored report.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
-        config: present settings of a run that has just been trained; benchmarks that the images do not allow are then
-            left out.
+        config: present settings of a run just trained; benchmarks that the images do not allow are then left out.
         again: whether to extract features and measure everything again.
         keep_features: whether to keep the features on disk for the next call, in `features/` beside the results; a
             call deletes its features if another call works on the same checkpoint at the same time.
-        beside: whether to write the report beside the results, even for the newest checkpoint; used for a run that
-            still saves checkpoints.
+        beside: whether to write the report beside the results even for the newest checkpoint, as for a run in training.
         out: folder for results and report; default: the run's.
         suite: suite of benchmarks on several datasets with an average (`transfer`, `vtab`, `dense`, or the path of a
             YAML file), or a list of suites. Missing datasets are left out and named. Without `benchmarks`, only the
@@ -289,11 +287,7 @@ class Measurement:
         log.info("%s is measured and kept, in %s", name, duration(seconds))
 
     def _shown(self, is_logged: bool = False) -> list[Result]:
-        """Return the results of this checkpoint on these images: first the requested ones, then all others.
-
-        Args:
-            is_logged: whether to log the results that are left out.
-        """
+        """Return the results of this checkpoint on these images: first the requested ones, then all others."""
         if not self.bases:
             return []
         requested = {self.names[key]: basis for key, basis in self.bases.items()}

@@ -62,9 +62,7 @@ class Footers:
 
 
 def folder_label(path: str, column: str) -> str | None:
-    """Return the label in the name of a folder above a file, such as `label=cat`; None if there is no such folder.
-
-    Hive's null becomes an empty text.
+    """Return the label in a folder's name above a file, such as `label=cat`, empty for Hive's null; None without one.
 
     >>> folder_label("/data/label=big%20cat/part-0.parquet", "label")
     'big cat'
@@ -196,10 +194,7 @@ def check_label_kinds(schemas: dict[str, pa.Schema], label_column: str | None) -
 
 def label_kind(schema: pa.Schema, column: str | None) -> str | None:
     """Return the kind of a label column: `integers`, `values` (texts or floats), `lists`, or empty for other types.
-
-    Returns:
-        None if there is no such column.
-    """
+    A missing column gives None."""
     if column is None or column not in schema.names:
         return None
     kind = schema.field(column).type

@@ -82,12 +82,7 @@ class Loader:
         return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len, known)
 
     def load_samples(self, index: Int64s, epoch: int, known: Known | None = None) -> Loaded:
-        """Load any samples with the views of an epoch.
-
-        Args:
-            index: int64 [B], numbers of the samples.
-            known: see `cut_images`.
-        """
+        """Load any samples (int64 [B]) with the views of an epoch; `known`: see `cut_images`."""
         seed = self.order.seed
         cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode, known)
         augmented = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
