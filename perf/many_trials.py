@@ -107,7 +107,7 @@ def simulate(**settings: Any) -> dict[str, float]:
     begun, cpu_begun = time.perf_counter(), time.process_time()
     run = task.sweep()
     run.folder.make()
-    run.known()
+    run.current_board()
     start = SweepStart(run)
     numbers = {"plan_s": time.perf_counter() - begun}
 

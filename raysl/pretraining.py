@@ -116,7 +116,7 @@ def pretrain(
         if run.is_done and run.config.benchmarks:
             measurement = prepare(run.folder.uri, config=run.config)
             if show_progress:
-                names = ", ".join(measurement.lacking)
+                names = ", ".join(measurement.missing)
                 log.info("training is done; %s", f"measuring {names}" if names else "nothing is left to measure")
             report = measurement.run(partial(_facts, run))
         metrics = run.metrics | (report.metrics if report else {})

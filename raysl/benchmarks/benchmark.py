@@ -1,4 +1,4 @@
-"""The base class of benchmarks, the inputs that they get, and the names that the file of a benchmark needs."""
+"""The base class of benchmarks, their inputs, and the other names that the file of a benchmark imports."""
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ class Needs:
     """Images and labels that a benchmark needs.
 
     Args:
-        labels: one of each image; one, or several (`any`); or `none`.
-        test: held-out images.
+        labels: labels of each image: exactly `one`, one or several (`any`), or `none`.
+        test: whether held-out images are needed.
         own_images: whether the benchmark brings images of its own, which its settings name.
 
     >>> Needs(labels="none", test=False).labels
@@ -54,14 +54,14 @@ class Needs:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Facts on labelled images that are known before features are extracted.
+    """Facts about labelled images that are known before features are extracted.
 
     Args:
-        num_train, num_test: images.
-        classes: their names; labels lie in [0, number of classes). Empty where there are none.
-        counts: training images of each class, int64 [K]; None where counting them would take long.
-        num_validation: how many of the training images, the last ones, are the published validation images.
-        is_multilabel: whether an image has a label of each class.
+        num_train, num_test: numbers of images.
+        classes: names of the classes, or empty without labels; labels are in [0, number of classes).
+        counts: number of training images of each class, int64 [K]; None if counting them would take long.
+        num_validation: number of published validation images, which are the last training images.
+        is_multilabel: whether an image has a label for each class.
 
     >>> Labelled(num_train=100, num_test=20, classes=("cat", "dog"), counts=None).num_train
     100
@@ -76,7 +76,7 @@ class Labelled:
 
     @property
     def rarest(self) -> int | None:
-        """Class with the fewest training images; numbers that no image has are no classes where each image has one."""
+        """Class with the fewest training images; a number that no image has counts as a class only if multi-label."""
         if self.counts is None:
             return None
         counts = self.counts if self.is_multilabel else np.where(self.counts > 0, self.counts, self.num_train + 1)
@@ -88,20 +88,20 @@ class FeatureSet:
     """Features and labels of a split.
 
     Raises:
-        ValueError: if the shapes are not these.
+        ValueError: if the shapes of features and labels are not those below.
 
     >>> FeatureSet(torch.randn(4, 8), torch.tensor([0, 1, 0, 1])).features.shape
     torch.Size([4, 8])
     """
 
     features: Tensor
-    """float [N, D]; maybe on disk and mapped into memory: go through it in chunks."""
+    """float [N, D]; may be mapped from a disk, so go through it in chunks."""
     labels: Tensor
-    """int64 [N], -1 where unlabelled; [N, K] of 1 present, 0 absent and -1 ignore, of a multi-label dataset."""
+    """int64 [N], -1 for unlabelled; multi-label: [N, K] of 1 present, 0 absent and -1 ignore."""
     stages: Mapping[str, Tensor] = field(default_factory=dict)
-    """float [N, D] of further stages by the names that `Benchmark.stages` returned; empty for raw pixels."""
+    """float [N, D] of further stages, by the names that `Benchmark.stages` returned; empty for raw pixels."""
     num_validation: int = 0
-    """Rows at the end that are the dataset's published validation images: settings may be chosen on them."""
+    """Number of rows at the end that are published validation images; settings may be chosen on them."""
 
     def __post_init__(self) -> None:
         are_rows = self.labels.ndim in (1, 2) and len(self.labels) == len(self.features) > 0
@@ -155,9 +155,9 @@ CHUNK_ROWS = 4096
 
 
 def missing_negatives(labels: np.ndarray, split: str, classes: Sequence[str] = ()) -> str:
-    """Name a class that images have or may have and none lacks, so that nothing can be measured of it.
+    """Find a class that is 1 or -1 (unknown) and never 0: without negative images it cannot be measured.
 
-    Tables that write -1 for absent, such as CelebA's, have only such classes.
+    In tables that write -1 for absent, such as CelebA's, all classes are like that.
 
     Args:
         labels: int [N, K] of 1 present, 0 absent and -1 unknown.
@@ -165,7 +165,7 @@ def missing_negatives(labels: np.ndarray, split: str, classes: Sequence[str] = (
         classes: names of the classes; default: their numbers.
 
     Returns:
-        The reason to refuse the labels; empty if each class with a -1 and a 1 has a 0 too.
+        The reason to refuse the labels; empty if each class that has a 1 and a -1 has a 0 too.
 
     >>> missing_negatives(np.array([[1, 1], [-1, 0]]), "test", ("smiling", "male"))[:58]
     "class 'smiling' is 1 or -1 on the test images, and never 0"
@@ -184,18 +184,19 @@ def missing_negatives(labels: np.ndarray, split: str, classes: Sequence[str] = (
 
 @dataclass(frozen=True)
 class Context:
-    """Inputs of a benchmark beside features.
+    """Inputs of a benchmark.
 
     Args:
-        side: network that is measured.
-        network: module in evaluation mode, from normalised images [B, C, H, W] to [B, D]; a `Backbone` but for pixels.
-        checkpoint: measured checkpoint; `.config` are its run's settings, `.uri` is where it lies.
-        data: settings of the images; gives size, channels and normalisation.
-        images: training and test split by `train` and `test`, as far as there are any.
-        train, test: features, of a benchmark that asked for some (`Benchmark.stages`).
-        num_classes: labels lie in [0, num_classes).
+        side: name of the network that is measured.
+        network: module in evaluation mode, from normalised images [B, C, H, W] to [B, D]; a `Backbone` except for
+            pixels.
+        checkpoint: measured checkpoint; `.config` has its run's settings, `.uri` its address.
+        data: settings of the images, with size, channels and normalisation.
+        images: existing splits, by the names `train` and `test`.
+        train, test: features; None unless the benchmark requests some (`Benchmark.stages`).
+        num_classes: number of classes; labels are in [0, num_classes).
         seed: seed of all random numbers.
-        folder: folder of this benchmark and this side, for files that outlast a start.
+        folder: folder of this benchmark and network, for files that a later start reads.
     """
 
     side: Side
@@ -212,13 +213,13 @@ class Context:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a benchmark takes.
+    """Estimated cost of a benchmark.
 
     Args:
-        what: the work, in words.
-        seconds: estimated seconds of one core.
-        cores: largest number of cores that it uses; None: all.
-        advice: how to take less.
+        what: description of the work.
+        seconds: estimated seconds on one core.
+        cores: largest number of cores that it uses; None for all.
+        advice: advice on how to reduce the cost.
     """
 
     what: str
@@ -227,25 +228,25 @@ class Outlook:
     advice: str
 
     def line(self, name: str, num_networks: int, cores: float) -> str:
-        """Return a line for people; empty for less than half a minute."""
+        """Return a line for the log; empty for less than LEAST_SHOWN_S seconds."""
         used = max(1.0, min(cores, float(self.cores or cores)))
         seconds = self.seconds * num_networks / used
-        if seconds < WORTH_TELLING_S:
+        if seconds < LEAST_SHOWN_S:
             return ""
         each = f" for each of {num_networks} networks" if num_networks > 1 else ""
         on_cores = counted(round(used), "core")
         return f"{name}: {self.what}{each}, about {duration(seconds)} on {on_cores}; {self.advice}"
 
 
-WORTH_TELLING_S = 30.0
+LEAST_SHOWN_S = 30.0
 
 
 def settings_from(config: Any, kind: type[SettingsT], **others: Any) -> SettingsT:
-    """Return settings of another kind, with those of a benchmark that have the same name.
+    """Make settings of another dataclass; fields that the benchmark's settings also have are copied.
 
     Args:
-        kind: dataclass of the settings.
-        others: fields that have other values, or other names.
+        kind: dataclass of the new settings.
+        others: values of further fields, or of fields that are not copied.
     """
     own_names = {one.name for one in fields(config)} - {"name", *others}
     names = [one.name for one in fields(kind) if one.name in own_names]  # type: ignore[arg-type]
@@ -255,8 +256,8 @@ def settings_from(config: Any, kind: type[SettingsT], **others: Any) -> Settings
 class Benchmark(ABC):
     """A measurement of a backbone; keeps no state between calls.
 
-    A subclass nests a frozen `Config` and takes it as its only argument. One on features overrides `run`; one that
-    needs the network itself, because it trains or looks at images in its own way, overrides `measure`.
+    A subclass nests a frozen `Config` and takes it as its only argument. A benchmark on features overrides `run`. A
+    benchmark that needs the network itself, because it trains or reads images in its own way, overrides `measure`.
     """
 
     Config: ClassVar[type[BenchmarkConfig]]
@@ -270,13 +271,13 @@ class Benchmark(ABC):
     own_images: ClassVar[bool] = False
     """Whether it always brings images of its own, which its settings name."""
     in_names: ClassVar[tuple[str, ...]] = ()
-    """Settings that the names of the metrics carry, such as the k of `k20/top1`: numbers of other values of these have
-    other names, so that all other settings alone tell whether two numbers of one name can be compared."""
+    """Settings that are part of the metrics' names, such as the k of `k20/top1`. All other settings are the protocol:
+    numbers of the same name can be compared if they have the same protocol."""
     takes_stages: ClassVar[bool] = False
-    """Whether its setting `stages` names stages that are measured beside the features."""
+    """Whether it has a setting `stages`, which names stages to measure beside the features."""
     streams_training: ClassVar[bool] = False
-    """Whether `run` goes through training features in chunks, so that they may be on the CPU while the test features
-    are on a GPU. Others get both on one device."""
+    """Whether `run` reads training features in chunks, so that these may stay on the CPU while others are on a GPU.
+    Other benchmarks get both on one device."""
 
     def __init__(self, config: Any) -> None:
         check_ranges(config)
@@ -284,15 +285,15 @@ class Benchmark(ABC):
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
-        """Return the images and labels that it needs. Default: training and test images with one label each, or none of
-        a benchmark with `own_images`."""
+        """Return the images and labels that it needs. Default: training and test images with one label each, but
+        nothing for a benchmark with `own_images`."""
         return Needs(labels="none", test=False, own_images=True) if cls.own_images else Needs()
 
     @classmethod
     def stages(cls, config: Any) -> tuple[str, ...]:
         """Return the features that `run` gets: `FEATURES` for the output of the network's `forward`, and names of
-        stages, each of which is pooled to its mean over all places. Default: `FEATURES` alone; none of one that trains
-        or has images of its own, for `measure` then looks at images anew."""
+        stages, each averaged over its positions. Default: `FEATURES` and the setting `stages`, but nothing for a
+        benchmark that trains or brings images of its own, since its `measure` reads images itself."""
         if cls.trains or cls.needs(config).own_images:
             return ()
         return (FEATURES, *dict.fromkeys(config.stages if cls.takes_stages else ()))
@@ -302,18 +303,18 @@ class Benchmark(ABC):
         """Fit the settings to the images, on the driver before anything is trained.
 
         Returns:
-            The settings without the parts that are impossible, and a line on each of those with the number that is in
-            the way. Default: all is possible.
+            The settings without impossible parts, and for each of these parts a line with the number that prevents it.
+            Default: all settings are possible.
 
         Raises:
-            ConfigError: if nothing would be left; the message names the number and the next step.
+            ConfigError: if no part is possible; the message has the number and the next step.
         """
         return config, []
 
     @classmethod  # noqa: B027 - most allow all
     def check(cls, config: Any, checkpoint: "Checkpoint") -> None:
-        """Refuse settings that a checkpoint does not allow, before anything is measured. Default: all are allowed,
-        apart from `stages` that are not there, which are refused for every benchmark.
+        """Refuse settings that a checkpoint does not allow, before anything is measured. Default: all are allowed.
+        Unknown `stages` are refused for every benchmark, without this method.
 
         Raises:
             ConfigError: with the allowed values.
@@ -322,15 +323,15 @@ class Benchmark(ABC):
     @classmethod
     def metrics(cls, config: Any, num_classes: int) -> list[str]:
         """Return the names of the metrics for these settings."""
-        raise NotImplementedError(f"{cls.__name__} does not tell the names of its metrics; override metrics()")
+        raise NotImplementedError(f"{cls.__name__} has no names of its metrics; override metrics()")
 
     @classmethod
     def outlook(cls, config: Any, num_rows: int, width: int, num_classes: int) -> "Outlook | None":
-        """Return what it takes to measure one network, where that is long enough to be told before it begins.
+        """Return the estimated cost of measuring one network, or None for a benchmark that is always quick.
 
         Args:
             num_rows: number of training images.
-            width: number of features of each, at all of its `stages` together.
+            width: number of features of an image, in all of its `stages` together.
             num_classes: number of classes.
         """
         return None
@@ -348,15 +349,15 @@ class Benchmark(ABC):
         """Measure features.
 
         Args:
-            train: features to learn from.
-            test: features to measure on, every row once.
-            num_classes: labels lie in [0, num_classes).
+            train: features of the training images.
+            test: features of the test images, one row for each.
+            num_classes: number of classes; labels are in [0, num_classes).
             seed: seed of all random numbers.
 
         Returns:
-            The numbers, each name once; accuracies in percent, 0 to 100. With more for the page as `Findings`.
+            The metrics, with different names and accuracies in percent; or `Findings`, which add content for the page.
 
         Raises:
-            ValueError: if the sets do not allow the measurement; the message says why.
+            ValueError: if these features and labels do not allow the measurement; the message says why.
         """
         raise NotImplementedError(f"{type(self).__name__} measures nothing; override run() or measure()")

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, FeatureSet, Labelled
-from raysl.benchmarks.classifiers.classification import CLASS_MEANS, class_means, unseen, with_note
+from raysl.benchmarks.classifiers.classification import CLASS_MEANS, class_means, unseen_note, with_note
 from raysl.benchmarks.low_shot import few_label_metrics, fitting_shots
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, fitting_ks, nearest_rows
@@ -98,7 +98,7 @@ class KNN(Benchmark):
         options: dict[str, Any] = {name: getattr(config, name) for name in names}
         ks = sorted(set(config.k))
         ranked = knn_predict(train, test.features, num_classes, ks, **options)
-        note = unseen(train.labels, test.labels, num_classes)
+        note = unseen_note(train.labels, test.labels, num_classes)
         metrics: list[Metric] = []
         for k in ks:
             title = f"kNN, k = {k}"

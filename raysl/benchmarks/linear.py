@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Findings, Labelled
-from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
+from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, top_names
 from raysl.benchmarks.classifiers.probes import Length, Probes, Setting, best_of, train_probes
 from raysl.benchmarks.classifiers.scaling import Normalize, Scaling, device_for
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
@@ -74,7 +74,7 @@ class Linear(Benchmark):
     @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """Raw pixels have the metrics of the features only."""
-        return names_of_tops(cls.stages(config), num_classes)
+        return top_names(cls.stages(config), num_classes)
 
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:

@@ -16,8 +16,8 @@ from raysl.benchmarks.classifiers.classification import (
     classify_stages,
     hold_out,
     measure_stages,
-    names_of_tops,
     suffix_of,
+    top_names,
 )
 from raysl.benchmarks.classifiers.logistic_fit import fit_logistic
 from raysl.benchmarks.classifiers.probes import Probes, best_of
@@ -119,7 +119,7 @@ class Logistic(Benchmark):
         if config.loss == "sigmoid":
             return [f"map{suffix_of(stage)}" for stage in cls.stages(config)]
         few = [f"top1_{num}_labels" for num in dict.fromkeys(config.labels)]
-        return names_of_tops(cls.stages(config), num_classes) + few
+        return top_names(cls.stages(config), num_classes) + few
 
     @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, BenchmarkConfig, ConfigError, FeatureSet, Labelled, Metric, mean_of
-from raysl.benchmarks.classifiers.classification import unseen, with_note
+from raysl.benchmarks.classifiers.classification import unseen_note, with_note
 from raysl.config.ranges import Count, NotEmpty, Within
 
 MEMORY = 1 << 26
@@ -80,7 +80,7 @@ class LowShot(Benchmark):
             metric = mean_of(f"{shots}_shot", by_image / len(picks), title=f"Low-shot, {shots} per class", seed=seed)
             accuracy = 100 * torch.cat(by_draw).double() / len(test.labels)  # [draws]
             metrics.append(replace(metric, deviation=accuracy.std(correction=0).item()))
-        return with_note(metrics, unseen(train.labels, test.labels, num_classes))
+        return with_note(metrics, unseen_note(train.labels, test.labels, num_classes))
 
     def _hits(self, train: FeatureSet, test: FeatureSet, mean: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
         """Count the test rows that each draw [draws, K, shots] of training rows gets right, and the draws that get each

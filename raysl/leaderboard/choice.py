@@ -1,4 +1,4 @@
-"""One choice of configuration and settings with the runs of its seeds: a row of a leaderboard."""
+"""The rows of a leaderboard: each is a choice of configuration and settings, with the runs of its seeds."""
 
 import json
 import math
@@ -21,10 +21,10 @@ class Number:
     """Mean and spread of one metric over the seeds of a row.
 
     Args:
-        n: seeds that have the metric.
-        deviation: standard deviation over the seeds (n - 1); None of one.
-        interval: at 95 %. Of two seeds or more that of Student's t, which holds the mean over all seeds in 95 of 100
-            sweeps where seeds are about normal; of one seed what its benchmark measured, over test images, or None.
+        n: number of seeds that have the metric.
+        deviation: standard deviation over the seeds, divided by n - 1; None for one seed.
+        interval: 95 % interval. For several seeds it is Student's t interval of their mean; for one seed it is the
+            interval that the benchmark measured over test images, or None.
     """
 
     mean: float
@@ -36,27 +36,27 @@ class Number:
 def number_of(
     values: Sequence[float],
     measured: tuple[float, float] | None = None,
-    ends: tuple[float, float] = (-math.inf, math.inf),
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Number:
-    """Return mean, deviation and interval of finite values, one a seed and at least one.
+    """Return mean, deviation and interval of finite values, one for each seed and at least one.
 
     Args:
-        measured: the interval that a benchmark gave, taken where there is one seed alone.
-        ends: least and largest value that the number can have, in which intervals end.
+        measured: interval that the benchmark measured, used if there is one seed only.
+        bounds: least and largest possible value, to which intervals are cut.
     """
     if len(values) == 1:
         return Number(values[0], 1, None, measured)
     from scipy.special import stdtrit
 
     mean, deviation = fmean(values), stdev(values)
-    # half the width of Student's interval of a mean of n values, with n - 1 degrees of freedom
+    # half the width of Student's t interval of a mean of n values, with n - 1 degrees of freedom
     reach = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(len(values))
-    return Number(mean, len(values), deviation, (max(mean - reach, ends[0]), min(mean + reach, ends[1])))
+    return Number(mean, len(values), deviation, (max(mean - reach, bounds[0]), min(mean + reach, bounds[1])))
 
 
 COUNTED: tuple[Status, ...] = ("finished", "stopped", "running", "failed", "waiting")
-"""Statuses in the order in which a row takes its numbers from them: from runs of the first that has any, so that a run
-that is half done is not averaged with whole ones."""
+"""Statuses by preference: a row's numbers are those of its runs with the first of these statuses that any run has. So a
+half-trained run is never averaged with whole ones."""
 
 STANDINGS: dict[Status, int] = {"finished": 0, "running": 1, "waiting": 1, "stopped": 2, "failed": 3}
 """Order of rows on a leaderboard."""
@@ -67,10 +67,10 @@ class Choice:
     """A row of a leaderboard.
 
     Args:
-        config: configuration that it departs from; empty where all have the same.
+        config: configuration that it departs from; empty if all rows have the same.
         settings: varied settings by dotted key, without the seed.
-        runs: one a seed, in the order of drawing; at least one.
-        shared: keys of settings that have the same value in all rows, and so tell none from another.
+        runs: runs of its seeds in the order of drawing; at least one.
+        shared: keys of settings that have the same value in all rows.
     """
 
     config: str
@@ -85,17 +85,17 @@ class Choice:
 
     @property
     def index(self) -> int:
-        """Place of its first run in the order of drawing."""
+        """Index of its first run in the order of drawing."""
         return self.runs[0].index
 
     @property
     def draws(self) -> int:
-        """Trials that were drawn with these settings."""
+        """Number of trials that were drawn with these settings."""
         return sum(run.draws for run in self.runs)
 
     @property
     def status(self) -> str:
-        """The status of its runs, or how many have which: 2 finished, 1 failed."""
+        """The status of its runs, or a count of each: `2 finished, 1 failed`."""
         counts = Counter(run.status for run in self.runs)
         if len(counts) == 1:
             return self.runs[0].status
@@ -112,17 +112,17 @@ class Choice:
 
     @property
     def is_failed(self) -> bool:
-        """Whether its numbers are those of failed runs, from before they failed."""
+        """Whether its numbers are those that failed runs had before they failed."""
         return bool(self.counted) and self.counted[0].status == "failed"
 
     @property
     def standing(self) -> int:
-        """Rank of its status: 0 of finished runs, whose numbers can be compared, see `STANDINGS`."""
+        """Rank of its status, see `STANDINGS`: 0 for finished runs, the only ones whose numbers can be compared."""
         return STANDINGS[self.counted[0].status] if self.counted else len(STANDINGS)
 
     @property
     def epoch(self) -> float | None:
-        """The epoch that all runs behind its numbers have reached."""
+        """Largest epoch that all runs behind its numbers have reached."""
         epochs = [run.epoch for run in self.counted if run.epoch is not None]
         return min(epochs) if epochs else None
 
@@ -138,11 +138,11 @@ class Choice:
         if not values:
             return None
         run = values[0][0]
-        ends = (0.0, 100.0) if run.units.get(name) == "%" else (-math.inf, math.inf)
-        return number_of([value for _, value in values], run.intervals.get(name), ends)
+        bounds = (0.0, 100.0) if run.units.get(name) == "%" else (-math.inf, math.inf)
+        return number_of([value for _, value in values], run.intervals.get(name), bounds)
 
     def value(self, metric: str) -> float | None:
-        """Return the mean of a metric; None where no seed has it."""
+        """Return the mean of a metric over the seeds; None if no seed has it."""
         number = self.numbers.get(metric)
         return None if number is None else number.mean
 
@@ -154,7 +154,7 @@ class Choice:
 
 
 def number_in(run: Entry, name: str) -> float | None:
-    """Return a cost or a metric of a run; None where it is not finite. A cost goes before a metric of the same name."""
+    """Return a cost of a run, else the metric of that name; None if there is none or it is not finite."""
     value = run.costs.get(name, run.metrics.get(name))
     return value if value is not None and math.isfinite(value) else None
 
@@ -164,7 +164,7 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
     groups: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.index):
         key = json.dumps([entry.config, entry.settings], sort_keys=True, default=str)
-        if entry.parents:  # with other weights to begin with, equal settings are not another seed of the same
+        if entry.parents:  # runs that began with copied weights are rows of their own
             key += f" {entry.parents}"
         groups.setdefault(key, []).append(entry)
     shared = _shared([runs[0].settings for runs in groups.values()])
@@ -172,9 +172,11 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
 
 
 def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
-    """Return the runs whose numbers can be compared, by the title of each group: those of the same images, and of the
-    same protocol of a metric. Groups with most runs come first; a run without the number is in the largest one of its
-    images.
+    """Group runs whose numbers can be compared: runs on the same images, with the same protocol of a metric.
+
+    Returns:
+        The runs of each group by its title, the largest group first. A run without the metric is in the largest group
+        of its images.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     without: list[Entry] = []
@@ -185,8 +187,8 @@ def comparable(entries: Sequence[Entry], metric: str) -> dict[str, list[Entry]]:
             without.append(entry)
     largest = sorted(groups, key=lambda group: (-len(groups[group]), group))
     for entry in without:
-        home = next((group for group in largest if group[0] == entry.dataset), (entry.dataset, ""))
-        groups.setdefault(home, []).append(entry)
+        key = next((group for group in largest if group[0] == entry.dataset), (entry.dataset, ""))
+        groups.setdefault(key, []).append(entry)
     order = sorted(groups, key=lambda group: (-len(groups[group]), group))
     protocols = {protocol for _, protocol in order}
     datasets = {dataset for dataset, _ in order}
@@ -207,8 +209,8 @@ def _shared(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
 def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:
     """Return rows in the order of a leaderboard: finished ones first, since only their numbers can be compared.
 
-    Behind them come those that still run, then those that were stopped, the longest trained first, then those that
-    failed, and last those without the number; ties keep the order of drawing.
+    Then come running rows, then stopped ones, the longest trained first, then failed ones, and last those without the
+    number. Ties keep the order of drawing.
     """
 
     def key(row: Choice) -> tuple[bool, int, float, float, int]:
@@ -222,7 +224,7 @@ def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:
 
 
 def pareto(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Choice]:
-    """Return the finished rows with all objectives that no other row beats: as good in each and better in one."""
+    """Return the Pareto front: finished rows for which no other row is as good in all objectives and better in one."""
     points = []
     for row in rows:
         keys = [objective.key(row.value(objective.metric)) for objective in objectives]

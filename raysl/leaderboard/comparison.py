@@ -1,4 +1,4 @@
-"""A leaderboard of checkpoints: their numbers side by side, and the settings that differ."""
+"""Compare checkpoints: their numbers side by side, and the settings that differ."""
 
 import json
 import math
@@ -18,22 +18,22 @@ from raysl.storage.addresses import cut
 
 FORMAT_VERSION = 1
 COMPARED = ("benchmarks",)
-"""Settings that a run may change, and that still tell why two numbers differ."""
+"""Settings that a run may change between two starts, and that are compared because they explain numbers."""
 TITLES = {"benchmark": "benchmark", "metric": "metric", "title": "heading", "unit": "unit", "protocol": "protocol"}
-"""First columns of the CSV, with the fields of a score that they hold."""
+"""First columns of the CSV, and the field of a score that each holds."""
 PARTS = ("", ": low", ": high", ": deviation")
-"""Ends of the names of a checkpoint's columns of the CSV."""
+"""Suffixes of a checkpoint's columns in the CSV."""
 FACTS = ("checkpoint", "step", "method", "backbone", "dataset")
-"""Fields of a report that the JSON has of each checkpoint."""
+"""Fields of each checkpoint's report that the JSON holds."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number of all checkpoints.
+    """One number, for all checkpoints.
 
     Args:
-        scores: scores of each checkpoint; None where it was not measured.
-        rivals: `untrained` and `pixels`, where all that have them show the same.
+        scores: score of each checkpoint, or None if it was not measured.
+        rivals: numbers of `untrained` and `pixels`, if all scores that have one show the same text.
     """
 
     scores: Sequence[Score | None]
@@ -41,16 +41,15 @@ class Row:
 
     @property
     def first_score(self) -> Score:
-        """The first score that was measured; names, unit and direction are those of all."""
+        """The first score that was measured; all others have the same names, unit and direction."""
         return next(score for score in self.scores if score is not None)
 
     @property
     def best(self) -> list[int]:
-        """Places of the best checkpoints: several where they show the same text, none where fewer than two have a
-        number.
+        """Indices of the best checkpoints: several if they show the same text, none if fewer than two have a number.
 
-        Numbers without a unit have a best one where they are headlines: of others, as of an exponent, neither more nor
-        less is the better.
+        A number without a unit has a best value only if it is a headline: for others, such as an exponent, neither
+        more nor less is better.
         """
         if not self.first_score.unit and not self.first_score.is_headline:
             return []
@@ -67,7 +66,7 @@ class Row:
 
     @property
     def cells(self) -> list[Cell]:
-        """The numbers as cells of a table; those that were not measured are empty."""
+        """The numbers as cells of a table, empty if they were not measured."""
         best = self.best
         return [
             Cell(unit=self.first_score.unit)
@@ -82,9 +81,9 @@ class Comparison:
     """Checkpoints and their numbers.
 
     Args:
-        names: names of the checkpoints, no two alike.
-        rows: their numbers, those of a benchmark together; two of one name and other protocols are not compared.
-        settings: settings that differ: dotted key -> the value of each as YAML, None where it has none.
+        names: names of the checkpoints, all different.
+        rows: numbers of the checkpoints, grouped by benchmark; numbers of different protocols are in different rows.
+        settings: settings that differ, by dotted key: the value of each checkpoint as YAML, or None.
     """
 
     reports: Sequence[RunReport]
@@ -94,7 +93,7 @@ class Comparison:
 
     @property
     def runs(self) -> dict[str, list[int]]:
-        """Places of the checkpoints of each run by ascending step, for runs with checkpoints of several steps."""
+        """Indices of each run's checkpoints by ascending step, for runs with checkpoints of several steps."""
         folders: dict[str, list[int]] = {}
         for index, report in enumerate(self.reports):
             if report.step and report.checkpoint:
@@ -107,8 +106,11 @@ class Comparison:
         }
 
     def table(self, rows: Sequence[Row], label: Callable[[Score], str], title: str = "") -> Table:
-        """Return some rows under their labels as a table: a column a checkpoint, then untrained networks and raw
-        pixels.
+        """Return rows as a table, with a column for each checkpoint, then untrained networks and raw pixels.
+
+        Args:
+            label: function that returns the label of a row.
+            title: heading of the column of labels.
         """
         rivals = [name for name in RIVALS if any(name in row.rivals for row in rows)]
         groups: dict[str, list[list[str | Cell]]] = {}
@@ -118,11 +120,11 @@ class Comparison:
         return Table([title, *self.names, *(RIVALS[name] for name in rivals)], groups)
 
     def latex(self) -> str:
-        """Return a `tabular` of booktabs: the best of each row in bold, intervals small beside their numbers."""
+        """Return a LaTeX `tabular` for booktabs: the best of each row in bold, intervals in small type."""
         return self.table(self.rows, with_unit).latex()
 
     def csv(self) -> str:
-        """Return a line a number: of each checkpoint its value, both ends of its interval, and its deviation."""
+        """Return a CSV with a line for each number: value, interval and deviation of each checkpoint."""
         lines = []
         for row in self.rows:
             line = {name: getattr(row.first_score, field) for name, field in TITLES.items()}
@@ -133,7 +135,7 @@ class Comparison:
         return as_csv(columns, [[line[column] for column in columns] for line in lines])
 
     def json(self) -> str:
-        """Return all of it for machines; NaN and infinities are null."""
+        """Return the comparison as JSON; NaN and infinities are null."""
         checkpoints = [
             {"name": name, **{field: getattr(report, field) for field in FACTS}}
             for name, report in zip(self.names, self.reports, strict=True)
@@ -155,7 +157,7 @@ class Comparison:
 
 
 def compare(reports: Sequence[RunReport]) -> Comparison:
-    """Compare reports, in their order."""
+    """Compare the reports of checkpoints, in the given order."""
     if not reports:
         raise ValueError("there is no report to compare")
     reports = [redacted(report) for report in reports]
@@ -164,9 +166,9 @@ def compare(reports: Sequence[RunReport]) -> Comparison:
 
 
 def _other_images(reports: Sequence[RunReport]) -> dict[str, list[str | None]]:
-    """Return a line for the settings that says that the measured images differ; empty where they do not."""
+    """Return a line for the table of settings if the measured images differ, else nothing."""
     digests = [report.measured_on or None for report in reports]
-    return {"images, as they were measured on": digests} if len({digest for digest in digests if digest}) > 1 else {}
+    return {"digest of the measured images": digests} if len({digest for digest in digests if digest}) > 1 else {}
 
 
 def _names(reports: Sequence[RunReport]) -> list[str]:
@@ -180,26 +182,26 @@ def _names(reports: Sequence[RunReport]) -> list[str]:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Return names without repetition: a repeated one gets a number.
+    """Return names that are all different: a repeated name gets a number.
 
     >>> unique(["a", "b", "a"])
     ['a', 'b', 'a (2)']
     """
     renamed: list[str] = []
     for name in names:
-        turn, candidate = 1, name
+        count, candidate = 1, name
         while candidate in renamed:
-            turn += 1
-            candidate = f"{name} ({turn})"
+            count += 1
+            candidate = f"{name} ({count})"
         renamed.append(candidate)
     return renamed
 
 
 def _rows(reports: Sequence[RunReport]) -> list[Row]:
-    """Return rows by benchmark, in the order of their first appearance.
+    """Return the rows, grouped by benchmark, in the order of their first appearance.
 
-    Whether a number was measured by the settings of its run does not matter here: scores of the same protocol share a
-    row, and the titles of those that have several name it.
+    Scores of the same protocol share a row, also if one was measured by its run's settings and one was not. If a
+    number has several protocols, the titles of its rows name them.
     """
     by_key = [{_key(score): score for score in reversed(report.scores)} for report in reports]
     keys = list(dict.fromkeys(_key(score) for report in reports for score in report.scores))
@@ -218,7 +220,7 @@ def _key(score: Score) -> tuple[str, str, str, str, str]:
 
 
 def _titled(score: Score, has_protocol: bool) -> Score:
-    """Return a score under the name of its benchmark alone, with its protocol in its title where asked for."""
+    """Return a score with the plain name of its benchmark, and with its protocol in its title if `has_protocol`."""
     score = replace(score, benchmark=score.benchmark.partition("@")[0])
     return replace(score, title=f"{score.heading} ({score.protocol or DEFAULTS})") if has_protocol else score
 
@@ -235,15 +237,15 @@ def _row(scores: Sequence[Score | None]) -> Row:
 
 def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
     # settings that a run may change between two starts do not explain its numbers
-    free = {"callbacks"} | {field.name for field in fields(RunConfig) if is_may_change(field.metadata)}
-    free -= set(COMPARED)
+    ignored = {"callbacks"} | {field.name for field in fields(RunConfig) if is_may_change(field.metadata)}
+    ignored -= set(COMPARED)
     for node, schema in (("train", TrainConfig), ("data", DataConfig)):
-        free |= {f"{node}.{field.name}" for field in fields(schema) if is_may_change(field.metadata)}
+        ignored |= {f"{node}.{field.name}" for field in fields(schema) if is_may_change(field.metadata)}
     flat = [{".".join(map(str, key)): write_inline(value) for key, value in leaves(config)} for config in configs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     lines = {key: [settings.get(key) for settings in flat] for key in keys}
     return {
         key: values
         for key, values in lines.items()
-        if len(set(values)) > 1 and not any(key == name or key.startswith(f"{name}.") for name in free)
+        if len(set(values)) > 1 and not any(key == name or key.startswith(f"{name}.") for name in ignored)
     }

@@ -1,4 +1,4 @@
-"""The leaderboard of a sweep: its runs, a row for each choice of settings, the best first."""
+"""The leaderboard of a sweep, with a row for each choice of settings, the best first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 NOTEBOOK_ROWS = 10
 """Rows that a notebook shows."""
 LEAST_POINTS, MOST_POINTS, ALL_POINTS = 20, 300, 300_000
-"""Points of a course that are kept at least and at most, and about those of all runs together."""
+"""Least and most points of a curve that are kept, and about the most points of all runs together."""
 PAGE, JSON, CSV, TEX = "leaderboard.html", "leaderboard.json", "leaderboard.csv", "leaderboard.tex"
 
 
 @dataclass(frozen=True, repr=False)
 class Leaderboard:
-    """The runs of a sweep, grouped by their settings over seeds. Its texts hold no credentials.
+    """The runs of a sweep, in one row for all seeds of the same settings. Its texts hold no credentials.
 
-    Courses of its runs are thinned, so that a thousand of them stay a file of a few megabytes; the whole course of a
-    run is in its own folder (`raysl.load_history`).
+    The curves of its runs are thinned, so that a thousand runs fit into a file of a few megabytes. All points of a
+    run are in the run's own folder (`raysl.load_history`).
 
     Args:
-        facts: facts of the sweep; its first objective orders the rows.
-        title: common property of a section's rows; else empty.
-        first: index of a section's first row among those of all sections.
+        facts: facts about the sweep; its first objective orders the rows.
+        title: title of a section; empty for the whole leaderboard.
+        first: index of a section's first row among the rows of all sections.
     """
 
     entries: Sequence[Entry]
@@ -45,19 +45,19 @@ class Leaderboard:
     first: int = 0
 
     def __post_init__(self) -> None:
-        # credentials are removed here, before any text is made, so that none of the writers can show them
+        # credentials are removed here, before any text is made, so that no writer can show them
         ordered = sorted(self.entries, key=lambda entry: entry.index)
         num = sum(len(entry.course) for entry in ordered)
         limit = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, num)))
-        object.__setattr__(self, "entries", tuple(_shortened(entry, limit) for entry in ordered))
+        object.__setattr__(self, "entries", tuple(_without_credentials(entry, limit) for entry in ordered))
         command, space = redact(self.facts.command), redact(self.facts.space)
         facts = replace(self.facts, path=redact_uri(self.facts.path), command=command, space=space)
         object.__setattr__(self, "facts", facts)
 
     @cached_property
     def sections(self) -> list["Leaderboard"]:
-        """The rows that can be compared: leaderboards of the same images and the same protocol of the first objective,
-        those with most runs first; this one alone where all can be."""
+        """Leaderboards of rows that can be compared: rows of the same images and the same protocol of the first
+        objective. The largest comes first; if all rows can be compared, the only section is this leaderboard."""
         parts = comparable(self.entries, self.facts.objectives[0].metric)
         if len(parts) < 2:
             return [self]
@@ -69,7 +69,7 @@ class Leaderboard:
 
     @cached_property
     def choices(self) -> list[Choice]:
-        """The rows of each section, the best first; those without the first objective last."""
+        """All rows, section by section: in each the best first, and last the rows without the first objective."""
         if len(self.sections) > 1:
             return [row for section in self.sections for row in section.choices]
         return ranked(choices(self.entries), self.facts.objectives[0])
@@ -81,18 +81,18 @@ class Leaderboard:
 
     @cached_property
     def front(self) -> list[Choice]:
-        """Rows that no other of their section beats in all objectives, the best of the first one first."""
+        """Pareto front of each section, ordered by the first objective."""
         return [row for section in self.sections for row in pareto(section.choices, self.facts.objectives)]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows as flat objects of the same keys, see `raysl.leaderboard.flat.flat_rows`."""
+        """The rows as flat dictionaries with the same keys, see `raysl.leaderboard.flat.flat_rows`."""
         sections = [(section.title, section.choices) for section in self.sections]
         return flat_rows(sections, self.facts.objectives, self.front)
 
     @property
     def pareto(self) -> list[dict[str, Any]]:
-        """Those of `rows` that no other beats in all objectives."""
+        """The `rows` of the Pareto front."""
         front = {id(row) for row in self.front}
         return [flat for row, flat in zip(self.choices, self.rows, strict=True) if id(row) in front]
 
@@ -106,7 +106,7 @@ class Leaderboard:
 
     @property
     def path(self) -> str:
-        """URI of the page, beside which all files lie."""
+        """URI of the page; all other files are in the same folder."""
         return join(self.facts.path, PAGE) if self.facts.path else PAGE
 
     @property
@@ -117,15 +117,15 @@ class Leaderboard:
         return pd.DataFrame(self.rows)
 
     def anchor(self, name: str) -> str:
-        """Return the id of a part of the page: the name, with a number in a section of several."""
+        """Return the HTML id of a part of the page; in a section it ends in the section's number."""
         return f"{name}-{self.first}" if self.title else name
 
     def headed(self, heading: str) -> str:
-        """Return the heading of a part of the page, as HTML, with the title of the section."""
+        """Return the heading of a part of the page as HTML, with the title of the section if there are several."""
         return f"{heading}: {escape(self.title)}" if self.title else heading
 
     def table(self) -> str:
-        """Return the rows as aligned text: deviations over seeds beside their numbers, without the paths."""
+        """Return the rows as aligned text, with deviations beside their numbers and without paths."""
         return text_table(self.choices, self.rows)
 
     def csv(self) -> str:
@@ -142,7 +142,7 @@ class Leaderboard:
 
     def _repr_html_(self) -> str:
         """The first rows for a notebook, with a link to the page."""
-        num, target = len(self.rows), link(near(self.path))
+        num, target = len(self.rows), link(relative_path(self.path))
         page = f'<a href="{escape(target)}">{escape(PAGE)}</a>' if target else escape(PAGE)
         title = f"<p><b>{escape(self.facts.name)}</b>: {num} row{'s' * (num != 1)}, {page}</p>"
         if not num:
@@ -167,22 +167,22 @@ class Leaderboard:
         """Read the leaderboard from a `leaderboard.json`.
 
         Args:
-            uri: address of that file, or of the sweep's folder.
+            uri: address of the file or of the sweep's folder.
 
         Raises:
-            ConfigError: if there is none, or it is no leaderboard.
+            ConfigError: if the file does not exist or holds no leaderboard.
         """
         folder, name = cut(absolute(uri)) if absolute(uri).partition("?")[0].endswith(".json") else (uri, JSON)
         return Leaderboard(*parse(Folder(folder).read(name), join(folder, name)))
 
 
-def near(path: str) -> str:
-    """Return a local path relative to the working directory where it lies beneath it, as a notebook links it."""
+def relative_path(path: str) -> str:
+    """Return a local path relative to the working directory if it lies below it, for links in a notebook."""
     return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
 
 
-def _shortened(entry: Entry, limit: int) -> Entry:
-    """Return an entry without credentials, and with at most `limit` points of each course."""
+def _without_credentials(entry: Entry, limit: int) -> Entry:
+    """Return an entry without credentials, and with at most `limit` points of each curve."""
     return replace(
         entry,
         course={name: thinned(line, limit) for name, line in entry.course.items()},
@@ -198,4 +198,4 @@ def thinned(line: Sequence[tuple[float, float]], limit: int) -> list[tuple[float
     """Return at most `limit` points of a line, evenly chosen with both ends."""
     if len(line) <= limit:
         return list(line)
-    return [line[turn * (len(line) - 1) // (limit - 1)] for turn in range(limit)]
+    return [line[index * (len(line) - 1) // (limit - 1)] for index in range(limit)]

@@ -1,4 +1,4 @@
-"""What state a run is in and how far it is, read from a few small files of its folder."""
+"""The state and progress of a run, read from a few small files of its folder."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,16 +33,15 @@ class RunSummary:
     Args:
         name: path of its folder below the storage.
         state: `running`: a process holds its lock; `finished`: all its epochs are done; `stopped`: it was asked to
-            stop; `failed`: it ended with an error; `interrupted`: it ended without a word, as by a lost machine;
-            `new`: it has made no step; `damaged`: its files cannot be read.
-        reason: why it failed or stopped, and what is damaged; else empty.
-        step: updates done by the last logged line, or the newest checkpoint if that is later.
-        epoch: epochs done by then.
-        epochs: epochs that it is to train for.
+            stop; `failed`: it ended with an error; `interrupted`: it ended without a note, for example because its
+            machine was lost; `new`: it has done no step; `damaged`: its files cannot be read.
+        reason: reason of a failure or a stop, and the damaged files; else empty.
+        step: step of the last logged line, or of the newest checkpoint if that is later.
+        epoch: epochs done by that step.
+        epochs: epochs of the whole run.
         left_s: seconds left at its last speed; None unless it runs and has logged a speed.
-        updated: last change of its files, in seconds since 1970; None where the storage does not tell.
-        metrics: the last value of every number that it has logged in its last lines, and those of its report as
-            `knn/k20/top1`.
+        updated: last change of its files, in seconds since 1970; None if the storage lists no times.
+        metrics: last value of every number in its last logged lines, and the numbers of its report, `knn/k20/top1`.
         has_report: whether it has a `report.html`.
         images: note of its training images; None before it has begun.
         costs: costs of all its starts.
@@ -65,7 +64,7 @@ class RunSummary:
 
     @property
     def dataset(self) -> str:
-        """Name of its images: of their source, and of the dataset or the folder that it reads."""
+        """Names of its source of images, and of the dataset or folder that the source reads."""
         data = self.settings.get("data")
         node = data if isinstance(data, dict) else {}
         of_source = node.get("dataset") or str(node.get("path") or "").rstrip("/").rpartition("/")[2]
@@ -83,7 +82,7 @@ class RunSummary:
 
 
 def summarise(folder: RunFolder, name: str) -> RunSummary:
-    """Read the summary of a run; what is damaged in its folder becomes its state."""
+    """Read the summary of a run; its state is `damaged` if a file in its folder is."""
     try:
         return _read(folder, name)
     except Damaged as error:
@@ -100,7 +99,7 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
     events = parse_events(_tail(folder, EVENTS_FILE, versions), is_strict=True)
     step, epoch = int(metrics.pop("step", 0)), float(metrics.pop("epoch", 0.0))
     meta = _newest_meta(folder, versions)
-    # logs are written less often than steps are made, so the newest checkpoint may be later than the last line
+    # not every step is logged, so the newest checkpoint may be later than the last line
     if (saved := int(meta.get("step", 0))) >= step:
         step, epoch = saved, float(meta.get("metrics", {}).get("epoch", 0.0))
     epochs = _number(settings, "train", "epochs")
@@ -143,7 +142,7 @@ def _state(
     if last.get("kind") in _ENDS:
         state = _ENDS[last["kind"]]
         return state, "" if state == "finished" else str(last.get("event", ""))
-    if is_done:  # runs of a raysl that noted no ends
+    if is_done:  # the run has no note of its end
         return "finished", ""
     return ("interrupted", "") if has_step or STARTUP_FILE in versions or events else ("new", "")
 
@@ -163,12 +162,12 @@ def _settings(folder: RunFolder) -> dict[str, Any]:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether YAML has no aliases and no deep nesting, which may take for ever; the careful reader is slow."""
+    """Whether YAML has no aliases and no deep nesting, for which only the safe but slow reader is used."""
     return "*" not in text and "&" not in text and all(len(line) < LONGEST_LINE for line in text.splitlines())
 
 
 def _newest_meta(folder: RunFolder, versions: dict[str, Version]) -> dict[str, Any]:
-    """Read `meta.json` of the newest checkpoint that has one, without verifying the others' bytes."""
+    """Read `meta.json` of the newest checkpoint that has one; do not verify the checkpoint's other files."""
     for name in sorted((name for name in versions if name.startswith(PREFIX)), reverse=True):
         content = folder.read_if_there(f"{name}/{META_FILE}")
         if content:
@@ -179,7 +178,7 @@ def _newest_meta(folder: RunFolder, versions: dict[str, Version]) -> dict[str, A
 
 
 def _measured(folder: RunFolder, versions: dict[str, Version]) -> dict[str, float]:
-    """Read the numbers of a run's report; empty where it has none."""
+    """Read the numbers of a run's report; empty if it has no report."""
     if REPORT_FILE not in versions:
         return {}
     report = read_record(

@@ -1,10 +1,10 @@
-"""What a start of a run goes on from: its newest checkpoint, or the weights of another run; its dataset and its CPUs.
+"""Begin a start of a run: find its checkpoint, store given weights, compare its dataset, and count its CPUs.
 
-The dataset that a run began with is noted in its folder, and compared at every start, since the order of samples is a
-function of the dataset's fingerprint. Another one, or other labels, sizes or bytes as far as these are known, is
-refused. With `data.changed=accept` the run goes on with it: at the same step, or at the beginning of the epoch if the
-length of epochs has changed. Files that were only written again, as by a copy, cause a warning. Facts that one of both
-notes lacks are not compared.
+A run notes its dataset in its folder, and every start compares the dataset with that note, since the order of samples
+is a function of the dataset's fingerprint. A start is refused if the images, labels, sizes or bytes have changed, as
+far as these are known. With `data.changed=accept` the run goes on with the new dataset: at the same step, or at the
+beginning of the epoch if the length of epochs has changed. Files that were only written again, for example by a copy,
+cause a warning. A fact that one of the two notes lacks is not compared.
 """
 
 import json
@@ -49,39 +49,40 @@ CPUS_FILE = "cpus.json"
 
 
 def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
-    """Claim the folder for this run's settings and images; the driver does so before any worker starts.
+    """Claim the folder for this run's settings and images. The driver calls this before any worker starts.
 
-    The weights of `method.weights` or `backbone.pretrained` are read or downloaded once, when the run is new, and
-    stored as its checkpoint at step 0: workers and later starts take them from there.
+    A new run reads or downloads the weights of `method.weights` or `backbone.pretrained` once, and stores them as its
+    checkpoint at step 0. Workers and later starts load that checkpoint.
 
     Returns:
         The checkpoint to go on from.
 
     Raises:
-        ConfigError: if the folder is another run's, the dataset has changed, the run has become shorter, or longer
-            without `train.extend`, the checkpoint is of another method or holds a tensor with rows for other images,
-            the weights do not fit, or `backbone.freeze` leaves nothing to train.
+        ConfigError: if the folder belongs to another run, the dataset has changed, `train.epochs` is smaller than
+            before, or larger without `train.extend`, the checkpoint is of another method, one of its tensors has a
+            row for each image and their number has changed, the weights do not fit, or `backbone.freeze` leaves
+            nothing to train.
     """
     config, newest = run.setup.as_written, folder.newest()
-    # Weights and frozen stages can be wrong in ways that only a built method shows.
+    # only a built method shows whether weights and frozen stages fit
     backbone = config.backbone
     is_check_due = config.method.weights is not None or backbone.is_pretrained or backbone.freeze
     first = _first_state(run) if newest.name is None and is_check_due else None
     folder.claim(config, newest)
     if config.data.changed == "accept":
-        _check_rows(run, folder, newest)
+        _check_image_rows(run, folder, newest)
     newest = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), newest)
     if newest.name is not None:
         check_resumable(newest.meta, folder.uri_of(newest.name), config)
-    return newest if first is None or first.weights is None else _store(folder, first)
+    return newest if first is None or first.weights is None else _store_first(folder, first)
 
 
 def check_weights(config: RunConfig) -> None:
-    """Refuse `method.weights` of a new run that do not fit its backbone, as `begin` does, without the method."""
+    """Refuse `method.weights` that do not fit the backbone of a new run; unlike `begin`, build no method."""
     if config.method.weights is None:
         return
     folder = RunFolder.of(replace(config, storage=absolute(config.storage)))
-    if folder.newest().name is None:  # a run that goes on has its own
+    if folder.newest().name is None:  # else the run resumes from its checkpoint
         backbone = Classes.of(config).backbone.without_weights(config.backbone)
         read_weights(config).check_backbone(backbone)
 
@@ -90,29 +91,29 @@ def _first_state(run: Prepared) -> TrainState:
     config = run.setup.config
     if config.method.weights is not None or config.backbone.is_pretrained:
         enter("reading the weights that training begins with")
-    # building a state seeds torch's generator, which belongs to the program that calls this
+    # building a state seeds torch's generator, which belongs to the caller's program
     with torch.random.fork_rng(devices=[]):
         return TrainState.create(run.setup, "cpu", run.classes)
 
 
-def _check_rows(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> None:
-    """Refuse another number of images where the method has a row for each image, before anything is changed."""
+def _check_image_rows(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> None:
+    """Refuse another number of images if a tensor of the method has a row for each image."""
     now = run.setup.data.num_samples
     if newest.name is None or (before := DataInfo.stored(newest.meta["data"]).num_samples) == now:
         return
     with local_copy(folder.uri_of(newest.name), [STATE_FILE]) as copy:
         stored = load_tensors(copy / STATE_FILE)["method"]
-    # a fresh method for the present images shows which tensors have a row for each: their shapes differ
+    # tensors with a row for each image have another shape in a method built for the present images
     for name, value in _first_state(run).method.state_dict().items():
         if name in stored and stored[name].shape != value.shape:
             raise ConfigError(
-                f"{run.config.method.name} keeps something of each image ({name} {list(stored[name].shape)}): it "
-                f"cannot go on with {now:,} images in place of {before:,}; bring back the old ones, or start another "
-                f"name= from these weights by method.weights={folder.uri}"
+                f"{run.config.method.name} stores a row for each image ({name} {list(stored[name].shape)}), so it "
+                f"cannot go on with {now:,} images in place of {before:,}; bring back the old images, or start a new "
+                f"run (another name=) from these weights with method.weights={folder.uri}"
             )
 
 
-def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
+def _store_first(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
     """Store a state as the run's checkpoint at step 0."""
     assert state.weights is not None
     name = checkpoint_name(0)
@@ -123,7 +124,7 @@ def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
     if (decay := state.config.optim.layer_decay) is not None:
         inside = {id(parameter) for parameter in state.method.backbone.parameters()}
         groups = [group for group in state.optimizer.param_groups if id(group["params"][0]) in inside]
-        shares = [group["lr_scale"] for group in groups] or [0.0]  # without a group the whole backbone is frozen
+        shares = [group["lr_scale"] for group in groups] or [0.0]  # no group: the whole backbone is frozen
         text += f"; optim.layer_decay={decay:g}: layers learn at {min(shares):.2g} to {max(shares):.2g} of the peak"
     folder.note(text)
     log.info(text)
@@ -131,14 +132,14 @@ def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
 
 
 def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint) -> NewestCheckpoint:
-    """Note the dataset of a run, or compare it with the one noted before.
+    """Note the dataset of a run; if one was noted before, compare the two.
 
     Returns:
-        The checkpoint to go on from: `newest`, or its state at the beginning of its epoch if a dataset with another
-        length of epochs was accepted.
+        The checkpoint to go on from: `newest`, or, if a dataset with another length of epochs was accepted, a copy of
+        it that counts as the beginning of its epoch.
 
     Raises:
-        ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists what.
+        ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists the changes.
     """
     before = DatasetNote.read(folder)
     changes = now.changes(before) if before is not None and newest.name is not None else []
@@ -150,7 +151,7 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest
             "one at the same epoch"
         )
     if changes:
-        newest = _at_epoch_start(folder, config, now, newest)
+        newest = _store_at_epoch_start(folder, config, now, newest)
         event = f"goes on with a changed dataset ({'; '.join(changes)}) at step {newest.step}"
         folder.note(event)
         log.info(event)
@@ -163,16 +164,16 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest
     return newest
 
 
-def _at_epoch_start(
+def _store_at_epoch_start(
     folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint
 ) -> NewestCheckpoint:
-    """Store the checkpoint with its step counted in epochs of the new length, and remove the others."""
+    """Store the checkpoint with its step counted in epochs of the new length, and remove all others."""
     assert newest.name is not None
     data = DataInfo.stored(newest.meta["data"])
     epoch_len = TrainPlan.from_config(config, data.num_samples).epoch_len
     if epoch_len == now.epoch_len:
         return newest
-    # rounded down: an epoch that was not finished begins again, with the new images
+    # rounded down: an unfinished epoch begins again, with the new images
     epoch = newest.step // epoch_len
     step = epoch * now.epoch_len
     name = checkpoint_name(step)
@@ -185,32 +186,32 @@ def _at_epoch_start(
         data = replace(data, num_samples=now.num_samples, fingerprint=now.fingerprint)
         seal(copy, {**meta, "step": step, "data": asdict(data)})
         upload(copy, folder, name)
-    # only now that the new one is stored: the others count steps in epochs of the old length
+    # the others count steps in epochs of the old length; they go only once the new one is stored
     for other in checkpoint_names(folder):
         if other != name:
             remove(folder, other)
-    _count_anew(folder, now.epoch_len, epoch)
+    _rescale_steps(folder, now.epoch_len, epoch)
     return NewestCheckpoint(name, read_meta(folder.child(name)))
 
 
-def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:
-    """Rewrite the steps of the logged lines of finished epochs for epochs of another length."""
+def _rescale_steps(folder: RunFolder, epoch_len: int, epochs: int) -> None:
+    """Keep the logged lines of finished epochs, with their steps counted in epochs of another length."""
     lines = [line for line in read_metrics(folder) if line["epoch"] <= epochs]
     lines = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
     folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def claim_cpus(folder: RunFolder, since: CpuTime | None) -> Cpus | None:
-    """Return the CPUs on which a run counts: those of its first start, else those that other work leaves now.
+    """Return the numbers of CPUs that decide a run's threads: those of its first start, else those measured now.
 
-    Another number of threads rounds sums otherwise, so every start of the run takes the number of the first one,
-    whatever else the machine does by then.
+    The number of threads changes how sums are rounded, so every start of the run uses that of the first one, even if
+    the machine is more or less busy by then.
 
     Args:
-        since: beginning of the measurement; None: nothing is measured.
+        since: beginning of the measurement, or None to measure nothing.
 
     Returns:
-        None where nothing is kept and nothing is measured: the run counts on all CPUs of its machines.
+        None if no numbers are stored and none are measured: the run then uses all CPUs of its machines.
     """
     if content := folder.read_if_there(CPUS_FILE):
         return read_as(Cpus, content, folder.uri_of(CPUS_FILE))
@@ -220,8 +221,8 @@ def claim_cpus(folder: RunFolder, since: CpuTime | None) -> Cpus | None:
     folder.write(CPUS_FILE, json.dumps(asdict(cpus)).encode())
     if cpus.free < cpus.usable:
         event = (
-            f"other work takes part of the {cpus.usable} CPUs, so the threads of this run are made for {cpus.free}; "
-            "train.threads sets another number"
+            f"other work uses some of the {cpus.usable} CPUs, so this run uses {cpus.free}; train.threads sets another "
+            "number of threads"
         )
         folder.note(event)
         log.info(event)

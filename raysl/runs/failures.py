@@ -1,6 +1,6 @@
-"""What a run's controller, its workers and its driver tell each other about groups of workers and how they end.
+"""Notes that a run's controller, workers and driver exchange about groups of workers and their failures.
 
-Ray Train's controller reads this module too, so it imports nothing that trains.
+Ray Train's controller imports this module, so it imports nothing that trains.
 """
 
 import base64
@@ -14,9 +14,9 @@ from raysl.cluster.board import Board
 from raysl.cluster.failures import Worker
 
 End = Literal["code", "input", "count"]
-"""Why a run is not tried again: an exception of code, wrong settings or images, or too many failures."""
+"""Why a run is not tried again: an exception in code, wrong settings or images, or too many failures."""
 Phase = Literal["waiting", "working", "done"]
-"""Whether workers are there: none yet or being replaced, there, or at the end of their work."""
+"""State of the newest group of workers: not there yet or being replaced, training, or finished."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Outcome:
     """How training ended; rank 0 returns it to the driver.
 
     Args:
-        failure: why the run failed, if a new attempt would fail in the same way.
-        is_input_wrong: whether the user's settings are the reason.
-        ended: why a callback ended the run for good before its last step, or None.
+        failure: reason of a failure that a new attempt would repeat, or None.
+        is_input_wrong: whether the user's settings are that reason.
+        ended: reason for which a callback ended the run for good before its last step, or None.
     """
 
     step: int
@@ -37,15 +37,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that was lost.
+    """The loss of a worker, a data task, a node or the controller.
 
     Args:
         time: seconds since 1970.
-        text: one line of what happened, where, why, and what follows.
+        text: one line on what happened, where and why, and what follows.
+        dump: tracebacks, and the messages of Ray.
         step: updates that were done, as far as known.
-        group: number of the group of workers that ended with it; 0 if none did.
-        end: None if the run is tried again.
-        saved: last saved step, where the failure counts.
+        group: number of the group of workers that the failure ended; 0 if it ended none.
+        end: reason for not trying the run again, or None if it is tried again.
+        saved: last saved step; None if the failure does not count towards `train.max_failures`.
     """
 
     time: float
@@ -59,10 +60,11 @@ class Failure:
 
 @dataclass
 class FailureCount:
-    """Number of failures of a run since it last saved a step that it had not saved before.
+    """Number of failures of a run since it last saved a new step.
 
     Args:
-        most: number of failures after which the run is tried again; -1 for no limit.
+        most: number of failures after which the run is still tried again; -1 for no limit.
+        step: last saved step.
 
     >>> failures = FailureCount(most=1, step=10)
     >>> [failures.add(saved) for saved in (10, 15, 15)]
@@ -75,7 +77,7 @@ class FailureCount:
 
     @classmethod
     def of(cls, failures: Sequence[Failure], most: int, step: int) -> "FailureCount":
-        """Count failures of a start that went on from a step."""
+        """Count the failures of a start that went on from `step`."""
         count = cls(most, step)
         for failure in failures:
             if failure.saved is not None:
@@ -98,15 +100,16 @@ class FailureCount:
 
 
 class FailureNotes:
-    """The notes of a run about its groups of workers."""
+    """Notes on the board of a run about its groups of workers."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
 
     def begin_group(self) -> None:
-        """Note that another group of workers starts, in the controller.
+        """Note that another group of workers starts; the controller calls this.
 
-        One that ended without an error of a worker, because its node was to be taken back, has no failure yet.
+        If the group before ended because the cloud takes back a node, no worker raised an error. Its failure is noted
+        here.
         """
         number, phase = self.group()
         if phase == "working" and self.has_notice(number):
@@ -116,11 +119,11 @@ class FailureNotes:
         self.write_group(number + 1, "working")
 
     def write_group(self, number: int, phase: Phase) -> None:
-        """Note what the newest group of workers does."""
+        """Note the phase of a group of workers, which is now the newest."""
         self.board.write("group", {"number": number, "phase": phase})
 
     def group(self) -> tuple[int, Phase]:
-        """Return number and phase of the newest group of workers; (0, waiting) before the first."""
+        """Return number and phase of the newest group of workers; (0, "waiting") before the first."""
         note = self.board.read("group") or {"number": 0, "phase": "waiting"}
         return note["number"], note["phase"]
 
@@ -130,41 +133,41 @@ class FailureNotes:
         self.board.write(f"worker/{self.group()[0]}/{rank}", asdict(worker))
 
     def workers(self, group: int) -> dict[int, Worker]:
-        """Return the workers of a group that have noted where they are, by rank."""
+        """Return the workers of a group, by rank, that have called `note_worker`."""
         names = self.board.names(f"worker/{group}/")
         return {int(name.rpartition("/")[2]): Worker(**self.board.read(name)) for name in names}
 
     def note_step(self, step: int) -> None:
-        """Note the updates done."""
+        """Note the number of updates done."""
         self.board.write("step", step)
 
     def step(self) -> int:
-        """Return the updates done, as last noted."""
+        """Return the number of updates done, as last noted."""
         return int(self.board.read("step") or 0)
 
     def note_begun(self, group: int) -> None:
-        """Note that a group has made a step, so that it can save a checkpoint when it is asked to stop."""
+        """Note that a group has done a step: from then on it can save a checkpoint when it is asked to stop."""
         self.board.write("begun", group)
 
     def can_save(self) -> bool:
-        """Whether a group of workers is there that has made a step."""
+        """Whether the newest group of workers trains and has done a step."""
         number, phase = self.group()
         return phase == "working" and self.board.read("begun") == number
 
     def note_notice(self) -> None:
-        """Note that a node of the present group is about to be taken away."""
+        """Note that the cloud is about to take away a node of the present group."""
         self.board.write("notice", self.group()[0])
 
     def has_notice(self, group: int) -> bool:
-        """Whether a node of a group is, or was, about to be taken away."""
+        """Whether `note_notice` was called for a group."""
         return bool(self.board.read("notice") == group)
 
     def note_pid(self, pid: int) -> None:
-        """Note a process, of a worker or of the controller, whose end the controller or the driver tells."""
+        """Note the process of a worker or of the controller; the driver drops Ray's messages about its end."""
         self.board.write(f"pid/{pid}", pid)
 
     def pids(self) -> set[int]:
-        """Return the processes that were noted so far."""
+        """Return the ids of the processes noted so far."""
         return {int(name.rpartition("/")[2]) for name in self.board.names("pid/")}
 
     def note_handle(self, name: Literal["controller", "placement_group"], handle: Any) -> None:
@@ -172,13 +175,13 @@ class FailureNotes:
         self.board.write(name, pack_actor(handle))
 
     def handle(self, name: Literal["controller", "placement_group"]) -> Any:
-        """Return what `note_handle` has noted; None before it is there."""
+        """Return the handle that `note_handle` has noted; None before that."""
         note = self.board.read(name)
         return None if note is None else unpack_actor(note)
 
     def add(self, failure: Failure) -> None:
         """Note a failure."""
-        # zeros in front make the order of names that of the times
+        # leading zeros make the order of names that of the times
         self.board.write(f"failure/{failure.time:017.6f}", asdict(failure))
 
     def names(self) -> list[str]:
@@ -209,13 +212,13 @@ def unpack_actor(text: str) -> Any:
 
 
 def step_before(failures: list[Failure], group: int) -> int | None:
-    """Return the updates that were done, as far as known, when the group before this one was lost.
+    """Return the number of updates done, as far as known, when the group before this one was lost.
 
     >>> step_before([Failure(1.0, "lost worker 0", "", step=7, group=1)], group=2)
     7
 
     Returns:
-        None if nothing was lost between the two groups.
+        None if there was no failure between the two groups.
     """
     steps = [each.step for each in failures if each.group == group - 1 > 0]
     return max(steps, default=None)

@@ -30,7 +30,7 @@ def showing_progress(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: 
 
     def follow() -> None:
         while not ended.wait(folder.look_every_s):
-            follower.look()
+            follower.poll()
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -39,7 +39,7 @@ def showing_progress(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: 
     finally:
         ended.set()
         thread.join()
-        follower.look()
+        follower.poll()
         follower.close()
 
 
@@ -52,7 +52,7 @@ class _Follower:
         self.is_storage_fine = True
         self.read: dict[str, Version] = {}  # what was read of each file
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Show new lines; warn once while the storage fails."""
         try:
             self._show_new()

@@ -1,7 +1,7 @@
-"""A new run that goes on from another run's checkpoint with settings of its own.
+"""Fork a run: a new run goes on from another run's checkpoint, with settings of its own.
 
 With `method.weights` a run begins at step 0 with the weights of another one. A fork also takes over the optimizer, the
-step and the state of callbacks: population based training (Jaderberg et al. 2017, arXiv 1711.09846) calls it exploit.
+step and the state of callbacks. Population based training (Jaderberg et al. 2017, arXiv 1711.09846) calls this exploit.
 """
 
 import json
@@ -56,19 +56,19 @@ SCHEDULED = ("params", "lr", "weight_decay")  # keys of a group that are set bef
 
 
 def fork(config: RunConfig, parent: str) -> None:
-    """Have a new run go on from the checkpoint of another one when it is started.
+    """Prepare the folder of a new run so that its first start goes on from the checkpoint of another run.
 
-    Method, optimizer, average, step and the state of callbacks come from the checkpoint; every setting is the run's
-    own. The parent's logged lines up to that step become the beginning of the run's history, and `lineage.json` names
-    the parent. A fork that was interrupted is repeated; one that is complete stays as it is.
+    Method, optimizer, average, step and the state of callbacks come from the checkpoint; the settings are those of
+    `config`. The parent's logged lines up to that step become the beginning of the run's history, and `lineage.json`
+    names the parent. A fork that was interrupted is repeated; a complete one stays as it is.
 
     Args:
         config: settings of the new run, in `<storage>/<name>`.
-        parent: path or URI of a checkpoint, or of a run, whose newest one is taken.
+        parent: path or URI of a checkpoint, or of a run, whose newest checkpoint is taken.
 
     Raises:
-        ConfigError: if the run has begun by itself or from another parent, there is no whole checkpoint, or method,
-            optimizer, dataset, batch size, number of epochs or the shape of a tensor differs.
+        ConfigError: if the run has begun without a parent or from another one, there is no whole checkpoint, or
+            method, optimizer, dataset, batch size, number of epochs or the shape of a tensor differs.
         RunInUse: if another process works in the run's folder.
     """
     config = run_config(config)
@@ -105,8 +105,8 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         draft = Path(above) / "checkpoint"
         name, meta = outlast(partial(_download, source, name, draft))
         origin = _Origin.read(source.uri_of(name), draft, meta, run.config)
-        _check(run, origin)
-        _adapt(run, origin, draft)
+        _check_settings(run, origin)
+        _adapt_checkpoint(run, origin, draft)
         now = DatasetNote.of(run.loader.split, run.setup.plan.epoch_len)
         folder.claim(run.setup.as_written, NewestCheckpoint())
         claim_dataset(folder, run.config, now, NewestCheckpoint())
@@ -138,7 +138,7 @@ class _Origin:
     """A checkpoint that a run is forked from.
 
     Args:
-        settings: settings of its run, as a plain tree; no code that it names is imported.
+        settings: settings of its run as a plain tree; the code that they name is not imported.
         state: content of its `train_state.pt`.
     """
 
@@ -155,7 +155,7 @@ class _Origin:
 
     @property
     def batch_size(self) -> int:
-        """Images in a global batch, scaled to the workers if the settings ask for that."""
+        """Images in a global batch, which follows the number of workers if `train.reference_workers` is set."""
         train = self.settings["train"]
         reference = train.get("reference_workers")
         return int(train["batch_size"] if reference is None else train["batch_size"] // reference * train["workers"])
@@ -168,31 +168,31 @@ class _Origin:
         return DatasetNote(data.fingerprint, data.num_samples, data.num_classes, epoch_len)
 
 
-def _check(run: Prepared, origin: _Origin) -> None:
-    """Refuse settings under which the parent's steps would mean something else."""
+def _check_settings(run: Prepared, origin: _Origin) -> None:
+    """Refuse settings with which a step is not what it was in the parent."""
     train, plan = run.config.train, run.setup.plan
     pairs = {
         "optim.name": (origin.settings["optim"]["name"], run.config.optim.name),
         "train.batch_size": (origin.batch_size, plan.batch_size),
         "train.epochs": (origin.meta["epochs"], train.epochs),
     }
-    changes = [f"{key}: {there} -> {here}" for key, (there, here) in pairs.items() if there != here]
-    # another batch size alone changes the length of epochs, which would be reported a second time
+    changes = [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]
+    # another batch size also changes the length of epochs, which need not be reported as well
     if not any(change.startswith("train.batch_size") for change in changes):
         now, before = DatasetNote.of(run.loader.split, plan.epoch_len), origin.dataset
         changes += now.changes(before if before.fingerprint else replace(before, fingerprint=now.fingerprint))
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(
-            f"{origin.uri} cannot be gone on with by the run {run.config.name!r}:\n  {listed}\n"
+            f"the run {run.config.name!r} cannot go on from {origin.uri}:\n  {listed}\n"
             f"keep its values, or begin at step 0 with its weights alone by method.weights={origin.uri}"
         )
 
 
-def _adapt(run: Prepared, origin: _Origin, draft: Path) -> None:
-    """Give the copy of a checkpoint the settings of the run, and check that the run's state loads it.
+def _adapt_checkpoint(run: Prepared, origin: _Origin, draft: Path) -> None:
+    """Write the settings of the run into the copy of a checkpoint, and check that the run's state loads it.
 
-    Options of the optimizer that the settings have changed, such as the momentum, are changed in its state too.
+    Options of the optimizer that differ, such as the momentum, are changed in the copy too.
     """
     with torch.random.fork_rng(devices=[]):
         state = TrainState.create(run.setup, "cpu", run.classes, is_new=False)
@@ -201,12 +201,12 @@ def _adapt(run: Prepared, origin: _Origin, draft: Path) -> None:
         listed = "\n  ".join(lines[:MOST_NAMED])
         raise ConfigError(
             f"{origin.uri} does not fit the settings of the run {run.config.name!r}:\n  {listed}{more}\n"
-            "keep those that make these tensors, or begin with the parts that fit by method.weights"
+            "keep the settings that decide these shapes, or begin with the parts that fit by method.weights"
         )
     if _update_options(run, origin, state):
         save_tensors(origin.state, draft / STATE_FILE)
     (draft / SETTINGS_FILE).write_text(dump(run.setup.as_written))
-    # `seal` writes the first two anew; with the third the fork would count as finished like its parent
+    # `seal` writes `format` and `files` anew; with `ended` the fork would count as finished like its parent
     stale = ("format", "files", "ended")
     seal(draft, {key: value for key, value in origin.meta.items() if key not in stale})
     try:
@@ -216,18 +216,20 @@ def _adapt(run: Prepared, origin: _Origin, draft: Path) -> None:
 
 
 def _update_options(run: Prepared, origin: _Origin, state: TrainState) -> bool:
-    """Write options of the optimizer that the settings have changed into the parent's state; return whether any were.
+    """Write changed options of the optimizer into the parent's state; return whether there were any.
 
-    Loading restores a group's options from the checkpoint, because some optimizers keep state there, so a changed
+    Loading restores a group's options from the checkpoint, because some optimizers keep state there. So a changed
     option has to be changed in the checkpoint.
     """
     before = build_node(OptimConfig, origin.settings["optim"], "optim")
-    theirs, mine = (build_optimizer(state.method, optim, run.classes.optimizer) for optim in (before, run.config.optim))
+    old, new = (build_optimizer(state.method, optim, run.classes.optimizer) for optim in (before, run.config.optim))
     is_changed = False
-    for saved, there, here in zip(
-        origin.state["optimizer"]["param_groups"], theirs.param_groups, mine.param_groups, strict=False
+    for saved, old_group, new_group in zip(
+        origin.state["optimizer"]["param_groups"], old.param_groups, new.param_groups, strict=False
     ):
-        changes = {key: here[key] for key in here if key not in SCHEDULED and here[key] != there.get(key)}
+        changes = {
+            key: value for key, value in new_group.items() if key not in SCHEDULED and value != old_group.get(key)
+        }
         saved.update(changes)
         is_changed |= bool(changes)
     return is_changed

@@ -32,8 +32,8 @@ class MissingLines:
         self.since: float | None = None
         self.num_said = 0
 
-    def look(self, is_waiting: bool, now: float) -> None:
-        """Say a line if it is time for one.
+    def poll(self, is_waiting: bool, now: float) -> None:
+        """Log a line if it is time for one.
 
         Args:
             now: seconds of a clock that goes on evenly.

@@ -1,4 +1,4 @@
-"""What was lost, told by the driver of a run in a line each; what Ray says about it goes to a file of the run."""
+"""Log a line for each failure on the driver of a run; the messages of Ray go to a file of the run."""
 
 import queue
 import threading
@@ -20,41 +20,41 @@ MAX_CHARACTERS = 1_000_000  # of the file
 
 
 @contextmanager
-def telling_failures(folder: RunFolder, board: Board) -> Iterator["FailureTeller"]:
-    """Tell each failure in one line while inside; afterwards all of them stand in the run's events.
+def reporting_failures(folder: RunFolder, board: Board) -> Iterator["FailureReporter"]:
+    """Log each failure in one line inside the block, and add all of them to the run's events at its end.
 
-    Ray's own words go to `ray.log` in the run's folder.
+    The messages of Ray go to `ray.log` in the run's folder.
     """
-    teller = FailureTeller(folder, board)
+    reporter = FailureReporter(folder, board)
     try:
-        with hearing(teller.hear):
-            yield teller
+        with hearing(reporter.hear):
+            yield reporter
     finally:
-        teller.close()
+        reporter.close()
 
 
-class FailureTeller:
-    """Tells what the controller of a run notes on its board, and what Ray prints."""
+class FailureReporter:
+    """Logs the failures that the controller of a run notes on its board, and those that Ray prints."""
 
     def __init__(self, folder: RunFolder, board: Board) -> None:
         self.folder = folder
         self.board = board
         self.notes = FailureNotes(board)
         self.ray_log = RayLog(folder)
-        self.told: dict[str, Failure] = {}
+        self.reported: dict[str, Failure] = {}
 
-    def look(self) -> None:
-        """Tell new failures; to be called several times a second."""
+    def poll(self) -> None:
+        """Log new failures; to be called several times a second."""
         for name in self.notes.names():
-            if name not in self.told:
-                self.told[name] = failure = self.notes.read(name)
+            if name not in self.reported:
+                self.reported[name] = failure = self.notes.read(name)
                 self.ray_log.add(f"{failure.text}\n{failure.dump}")
-                # a failure that ends the run is raised as an error, which tells it
+                # a failure that ends the run is raised as an error
                 if failure.end is None:
                     log.warning(failure.text)
 
     def hear(self, text: str) -> None:
-        """Take what Ray prints, in any thread."""
+        """Note a failure that Ray prints, or add other text to `ray.log`; any thread may call this."""
         if line := describe_message(text, self.notes.pids()):
             self.notes.add(Failure(time.time(), line, text))
         else:
@@ -64,11 +64,11 @@ class FailureTeller:
         """Add the failures to the run's events, which no worker writes any more."""
         # a run that is stopped may have ended its cluster by now
         if self.board.is_there:
-            self.look()
+            self.poll()
             self.board.clear()
         try:
             events = self.folder.read_if_there(EVENTS_FILE)
-            if new := note_failures(events, list(self.told.values())):
+            if new := note_failures(events, list(self.reported.values())):
                 self.folder.write(EVENTS_FILE, events + new)
         except StorageError as error:
             log.warning("the events of the run lack what was lost: %s", error)

@@ -1,4 +1,4 @@
-"""A run from its settings to its last checkpoint, as the driver sees it."""
+"""Train a run from its settings to its last checkpoint, on the driver."""
 
 import signal
 import threading
@@ -29,7 +29,7 @@ from raysl.runs.failures import FailureNotes, Outcome
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.missing import MissingLines
-from raysl.runs.ray_log import telling_failures
+from raysl.runs.ray_log import reporting_failures
 from raysl.runs.stopping import Stopping, describe_stop, noting_end
 from raysl.runs.trainer import UserCallback, run_workers, train_variables
 from raysl.runs.worker import Job
@@ -54,8 +54,8 @@ class TrainedRun:
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None.
         metrics: the newest value of every logged number, and step and epoch of the checkpoint.
         history: a row for each logged line (`raysl.load_history`).
-        is_done: whether the run is at its end; else it pauses.
-        counter: counts its costs; None for a run that was read from its folder.
+        is_done: whether the run has ended; False for a pause.
+        counter: cost counter of this start; None for a run that was only read from its folder.
     """
 
     config: RunConfig
@@ -71,7 +71,7 @@ class TrainedRun:
     def read(
         cls, config: RunConfig, is_done: bool, folder: RunFolder | None = None, counter: CostCounter | None = None
     ) -> "TrainedRun":
-        """Read what a run has logged and saved; by default from the folder that its settings name.
+        """Read the logs and the newest checkpoint of a run, by default from the folder that its settings name.
 
         Raises:
             RunFailed: if no whole checkpoint is left.
@@ -84,7 +84,7 @@ class TrainedRun:
         newest = outlast(lambda: newest_whole(folder, ()))
         if newest.name is None:
             raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
-        # a pause saves a step that may have no line
+        # a run may pause at a step that has no logged line
         saved = newest.meta["metrics"]
         metrics |= {"step": newest.step} | {name: saved[name] for name in ("epoch",) if name in saved}
         best = outlast(lambda: Kept.read(folder).best_in(folder))
@@ -117,11 +117,11 @@ def training(
     stop: threading.Event | None = None,
     since: float | None = None,
 ) -> Iterator[TrainedRun]:
-    """Train a run; inside the block it is trained, and its folder is still locked, so that it can be measured.
+    """Train a run, then enter the block: there the folder is still locked, so that the run can be measured.
 
     Args:
-        measure: checks what will be measured of the run, and brings the online kNN; see `prepare`.
-        callbacks: see `raysl.pretrain`, as for the other arguments.
+        measure: function that checks the benchmarks and may add the online kNN; see `prepare`.
+        callbacks, show_progress, stop: see `raysl.pretrain`.
         until: epochs after which training pauses.
         since: beginning of this start, in seconds since 1970; default: that of the command.
     """
@@ -155,11 +155,11 @@ def training(
 
 @dataclass(frozen=True)
 class _Start:
-    """A start of a run, from its newest checkpoint to its end or the epoch to pause at.
+    """A start of a run: training from its newest checkpoint to its end, or to the epoch to pause at.
 
     Args:
-        marks: moments of the start so far, seconds since 1970, by name.
-        cpu_time: use of CPUs up to the beginning of this start.
+        marks: times of this start's stages so far, in seconds since 1970, by name.
+        cpu_time: CPU time used up to the beginning of this start.
     """
 
     run: Prepared
@@ -177,21 +177,21 @@ class _Start:
 
     @property
     def plan(self) -> TrainPlan:
-        """How the run is trained."""
+        """Steps, batches and epochs of the run."""
         return self.run.setup.plan
 
     @property
     def last(self) -> int:
-        """Updates to be done when this start ends."""
+        """Step at which this start ends."""
         epochs = self.until or self.run.config.train.epochs
         return min(self.plan.total_steps, epochs * self.plan.epoch_len)
 
     def train(self) -> bool:
-        """Train where something is left to train; return whether the run is at its end."""
+        """Train the steps that are left, if any; return whether the run has ended."""
         folder, newest, total, name = self.folder, self.newest, self.plan.total_steps, self.run.config.name
         if newest.name is not None:
             _check_corrupt(self.run, folder, newest)
-        # a run that a callback has ended early stays ended, unless it is to be extended
+        # a run that a callback ended early stays ended, unless `train.extend` is set
         step, ended = newest.step, None if self.run.config.train.extend else newest.meta.get("ended")
         if step < self.last and ended is None:
             if step:
@@ -214,7 +214,7 @@ class _Start:
         return is_done
 
     def _run_workers(self) -> Outcome:
-        """Train on Ray's workers, and say how that ended unless it is an error."""
+        """Train on Ray's workers and return the outcome; raise an error if training failed or was stopped."""
         self.waits.enter("starting Ray")
         connect()
         use_settings(self.run.config.cluster)
@@ -225,25 +225,25 @@ class _Start:
         self.waits.enter("starting workers")
         job = self._job(shape)
         board = Board(job.board)
-        # notes of an earlier start would stop the new workers, or show their first step too early
+        # notes of an earlier start would stop the new workers, or announce their first step too early
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
         self.folder.write(PROBE_FILE, job.board.encode())
         with (
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
-            telling_failures(self.folder, board) as teller,
+            reporting_failures(self.folder, board) as reporter,
             self.signals.saving(lambda: True),
             self.counter.holding(count_gpus(train)),
         ):
             notes, missing = FailureNotes(board), MissingLines(train, shape, self.folder.uri)
             request = Stopping(self.folder, board, self.signals, self.stop, self._describe_left)
 
-            def look() -> None:
-                teller.look()
-                missing.look(notes.group()[1] == "waiting", time.monotonic())
-                request.look()
+            def poll() -> None:
+                reporter.poll()
+                missing.poll(notes.group()[1] == "waiting", time.monotonic())
+                request.poll()
 
-            outcome = run_workers(job, shape, self.callbacks, self.newest.step, look)
+            outcome = run_workers(job, shape, self.callbacks, self.newest.step, poll)
         if outcome.failure is not None:
             raise self._failure(outcome)
         if request.is_requested or (outcome.step < self.last and outcome.ended is None):
@@ -264,15 +264,15 @@ class _Start:
             resources=shape.resources,
             is_alone=is_private(),
             last=self.last,
-            cpus=self._cpus(shape),
+            cpus=self._claim_cpus(shape),
             tags=tags_of(self.run.config, is_trial=cluster_resources().trials > 0),
         )
 
-    def _cpus(self, shape: WorkerShape) -> Cpus | None:
-        """Return the CPUs on which the run counts, if it chooses the number of its threads itself.
+    def _claim_cpus(self, shape: WorkerShape) -> Cpus | None:
+        """Return the numbers of CPUs that decide the run's threads; None if `train.threads` or the cluster decides.
 
-        They are measured where a run on CPUs begins. Nodes of a cluster are Ray's to share out, and trials of a sweep
-        end in the same table however many run at a time.
+        They are measured only when a run on CPUs begins in a private cluster. Elsewhere Ray shares out the CPUs.
+        Trials of a sweep measure nothing, so that their numbers do not depend on how many run at a time.
         """
         if self.run.config.train.threads is not None:
             return None
@@ -280,7 +280,7 @@ class _Start:
         return claim_cpus(self.folder, self.cpu_time if is_alone and self.newest.step == 0 else None)
 
     def _describe_left(self) -> str:
-        """Describe what is kept if training ends now, without waiting for a storage that fails."""
+        """Describe what is kept if training ends now; do not wait for a storage that fails."""
         try:
             return _describe_left(self.folder, _last_good(newest_whole(self.folder, ()), self.newest))
         except StorageError:
@@ -302,11 +302,11 @@ def _describe_left(folder: RunFolder, checkpoint: str | None) -> str:
 
 
 def _last_good(last: NewestCheckpoint, first: NewestCheckpoint) -> str | None:
-    """Return the name of the checkpoint that the next start takes, without hashing files once more.
+    """Return the name of the checkpoint that the next start takes, without hashing files again.
 
     Args:
-        last: the newest one that has a `meta.json`.
-        first: the one that this start went on from, which passed over those whose files are damaged.
+        last: newest checkpoint that has a `meta.json`.
+        first: checkpoint that this start went on from; its `passed_over` names the damaged ones.
     """
     is_damaged = any(reason.startswith(f"{last.name}:") for reason in first.passed_over)
     return first.name if is_damaged else last.name
@@ -318,7 +318,7 @@ def _newest(folder: RunFolder) -> str | None:
 
 
 def _check_corrupt(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> None:
-    """Fail at every start of a run that stopped for too many broken images, until more of them are allowed."""
+    """Fail if the run has stopped for too many corrupt images and `data.max_corrupt` still forbids as many."""
     limit = run.setup.max_corrupt
     if newest.meta["metrics"].get("corrupt_images", 0) > limit:
         raise RunFailed(too_many(parse_corrupt(folder.read_if_there(CORRUPT_FILE)), limit))

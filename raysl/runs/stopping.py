@@ -45,7 +45,7 @@ class Stopping:
         """Whether the run is to stop."""
         return self.signals.received is not None or (self.stop is not None and self.stop.is_set())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Act on a request; to be called several times a second by the thread that waits for the workers.
 
         Raises:

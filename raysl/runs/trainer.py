@@ -45,7 +45,7 @@ def run_workers(
     shape: WorkerShape,
     callbacks: Sequence[UserCallback] = (),
     step: int = 0,
-    look: Callable[[], None] = lambda: None,
+    poll: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Start workers, and return how their training ended.
 
@@ -54,7 +54,7 @@ def run_workers(
 
     Args:
         step: step of the checkpoint from which they go on.
-        look: called several times a second; what it raises ends the workers, and is raised here.
+        poll: function that is called several times a second; an error in it ends the workers and is raised here.
 
     Raises:
         CodeError: if code raised an exception in a worker or a data task.
@@ -75,7 +75,7 @@ def run_workers(
             noted = len(notes.names())
             streams.prepare()  # while the controller and the workers start
             try:
-                return _run_workers(trainer, job.config.name, notes, look)
+                return _run_workers(trainer, job.config.name, notes, poll)
             except (TrainingFailedError, RayError) as error:
                 if (placed := notes.handle("placement_group")) is not None:
                     ray.util.remove_placement_group(placed)  # Ray Train's own way needs a dashboard
@@ -150,14 +150,14 @@ def _trainer(
     )
 
 
-def _run_workers(trainer: TorchTrainer, run: str, notes: FailureNotes, look: Callable[[], None]) -> Outcome:
+def _run_workers(trainer: TorchTrainer, run: str, notes: FailureNotes, poll: Callable[[], None]) -> Outcome:
     """Start Ray Train's controller, and return what its main worker returns."""
     # other threads may train on the same private cluster
     is_last = is_private() and threading.current_thread() is threading.main_thread()
     end: Future[Result] = Future()
     try:
         with at_work(run):
-            outcome: Outcome = _fit(trainer, end, look, notes, 0.0 if is_last else ABORT_S).return_value
+            outcome: Outcome = _fit(trainer, end, poll, notes, 0.0 if is_last else ABORT_S).return_value
     except (KeyboardInterrupt, Stopped):
         # Ray ends a process, without a word, in which a thread waits while it is disconnected
         if is_last and end.done():
@@ -167,7 +167,7 @@ def _run_workers(trainer: TorchTrainer, run: str, notes: FailureNotes, look: Cal
 
 
 def _fit(
-    trainer: TorchTrainer, end: Future[Result], look: Callable[[], None], notes: FailureNotes, patience_s: float
+    trainer: TorchTrainer, end: Future[Result], poll: Callable[[], None], notes: FailureNotes, patience_s: float
 ) -> Result:
     """Train in another thread, since Ray Train handles Ctrl-C in the main one, and look for requests meanwhile."""
 
@@ -180,7 +180,7 @@ def _fit(
     threading.Thread(target=fit, name="raysl-fit", daemon=True).start()
     try:
         while not wait([end], LOOK_EVERY_S).done:
-            look()
+            poll()
     except (KeyboardInterrupt, Stopped):
         _abort(notes, end, patience_s)
         wait([end], ABORT_S)

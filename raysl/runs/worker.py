@@ -1,4 +1,4 @@
-"""A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
+"""Train on one worker: set up the process, restore the state, read this rank's batches from that step, call `fit`."""
 
 import time
 from collections.abc import Callable
@@ -54,21 +54,22 @@ from raysl.train.process import import_compiler_meanwhile, repeat_kernels
 from raysl.train.state import TrainState
 
 NO_CPUS = (
-    "no CPU of the cluster is free for data tasks: this run's workers or other work hold them; what training needs "
-    "next is made beside them, slowly; end other work, or set train.workers or train.cpus_per_worker to less"
+    "no CPU of the cluster is free for data tasks: this run's workers or other work hold them all; the workers prepare "
+    "the next images themselves, slowly; end other work, or lower train.workers or train.cpus_per_worker"
 )
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run as the driver sends it to the workers. All names are resolved: user files need not exist there.
+    """A run as the driver sends it to the workers. All names are resolved, so workers need no files of the user.
 
     Args:
-        board: key of this start's notes between its processes; workers find it in the run's folder too.
-        marks: moments of the start so far, in seconds since 1970, by name.
+        board: key of the `Board` with the notes of this start's processes; it is in the run's folder too.
+        marks: times of this start's stages so far, in seconds since 1970, by name.
         is_alone: whether the run has a private cluster, which gets and loses no nodes.
-        last: updates to be done when this start ends; None: all of the run.
-        cpus: CPUs on which the run counts, on machines like the one of its first start; None: all.
+        last: step at which this start ends; None for the last step of the run.
+        cpus: numbers of CPUs that decide the threads, on machines like that of the first start; None for all CPUs.
+        tags: tags of the run's numbers in Ray's metrics.
     """
 
     run: Prepared
@@ -88,16 +89,16 @@ class Job:
         return self.run.config
 
     def folder(self) -> RunFolder:
-        """Return the run's folder, which counts as gone without the driver's note in it."""
+        """Return the run's folder; it counts as gone if the driver's note is not in it."""
         folder = RunFolder.of(self.config)
         folder.sign = f"{folder.path}/{PROBE_FILE}" if folder.is_local else None
         return folder
 
 
 def pack(job: Job) -> dict[str, Any]:
-    """Put a job into Ray's object store, and its loader, which is as large as the dataset has files, apart from it.
+    """Put a job into Ray's object store, and its loader, which lists all files of the dataset, as a second object.
 
-    Workers and data tasks get references. Ray Train's controller need not import what they point to.
+    Workers and data tasks get references. Ray Train's controller need not import the classes of these objects.
     """
     without_images = replace(job, run=replace(job.run, loader=cast(Loader, None), test=None))
     return {"job": ray.put(without_images), "loader": ray.put(replace(job.run.loader, held_out=job.run.test))}
@@ -115,8 +116,8 @@ def unpack(settings: dict[str, Any]) -> Job:
 def train_worker(settings: dict[str, Any]) -> Outcome:
     """Train on this rank until the run ends. Ray Train calls it in every worker.
 
-    A failure that a new attempt would repeat, such as a loss that is not finite, is returned, because Ray Train tries
-    again after an exception.
+    Ray Train tries again after an exception. So a failure that would happen again, such as a loss that is not finite,
+    is returned and not raised.
     """
     job = unpack(settings)
     board = Board(job.board)
@@ -139,16 +140,16 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     disk = Disk(logs, folder if folder.is_local and dist.is_main() else None)
     reporter = RayReporter(folder, disk, job.config.train.keep_checkpoints, job.owner)
     corrupt, checkpoint = CorruptLog(), reporter.restore()
-    # only the step is read here: tensors can wait until the data tasks have begun
+    # only the step is read here: data tasks begin before the tensors are loaded
     first = 0 if checkpoint is None else int(read_meta(Folder(str(checkpoint)))["step"])
     on_starved = cache(partial(disk.note, NO_CPUS)) if dist.is_main() else None
     batches = _batches(job, settings["loader"], plan, device, corrupt, first, on_starved)
     if compiler is not None:
-        compiler.join()  # the network may look for parts of torch that it has half imported
+        compiler.join()  # the network may use modules of torch that this thread still imports
     state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
     if checkpoint is not None:
         state.load(checkpoint)
-    # only rank 0 uses the addresses, but every rank has to join a collective call
+    # only rank 0 uses the addresses, but every rank has to join the collective call
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         failed_step = None
@@ -166,7 +167,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         CollapseWatch(disk),
     ]
     measuring = [*_callbacks(job, folder, disk, batches), *([] if job.last is None else [Pause(job.last)])]
-    # Broken images count first; the writers come last, so that they write what the others have logged.
+    # corrupt images are counted first; the writers come last, so that they write what the others have logged
     callbacks = [broken, *measuring, *job.run.callbacks, *watching, writers, Presence(notes)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
@@ -179,7 +180,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         if dist.is_main():
             notes.write_group(notes.group()[0], "done")
     except RunFailed as error:
-        if isinstance(error, RayError):  # of this rank's data tasks: the other ranks wait for it
+        if isinstance(error, RayError):  # a data task of this rank failed; the other ranks wait for this one
             raise
         reporter.put_logs()
         return Outcome(state.step, str(error))
@@ -196,7 +197,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
 
 
 def _end_stream(batches: RayBatches, disk: Disk) -> None:
-    """End this rank's stream, and note on rank 0 what its images took."""
+    """End this rank's stream; rank 0 notes the costs of its images."""
     costs, stats = batches.end()
     if dist.is_main() and stats:
         with disk.writing():
@@ -215,7 +216,7 @@ def _plan(job: Job, device: torch.device) -> TrainPlan:
 def _prepare_process(job: Job, device: torch.device) -> None:
     """Set threads, precision and deterministic kernels."""
     cpus = Cpus.here()
-    # what was measured at the first start holds only for machines of the same size
+    # the numbers of the first start hold only for machines with as many CPUs
     if job.cpus is not None and job.cpus.usable == cpus.usable:
         cpus = job.cpus
     share = cpus.threads(ray.train.get_context().get_local_world_size())
@@ -235,7 +236,7 @@ def _batches(
     step: int,
     on_starved: Callable[[], object] | None,
 ) -> RayBatches:
-    """Return this rank's batches; data tasks begin with those of `step` at once, while the network is built."""
+    """Return this rank's batches from `step` on; data tasks prepare them at once, while the network is built."""
     loader = job.run.loader
     batches = RayBatches(
         loader=loader,
@@ -255,7 +256,7 @@ def _batches(
 
 
 def _has_notice(notes: FailureNotes) -> bool:
-    """Whether a node of this group of workers is about to be taken away; all ranks call it together."""
+    """Whether the cloud is about to take away a node of this group of workers; all ranks call it together."""
     if not hasattr(ray.train, "get_preemption_info") or ray.train.get_preemption_info() is None:
         return False
     if dist.is_main():

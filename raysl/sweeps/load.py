@@ -1,4 +1,4 @@
-"""From a sweep's file to its settings, and to the configurations that its trials depart from."""
+"""Read a sweep's file: its settings, and the configurations that its trials depart from."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,32 +28,32 @@ from raysl.weights.initial import load_config
 
 
 def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
-    """A sweep's file, and those overrides that belong to its runs.
+    """Return the settings of a sweep's file, and the overrides that are for its runs.
 
     Args:
-        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file.
-        overrides: `trials=4` and the other settings of a sweep; all others, `seed` among them, are for the runs.
+        name_or_path: packaged name (`sweep/quickstart`) or path of a .yaml file.
+        overrides: settings of the sweep, such as `trials=4`; all others, and `seed`, are for the runs.
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "sweep/quickstart")
     overrides = words(overrides, "overrides", "trials=4")
     path = find(name_or_path, Path.cwd())
     tree = read_file(path)
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
+        raise ConfigError(f"{path} is not the file of a sweep; write settings such as space: and trials:")
     tree = each_text(tree, partial(relative_name, folder=path.parent, expand=expand))
     tree |= {key: _beside(path.parent, tree[key]) for key in ("config", "configs") if key in tree}
     names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
-    mine = [override for override in overrides if override.partition("=")[0] in names]
-    for override in mine:
+    of_sweep = [override for override in overrides if override.partition("=")[0] in names]
+    for override in of_sweep:
         key, _, text = override.partition("=")
         tree[key] = read(text, override)
     is_file = name_or_path.endswith((".yaml", ".yml"))
     tree.setdefault("name", path.stem if is_file else name_or_path.replace("/", "-"))
-    return from_tree(tree, str(path)), [override for override in overrides if override not in mine]
+    return from_tree(tree, str(path)), [override for override in overrides if override not in of_sweep]
 
 
 def _beside(folder: Path, value: Any) -> Any:
-    """Return the absolute paths of configurations that lie beside the sweep's file; other names as they are."""
+    """Return names of configurations; those of files beside the sweep's file become absolute paths."""
     if isinstance(value, list):
         return [_beside(folder, one) for one in value]
     is_file = isinstance(value, str) and value.endswith((".yaml", ".yml")) and (folder / expand(value)).is_file()
@@ -63,10 +63,10 @@ def _beside(folder: Path, value: Any) -> Any:
 def load_starts(
     sweep: SweepConfig, overrides: Sequence[str] = (), load: Callable[[list[str]], RunConfig] | None = None
 ) -> dict[str, RunConfig]:
-    """The settings of each of a sweep's `configs`, by its name.
+    """Return the settings of each of a sweep's `configs`, by name.
 
     Args:
-        load: function from a name and overrides, in one list, to settings; default: `load_config`.
+        load: function that returns the settings for a list of a name and overrides; default: `load_config`.
     """
     load = load or (lambda arguments: load_config(arguments[0], arguments[1:]))
     starts, problems = {}, Problems()
@@ -78,11 +78,11 @@ def load_starts(
 
 
 def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint."""
+    """Return the settings with which a sweep's `checkpoints` were trained, by the URI of each."""
     checkpoints = {name: load_checkpoint(name) for name in sweep.checkpoints}
     uris = [loaded.uri for loaded in checkpoints.values()]
     if twice := [name for name, loaded in checkpoints.items() if uris.count(loaded.uri) > 1]:
-        raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
+        raise ConfigError(f"checkpoints: {', '.join(twice)} are the same checkpoint; give each once")
     starts, problems = {}, Problems()
     for name, loaded in checkpoints.items():
         with problems.catching(redact_uri(name)), warnings_named(redact_uri(name)):
@@ -92,16 +92,16 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
 
 
 def dump_sweep(sweep: SweepConfig) -> str:
-    """The sweep as YAML; credentials are `***`."""
+    """Return a sweep as YAML, with `***` in place of credentials."""
     return write(redact_tree(dataclasses.asdict(sweep)))
 
 
 def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
-    """The settings of a sweep as they are written, checked.
+    """Check the settings of a sweep and return them.
 
     Args:
         tree: settings by name; the distributions of `space` may be Ray Tune's.
-        where: file that they stand in, for messages; empty for none.
+        where: file that holds the settings, for messages; empty for none.
     """
     prefix = f"{where}: " if where else ""
     fields = {setting.name: setting for setting in dataclasses.fields(SweepConfig)}
@@ -129,14 +129,14 @@ def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
 def _unknown(key: str, known: list[str]) -> str:
     near = nearest(key, known)
     if not near and (of_run := suggest(key, [".".join(keys) for keys, _ in settings_in(RunConfig, {})])):
-        hint = f"runs have {' and '.join(of_run)}: write settings: [{of_run[0]}=...], or it into config; "
+        hint = f"runs have {' and '.join(of_run)}: write settings: [{of_run[0]}=...], or set it in config; "
     else:
         hint = f"did you mean {near!r}? " if near else ""
     return f"unknown key {key!r}; {hint}a sweep has {', '.join(known)}"
 
 
 def check(sweep: SweepConfig) -> None:
-    """Refuse settings that do not go together."""
+    """Refuse settings that contradict each other."""
     problems = Problems()
     for check_one in (
         lambda: Space.of(sweep.space),
@@ -153,7 +153,7 @@ def check(sweep: SweepConfig) -> None:
 
 
 def _problems(sweep: SweepConfig) -> Iterator[str]:
-    """Yield a line for each two settings that do not go together."""
+    """Yield a line for each contradiction between settings."""
     if not sweep.space and not sweep.configs and not sweep.checkpoints and sweep.seeds == 1:
         yield (
             "space is empty; name a setting and its distribution, optim.lr: {uniform: [0.1, 1]}, or several configs or "
@@ -162,17 +162,17 @@ def _problems(sweep: SweepConfig) -> Iterator[str]:
     if sweep.configs and sweep.checkpoints:
         yield "configs are trained and checkpoints are measured; give one of the two"
     if sweep.settings and sweep.checkpoints:
-        yield "settings are laid over what is trained, and checkpoints are not; take one of the two out"
+        yield "settings change how runs are trained, and checkpoints are not trained; take one of the two out"
     if sweep.seeds > 1 and "seed" in sweep.space:
-        yield f"seed is in the space, and seeds={sweep.seeds} runs each choice with several; keep one"
+        yield f"seed is in the space, and seeds={sweep.seeds} runs each choice with several seeds; keep one of the two"
     rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
     if sweep.checkpoints and rigid:
-        yield f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary"
+        yield f"space.{rigid[0]}: checkpoints have been trained already; only settings of benchmarks may vary"
     first, early = sweep.objectives[0], sweep.early
     if sweep.scheduler != "none" and is_measured(early.metric):
         yield (
-            f"{sweep.scheduler} compares trials while they train, and {early.metric} is known at their end alone; give "
-            "early_metric=knn_k20_top1, or set scheduler=none"
+            f"{sweep.scheduler} compares trials while they train, and {early.metric} is known only at their end; set "
+            "early_metric=knn_k20_top1, or scheduler=none"
         )
     if sweep.checkpoints and (sweep.scheduler != "none" or not is_measured(first.metric)):
         yield (
@@ -181,7 +181,7 @@ def _problems(sweep: SweepConfig) -> Iterator[str]:
         )
     grids = any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values())
     if sweep.search != "random" and grids:
-        yield f"search={sweep.search} draws every value; write choice in the place of grid, or search=random"
+        yield f"search={sweep.search} draws every value; write choice in place of grid, or search=random"
 
 
 def _problems_of_population(sweep: SweepConfig) -> Iterator[str]:
@@ -189,21 +189,20 @@ def _problems_of_population(sweep: SweepConfig) -> Iterator[str]:
     name = sweep.scheduler
     if sweep.search != "random" or sweep.seeds > 1 or sweep.configs or not space.is_random or sweep.trials < 2:
         yield (
-            f"{name} has a population of two trials or more of one configuration, drawn at random; it has "
-            f"trials={sweep.trials}, search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what "
-            "is not like that"
+            f"{name} needs two trials or more, search=random, seeds=1, no configs and a setting that is drawn; this "
+            f"sweep has trials={sweep.trials}, search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}"
         )
     conditional = [key for key, distribution in space.distributions.items() if distribution.when or is_component(key)]
     rigid = [key for key in space.distributions if not key.startswith(("optim.", "method."))]
     for key in [*conditional, *rigid][:1]:
         yield (
-            f"space.{key}: {name} changes settings of runs that go on from each other's weights, which those of optim "
-            "and method can be, without a condition; take it out, or choose another scheduler"
+            f"space.{key}: {name} changes settings of runs that go on from each other's weights; only settings of "
+            "optim and method can vary so, and without a condition; take it out, or choose another scheduler"
         )
 
 
 def _plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space in words that YAML has."""
+    """Return the space as plain values that YAML can hold."""
     plain: dict[str, Any] = {}
     for key, written in space.items():
         distribution = parse(key, written)

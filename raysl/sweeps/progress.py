@@ -1,4 +1,4 @@
-"""Progress of a sweep: trials that have ended and are to come, in words."""
+"""Describe the progress of a sweep in words: trials that have ended, that run and that are to come."""
 
 import os
 import time
@@ -26,15 +26,17 @@ from raysl.train.state import TrainState
 from raysl.tune.trial import Trial
 
 MOST_LISTED = 1000
-START_S = 20.0  # of a trial, before its first step and after its last, where no trial has been measured
+START_S = 20.0  # assumed seconds of a trial before its first step and after its last
 
 
 class Progress:
     """Counts the trials of a ledger.
 
     Args:
-        planned: number of trials; the largest possible where that depends on results.
-        seeds: seeds of each choice that comes to its end.
+        planned: number of trials, or the largest possible number if it depends on results.
+        seeds: number of seeds of each choice that finishes.
+        objective: number that ranks the trials.
+        is_exact: whether `planned` does not depend on results.
     """
 
     def __init__(self, ledger: Ledger, planned: int, seeds: int, objective: Objective, is_exact: bool) -> None:
@@ -51,23 +53,23 @@ class Progress:
 
     @property
     def num_ended(self) -> int:
-        """Trials that have ended or were stopped."""
+        """Number of trials that finished, were stopped or failed."""
         return sum(record.has_ended for record in self.records)
 
     @property
     def num_dropped(self) -> int:
-        """Number of choices that were stopped early or failed, so that their further seeds are not run."""
+        """Number of choices whose further seeds are not run, because they were stopped early or failed."""
         return sum(not record.is_further and record.status in ("stopped", "failed") for record in self.records)
 
     @property
     def num_trials(self) -> int:
-        """The number of trials; an upper bound while it depends on results."""
+        """Number of trials; an upper bound while it depends on results."""
         return max(self.planned - self.num_dropped * (self.seeds - 1), len(self.records))
 
     def outlook(self, bases: Mapping[str, RunConfig], concurrent: int) -> str:
-        """Describe the trials that have ended and those to come, before they start.
+        """Describe, before a start, the trials that have ended and those to come, with an estimate of the time.
 
-        The time is what the trials took that have ended; without any, that of a few steps, in this process.
+        The estimate is the mean time of the ended trials. Without any, a few steps are timed in this process.
         """
         counts = Counter(record.status for record in self.records)
         ended = ", ".join(f"{counts[name]} {name}" for name in ("finished", "stopped", "failed") if counts[name])
@@ -82,12 +84,12 @@ class Progress:
         return f"{text}{before}; about {duration(seconds * remaining / concurrent)}{how}"
 
     def line(self, record: Record) -> str:
-        """Describe a trial that has ended, and the rest of the sweep."""
-        number = record.told(self.objective.metric)
+        """Describe a trial that has ended, and the time left for the sweep."""
+        number = record.describe(self.objective.metric)
         shown = f": {number}" if number and record.status == "finished" else ""
         ends = {"stopped": f"stopped: {record.reason}", "failed": "failed", "finished": "ended"}
         end = ends.get(record.status, f"is paused at epoch {record.epoch or 0:g}")
-        return f"{record.trial.name} {end}{shown} ({self.num_ended} of {self.num_trials}{self._rest()})"
+        return f"{record.trial.name} {end}{shown} ({self.num_ended} of {self.num_trials}{self._time_left()})"
 
     def state(self) -> str:
         """Describe how many trials have ended and run, the best one, and the time left."""
@@ -98,8 +100,8 @@ class Progress:
         numbered = [record for record in records if record.metric(self.objective) is not None]
         if numbered:
             best = min(numbered, key=lambda record: self.objective.key(record.metric(self.objective)))
-            text += f"; best {best.trial.name}: {best.told(self.objective.metric)}"
-        return text + self._rest()
+            text += f"; best {best.trial.name}: {best.describe(self.objective.metric)}"
+        return text + self._time_left()
 
     @property
     def running(self) -> list[Record]:
@@ -107,7 +109,7 @@ class Progress:
         return [record for record in self.records if record.is_running]
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until the last trial ends, by the epochs of this start; None before the first one."""
+        """Return the seconds until the last trial ends, at the speed of this start; None before its first epoch."""
         begun = [record for record in self.records if record.began]
         gained = sum(record.done - record.before for record in begun)
         if gained <= 0:
@@ -119,7 +121,7 @@ class Progress:
         epochs_left += sum(max(0.0, record.whole - record.done) for record in self.running)
         return (time.time() - min(record.began for record in begun)) * epochs_left / gained
 
-    def _rest(self) -> str:
+    def _time_left(self) -> str:
         seconds = self.seconds_left() if self.num_trials > self.num_ended else None
         return f"; about {duration(seconds)} left" if seconds and seconds >= 1 else ""
 
@@ -143,7 +145,7 @@ def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str,
     """Return a line for each benchmark that has to be measured again because its code has changed.
 
     Args:
-        measures: returns the digests of a trial's settings and code now, by benchmark.
+        measures: function that returns the present digests of a trial's settings and code, by benchmark.
     """
     counts: Counter[str] = Counter()
     for record in records:
@@ -153,7 +155,7 @@ def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str,
             before = record.note.measures.get(name)
             counts[name] += before is not None and before[0] == settings and before[1] != code
     return [
-        f"the code of {name} has changed: {counted(num, 'trial')} will be measured again by it, and not trained"
+        f"the code of {name} has changed: it will measure {counted(num, 'trial')} again, without training"
         for name, num in counts.items()
         if num
     ]
@@ -166,16 +168,16 @@ def mean_seconds(records: Sequence[Record]) -> float | None:
 
 
 def _seconds_by_steps(bases: Mapping[str, RunConfig]) -> tuple[float | None, str]:
-    """Return the seconds of a trial by a few steps of the first configuration that is trained, and that in words.
+    """Estimate the seconds of a trial from a few steps of the first configuration; return them with a phrase on how.
 
-    None where trials do not train on this machine's CPUs, as a measurement in this process does.
+    The seconds are None unless trials train on the CPUs of this machine, where this process can time them.
     """
     name, base = next(iter(bases.items()), ("", None))
     if base is None or os.environ.get("RAY_ADDRESS") or count_gpus(base.train) or torch.cuda.is_available():
         return None, ""
     try:
-        seconds = seconds_of(base)
-    except Exception as error:  # noqa: BLE001 - the trials have other settings, and tell of their own failures
+        seconds = estimate_seconds(base)
+    except Exception as error:  # noqa: BLE001 - the trials have other settings, and report their own failures
         log.debug("no steps are timed: %s", error)
         seconds = None
     which = f" of {name}" if name else ""
@@ -200,10 +202,11 @@ class _Timed(Callback):
             run.stop("timed")
 
 
-def seconds_of(config: RunConfig) -> float | None:
-    """Return the seconds that a run will train, by a few steps in this process after a first one that is not timed.
+def estimate_seconds(config: RunConfig) -> float | None:
+    """Estimate the seconds that a run will train from a few steps in this process; the first step is not timed.
 
-    None for a method that goes through all images before its first step.
+    Returns:
+        None for a method that goes through all images before its first step.
     """
     with only_errors(), torch.random.fork_rng(devices=[]):
         run = prepare(config)

@@ -1,4 +1,4 @@
-"""The state of a trial, by what Ray Tune told of it and what is in its run's folder."""
+"""The state of a trial, from the events of Ray Tune and the files in its run's folder."""
 
 import math
 import time
@@ -22,13 +22,13 @@ class Record:
 
     Args:
         epochs: epochs of the whole trial; 0 of one that is only measured.
-        measures: digests of what is measured, see `measures_of`: a note of something else is no end.
+        measures: digests of the benchmarks, see `measures_of`; a note with other digests does not end the trial.
         draws: number of equal choices.
-        failure: why it failed in this process, for good.
+        failure: reason for which it failed for good in this process, or None.
         is_further: whether it is a further seed of settings whose first run finished.
-        began: when it started in this process, in seconds since 1970.
-        before: epochs that it had come to then.
-        nodes: on which its workers run.
+        began: time of its start in this process, in seconds since 1970.
+        before: epochs that it had done by then.
+        nodes: nodes on which its workers run.
         parents: runs whose weights it went on from, and their epochs, the newest first.
     """
 
@@ -88,7 +88,7 @@ class Record:
 
     @property
     def done(self) -> float:
-        """Those that are behind it."""
+        """Epochs done; of a trial that is only measured 1 at its end."""
         return (self.epoch or 0.0) if self.epochs else float(self.has_ended)
 
     @property
@@ -106,7 +106,7 @@ class Record:
             return STARTING
         return "ending" if reached >= self.epochs else f"epoch {reached:.3g}/{self.epochs}"
 
-    def told(self, metric: str) -> str:
+    def describe(self, metric: str) -> str:
         """Return its newest number of a name, with the name; empty where there is none."""
         value = ({} if self.note is None else self.note.costs).get(metric, self.metrics.get(metric))
         return "" if value is None else f"{metric} {value:.4g}"
@@ -123,8 +123,8 @@ class Record:
         self.is_running, self.failure, self.nodes = True, None, ()
         self.began, self.before = time.time(), self.logged.reached
 
-    def look(self, folder: Folder) -> None:
-        """Read the folder of its run; it stays as it is while the storage fails.
+    def refresh(self, folder: Folder) -> None:
+        """Update the record from the folder of its run; it stays as it is if the storage fails.
 
         Raises:
             StorageError: if the storage fails.

@@ -1,8 +1,8 @@
-"""A sweep on the driver, from its settings to its leaderboard.
+"""Run a sweep from its settings to its leaderboard, on the driver.
 
 Each trial is a run in `<storage>/<name>/trial_<hash of its settings>/`, with checkpoints and a report, and resumes like
-any other; trials with equal settings are one run. A second start of the same sweep has Ray Tune choose the same trials:
-those that have ended report what they had logged, and the others go on.
+any other run. Trials with equal settings share one run. In a second start of the same sweep, Ray Tune chooses the same
+trials: those that have ended report their logged numbers again, and the others go on.
 """
 
 import shlex
@@ -56,24 +56,23 @@ def sweep(
     search: Any = None,
     **settings: Any,
 ) -> Leaderboard:
-    """Run the trials of a sweep; a later start of the same name runs those that are left.
+    """Run the trials of a sweep; a later call with the same name runs the trials that are left.
 
     >>> board = sweep("digits/simclr", {"optim.lr": {"loguniform": [0.02, 0.5]}}, trials=12)  # doctest: +SKIP
     >>> board.best.checkpoint  # doctest: +SKIP
 
     Args:
-        config: base settings of the trials, or the name of a configuration; its `name` and `storage` are those of the
-            sweep.
-        space: varied settings, `{"optim.lr": {"loguniform": [0.02, 0.5]}}` or with Ray Tune's `tune.loguniform(0.02,
+        config: base settings of the trials, or the name of a configuration; the sweep takes its `name` and `storage`.
+        space: settings to vary, `{"optim.lr": {"loguniform": [0.02, 0.5]}}` or with Ray Tune's `tune.loguniform(0.02,
             0.5)`; or all settings of a sweep, as `raysl.sweeps.load.load_sweep` returns them.
-        starts: base settings by name, for a space with `configs`; default: those of the files
+        starts: base settings by name, for a sweep with `configs`; default: those of the files
             (`raysl.sweeps.load.load_starts`).
-        scheduler: name or import path of a scheduler, or one of Ray Tune's, `ASHAScheduler(time_attr="epoch", ...)`.
-        search: the same of a searcher.
+        scheduler: name or import path of a scheduler, or an object of Ray Tune, `ASHAScheduler(time_attr="epoch")`.
+        search: name, import path or object of a searcher.
         settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `name="lr"`.
 
     Raises:
-        ConfigError: if a setting is wrong, another sweep has this name, or its trials ended on other images.
+        ConfigError: if a setting is wrong, another sweep has this name, or its trials have ended on other images.
         RunFailed: if no trial finished.
         Stopped: if the process was asked to end; all training is saved.
     """
@@ -89,7 +88,7 @@ class SweepRun:
     """A sweep whose settings have been checked.
 
     Attributes:
-        scheduler, searcher: objects of Ray Tune's that the caller made, or None: made of the settings.
+        scheduler, searcher: objects of Ray Tune that the caller gave; None to make them from the settings.
     """
 
     def __init__(
@@ -97,17 +96,17 @@ class SweepRun:
     ) -> None:
         self.base = replace(base, storage=absolute(base.storage))
         self.sweep = sweep
-        self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
+        self.bases = {name: _with_metrics(start, sweep) for name, start in bases.items()}
         if is_population(sweep) and bare_uri(self.base.storage) != self.base.storage:
             raise ConfigError(
-                "storage: Ray Tune keeps this address among the state of a population; give its credentials by the "
-                "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                "storage: Ray Tune stores this address in the state of a population; give its credentials as variables "
+                "of the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed
         self.scheduler, self.searcher = scheduler, searcher
         check_trials(self.bases, sweep)
-        self._known: dict[tuple[str, str], Any] = {}
+        self._cache: dict[tuple[str, str], Any] = {}
         self.board = Board(self.folder, self.leaderboard)
         space = Space.of(sweep.space)
         varied = space.distributions.get(EPOCHS)
@@ -124,7 +123,7 @@ class SweepRun:
 
     @cached_property
     def planned(self) -> dict[str, Trial]:
-        """The trials that are chosen at random, by name; a searcher's depend on results."""
+        """The trials of a random search, by name; empty for a searcher, whose choices depend on results."""
         if self.sweep.search != "random":
             return {}
         num = self.sweep.trials if self.choices.space.is_random else 1
@@ -132,8 +131,8 @@ class SweepRun:
         self.num_draws = Counter(trial.name for trial in trials)
         return {trial.name: trial for trial in trials}
 
-    def further(self) -> list[Trial]:
-        """Return further seeds of the choices that finished."""
+    def further_seeds(self) -> list[Trial]:
+        """Return trials with the further seeds of all choices that finished."""
         records = self.ledger.records.values()
         kept = [record.trial for record in records if record.status == "finished" and not record.is_further]
         trials = [replace(trial, seed=trial.seed + seed) for seed in range(1, self.sweep.seeds) for trial in kept]
@@ -156,8 +155,8 @@ class SweepRun:
         if isinstance(space, Mapping):
             settings = {**(settings or {}), "space": dict(space)}
             space = SweepConfig()
-        way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first value that load_sweep() returns"
-        sweep = instance(space, SweepConfig, "space", way)
+        expected = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first value that load_sweep() returns"
+        sweep = instance(space, SweepConfig, "space", expected)
         if settings:
             sweep = from_tree({**vars(sweep), **settings}, "")
         base = replace(base, name=sweep.name or base.name, storage=sweep.storage or base.storage)
@@ -172,32 +171,35 @@ class SweepRun:
         return Record(trial, 0 if trial.config in self.sweep.checkpoints else int(epochs), self.measures(trial))
 
     def measures(self, trial: Trial) -> dict[str, list[str]]:
-        """Return digests of settings and code of a trial's benchmarks, by name."""
-        return self._of(trial, "measures", ("benchmarks", "backbone"), measures_of)
+        """Return the digests of settings and code of a trial's benchmarks, by name."""
+        return self._cached(trial, "measures", ("benchmarks", "backbone"), measures_of)
 
     def _protocols_of(self, trial: Trial) -> dict[str, str]:
         """Return the protocols of a trial's measurements, see `Entry.protocols`."""
-        return self._of(trial, "protocols", ("benchmarks",), lambda config: protocols_of(config.benchmarks))
+        return self._cached(trial, "protocols", ("benchmarks",), lambda config: protocols_of(config.benchmarks))
 
-    def _of(self, trial: Trial, what: str, varied: Sequence[str], make: Callable[[RunConfig], Facts]) -> Facts:
-        """Return what follows from a trial's settings: once for all trials of a configuration that do not vary it."""
+    def _cached(self, trial: Trial, what: str, varied: Sequence[str], make: Callable[[RunConfig], Facts]) -> Facts:
+        """Return a fact that `make` computes from a trial's settings.
+
+        It is computed once for all trials of a configuration whose `varied` settings are not in the space.
+        """
         is_usual = not any(key.split(".")[0] in varied for key in trial.settings)
         key = what, trial.config if is_usual else trial.name
-        if key not in self._known:
-            self._known[key] = make(self.bases[trial.config] if is_usual else trial.run_of(self.bases, self.folder.uri))
-        return cast(Facts, self._known[key])
+        if key not in self._cache:
+            self._cache[key] = make(self.bases[trial.config] if is_usual else trial.run_of(self.bases, self.folder.uri))
+        return cast(Facts, self._cache[key])
 
     @property
     def trained(self) -> dict[str, RunConfig]:
-        """Base settings of trials that are trained, and not only measured."""
+        """Base settings of the trials that are trained and not only measured."""
         return {name: base for name, base in self.bases.items() if name not in self.sweep.checkpoints}
 
-    def known(self) -> Leaderboard:
-        """Return the leaderboard of the runs' folders, with the trials still to come, without running anything."""
+    def current_board(self) -> Leaderboard:
+        """Read all planned trials from their folders and return the leaderboard; run nothing."""
         for name, trial in self.planned.items():
             self.ledger.add(trial).draws = self.num_draws[name]
         if self.sweep.seeds > 1:
-            self.further()
+            self.further_seeds()
         return self.leaderboard()
 
     def run(self, signals: Any) -> Leaderboard:
@@ -206,9 +208,9 @@ class SweepRun:
         with own_folder(self.folder):
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
                 log.info("the sweep has changed since its last start: %s", line)
-            self.known()
+            self.current_board()
             check_images(self.folder, self.trained, self.base.name, self.ledger.records.values())
-            if self._is_left():
+            if self._has_trials_left():
                 SweepStart(self).run(signals)
             if not_run := self.progress.num_dropped * (self.sweep.seeds - 1):
                 seeds, choices = counted(not_run, "further seed"), counted(self.progress.num_dropped, "choice")
@@ -222,11 +224,11 @@ class SweepRun:
         failed = [entry for entry in board.entries if entry.status == "failed"]
         if failed and not any(entry.status == "finished" for entry in board.entries):
             raise RunFailed(
-                f"no trial finished: {len(failed)} of {len(board.entries)} failed, the first one since: "
+                f"no trial finished: {len(failed)} of {len(board.entries)} failed, the first one because: "
                 f"{failed[0].reason}; {board.path} has all reasons, and the same command tries them again"
             )
 
-    def _is_left(self) -> bool:
+    def _has_trials_left(self) -> bool:
         """Whether a trial is left to run; log the number of those that have ended."""
         is_left = self.progress.num_ended < self.progress.num_trials
         if ended := self.progress.num_ended:
@@ -236,7 +238,7 @@ class SweepRun:
         return is_left
 
     def leaderboard(self, state: State = "running") -> Leaderboard:
-        """The leaderboard as things stand."""
+        """Return the leaderboard of the trials so far."""
         records = self.progress.records
         entries = [record.entry(i, self.folder, self._protocols_of(record.trial)) for i, record in enumerate(records)]
         facts = SweepFacts(
@@ -254,8 +256,8 @@ class SweepRun:
         return Leaderboard(entries, facts)
 
 
-def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:
-    """Settings with what the sweep measures: its benchmarks, and while it trains the number that it looks at."""
+def _with_metrics(start: RunConfig, sweep: SweepConfig) -> RunConfig:
+    """Return base settings that report all numbers of the sweep: its benchmarks, and the online kNN if it ranks."""
     if sweep.benchmarks is not None:
         start = apply_overrides(start, [f"benchmarks=[{', '.join(sweep.benchmarks)}]"])
     looks = {objective.metric for objective in sweep.objectives}

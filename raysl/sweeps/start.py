@@ -62,12 +62,12 @@ class SweepStart:
             self.ending.is_set = True
             return True
 
-        plan.ledger.told = self._report
+        plan.ledger.on_update = self._report
         try:
             with signals.saving(save), self.view.screen:
                 with plan.ledger.following():
                     run_stage(self)
-                if not self.ending.is_set and (further := plan.further()):
+                if not self.ending.is_set and (further := plan.further_seeds()):
                     with plan.ledger.following():
                         run_stage(self, further)
         except Exception:
@@ -186,7 +186,7 @@ class SweepView:
         for row in rows:
             nodes = [" ".join(row.nodes)] if has_nodes else []
             seconds = duration(time.time() - row.began)
-            table.add_row(row.trial.name, row.trial.words(), *nodes, row.progress, row.told(self.metric), seconds)
+            table.add_row(row.trial.name, row.trial.words(), *nodes, row.progress, row.describe(self.metric), seconds)
         return Group(table, Text(state))
 
 

@@ -1,4 +1,4 @@
-"""A sweep as a `Tuner` of Ray Tune over `raysl.tune.trainable`'s trials."""
+"""Run the trials of a sweep with a `Tuner` of Ray Tune."""
 
 import json
 import logging
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
     from raysl.sweeps.start import SweepStart
 
 TUNE_FOLDER = "tune"  # in the folder of the sweep: Tune's own state of a population
-CHOICES_FILE = "choices.json"  # in the folder of the sweep: what a searcher has chosen
+CHOICES_FILE = "choices.json"  # in the folder of the sweep: the choices of a searcher
 _NEVER_PAUSE = (FIFOScheduler, AsyncHyperBandScheduler, MedianStoppingRule)
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # benchmarks are measured at the end
-    "RAY_AIR_NEW_OUTPUT": "0",  # whose box of settings nobody can switch off
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.process.signals
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output has a box of settings that cannot be switched off
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # raysl.process.signals handles signals
 }
 
 
 class SweepTrial(RunTrainable):
-    """A trial of a sweep; `_trials_of` derives a class with settings.
+    """A trial of a sweep; `_trials_of` derives a class whose attributes are set.
 
     Attributes:
-        choices: turns Tune's choices into trials.
-        checkpoints: names of what is measured and not trained.
-        pauses: whether trials may be paused, which Tune counts like those that run: each takes a share of the head
-            node's own resource then, so that no more run than `concurrent`.
+        choices: converter from Tune's choices to trials.
+        checkpoints: configurations that are measured and not trained.
+        may_pause: whether the scheduler pauses trials. Tune counts a paused trial as running, so its own limit does
+            not work; each running trial then reserves a share of a resource of the head node, 1 / `concurrent`.
     """
 
     choices: ClassVar[Choices]
     checkpoints: ClassVar[Collection[str]] = ()
-    pauses: ClassVar[bool] = False
+    may_pause: ClassVar[bool] = False
 
     @classmethod
     @override
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        share = max(1.0 / cls.concurrent - 0.002, 0.0001)  # Ray Train takes 0.001 of it for a run
-        return PlacementGroupFactory([{"CPU": TRIAL_CPUS}, *([{HEAD: round(share, 4)}] if cls.pauses else [])])
+        share = max(1.0 / cls.concurrent - 0.002, 0.0001)  # Ray Train takes 0.001 of the same resource for each run
+        return PlacementGroupFactory([{"CPU": TRIAL_CPUS}, *([{HEAD: round(share, 4)}] if cls.may_pause else [])])
 
     @classmethod
     @override
@@ -72,7 +72,7 @@ class SweepTrial(RunTrainable):
 
     @override
     def step(self) -> dict[str, Any]:
-        """Measure a checkpoint, or train as `RunTrainable.step`."""
+        """Measure a checkpoint, or train as `RunTrainable.step` does."""
         if self.trial.config not in self.checkpoints:
             return super().step()
         config = self.trial.run_of(self.bases, self.folder)
@@ -82,80 +82,83 @@ class SweepTrial(RunTrainable):
         return {**note.metrics, "epoch": 0.0, "done": True, "status": note.status}
 
 
-class _Told(tune.Callback):
-    """Tells the ledger what Tune does."""
+class _LedgerCallback(tune.Callback):
+    """Reports Tune's events to the ledger."""
 
-    def __init__(self, plan: "SweepRun", ending: "Ending", keep: "_Choices") -> None:
+    def __init__(self, plan: "SweepRun", ending: "Ending", choices_file: "_ChoicesFile") -> None:
         self.plan = plan
         self.ledger = plan.ledger
         self.ending = ending
-        self.keep = keep
-        self.trials: dict[str, Trial] = {}  # by Tune's names: the newest run of each
+        self.choices_file = choices_file
+        self.trials: dict[str, Trial] = {}  # by Tune's trial id: the trial that it is now
 
     def __reduce__(self) -> Any:
-        """Return the one of the process that restores a Tuner."""
-        return _live, ("told",)
+        """Pickle a reference: a restored Tuner uses the callback of its own process."""
+        return _live, ("callback",)
 
     @override
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._begun(trial)
+        self._current(trial)
 
-    def _begun(self, trial: Any, report: Mapping[str, Any] | None = None) -> Trial:
-        """Return the trial of one of Tune's by its last report: a scheduler may have changed its settings since."""
+    def _current(self, trial: Any, report: Mapping[str, Any] | None = None) -> Trial:
+        """Return the present trial of one of Tune's, by its last report; record a trial that is new.
+
+        The report counts, because a scheduler may already have changed the settings of Tune's trial.
+        """
         report = report or trial.last_result or {}
         config, parent = report.get("config", trial.config), report.get("parent")
         chosen = self.plan.choices.trial(config, None if parent is None else (parent[0], int(parent[1])))
         before = self.trials.get(trial.trial_id, chosen)
         if trial.trial_id not in self.trials or chosen.name != before.name:
             self.trials[trial.trial_id] = chosen
-            self.keep.add(config)
-            if chosen.name != before.name:  # it goes on from another one's weights
+            self.choices_file.add(config)
+            if chosen.name != before.name:  # a population replaced the trial by a fork of another one
                 origin = "" if parent is None else f", from {parent[0]}"
-                self.ledger.do(partial(self.ledger.stop, before, math.inf, f"it goes on as {chosen.name}{origin}"))
-            self.ledger.do(partial(self.ledger.begin, chosen))
+                self.ledger.submit(partial(self.ledger.stop, before, math.inf, f"it goes on as {chosen.name}{origin}"))
+            self.ledger.submit(partial(self.ledger.begin, chosen))
         return chosen
 
     @override
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        self._begun(trial, result)
+        self._current(trial, result)
 
     @override
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         for trial in trials:
             chosen = self.trials.get(trial.trial_id)
             if chosen is not None and (record := self.ledger.records.get(chosen.name)) is not None:
-                record.is_running = trial.status == trial.RUNNING  # and is not paused
+                record.is_running = trial.status == trial.RUNNING  # False for a paused trial
 
     @override
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if trial.trial_id not in self.trials:
-            return  # the sweep ends before it has begun
-        chosen, last = self._begun(trial), trial.last_result or {}
+            return  # the sweep ends before this trial has begun
+        chosen, last = self._current(trial), trial.last_result or {}
         if "status" in last or self.ending.is_set:
-            self.ledger.do(partial(self.ledger.end, chosen))
+            self.ledger.submit(partial(self.ledger.end, chosen))
             return
         metric, epoch = self.plan.sweep.early.metric, float(last.get("epoch", 0.0))
         value = f", {metric} {last[metric]:.4g}" if metric in last else ""
-        self.ledger.do(
+        self.ledger.submit(
             partial(self.ledger.stop, chosen, epoch, f"{self.plan.sweep.scheduler} at epoch {epoch:g}{value}")
         )
 
     @override
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        chosen, trace = self._begun(trial), trace_of(trial)
+        chosen, trace = self._current(trial), trace_of(trial)
         why, retries = reason_of(trial, trace), self.plan.sweep.retries
-        self.ledger.do(partial(self.ledger.fail_once, chosen, why, trace, trial.num_failures, retries))
+        self.ledger.submit(partial(self.ledger.fail_once, chosen, why, trace, trial.num_failures, retries))
 
     @override
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        chosen, trace = self._begun(trial), trace_of(trial)
-        self.ledger.do(partial(self.ledger.fail, chosen, reason_of(trial, trace), trace))
+        chosen, trace = self._current(trial), trace_of(trial)
+        self.ledger.submit(partial(self.ledger.fail, chosen, reason_of(trial, trace), trace))
 
 
 _LIVE: dict[str, Any] = {}
-"""What a Tuner of this process tells and asks, by name: Tune pickles its arguments, and restores them from that."""
+"""Objects of this process that pickles refer to by name, since Tune pickles the arguments of a Tuner to restore it."""
 
 
 def _live(name: str) -> Any:
@@ -163,17 +166,17 @@ def _live(name: str) -> Any:
 
 
 class Ending(Stopper):
-    """Ends all trials of a Tuner once it is set; they save first."""
+    """Ends all trials of a Tuner once `is_set` is True; each saves a checkpoint first."""
 
     def __init__(self) -> None:
         self.is_set = False
 
     def __reduce__(self) -> Any:
-        """Return the one of the process that restores a Tuner."""
+        """Pickle a reference, as `_LedgerCallback` does."""
         return _live, ("ending",)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return whether a trial is to end after a report."""
+        """Return whether a trial ends after this report."""
         return self.is_set
 
     @override
@@ -181,8 +184,8 @@ class Ending(Stopper):
         return self.is_set
 
 
-class _Choices:
-    """What a searcher has chosen so far, kept in the sweep's folder: a later start has it see their numbers again."""
+class _ChoicesFile:
+    """The choices of a searcher so far, stored in the sweep's folder for the searcher of a later start."""
 
     def __init__(self, folder: RunFolder, is_kept: bool) -> None:
         self.folder = folder
@@ -212,35 +215,35 @@ class _Silent(ProgressReporter):
 
 
 def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> None:
-    """Run trials, in a process that is connected to a cluster; those that have ended report what they had logged.
+    """Run trials on the connected cluster; trials that have already ended only report their logged numbers.
 
     Args:
-        further: trials to run, each with another seed of settings that finished; None: those of the space.
+        further: trials to run with further seeds of finished choices; None to run the trials of the space.
     """
     os.environ.update(_ENVIRONMENT)
     keep_credentials_out()
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # its tracebacks are in the runs' folders
     plan, sweep = start.plan, start.plan.sweep
     is_searched = further is None and sweep.search != "random"
-    keep = _Choices(plan.folder, is_searched)
+    choices_file = _ChoicesFile(plan.folder, is_searched)
     scheduler = FIFOScheduler() if further is not None else plan.scheduler or scheduler_of(sweep, plan.epochs).make()
-    pauses = type(scheduler) not in _NEVER_PAUSE
-    most = 0 if pauses else start.concurrent
+    may_pause = type(scheduler) not in _NEVER_PAUSE
+    max_concurrent = 0 if may_pause else start.concurrent
     if further is None:
         space, num = plan.choices.param_space(is_searched), sweep.trials if plan.choices.space.is_random else 1
-        searcher = plan.searcher or searcher_of(sweep, plan.seed, keep.earlier, most).make()
+        searcher = plan.searcher or searcher_of(sweep, plan.seed, choices_file.earlier, max_concurrent).make()
     else:
         space, num = points(further, plan.choices), 1
-        searcher = BasicVariantGenerator(max_concurrent=most)
+        searcher = BasicVariantGenerator(max_concurrent=max_concurrent)
     tune_config = tune.TuneConfig(
         num_samples=num,
         search_alg=searcher,
         scheduler=scheduler,
-        max_concurrent_trials=None if isinstance(searcher, BasicVariantGenerator) else most or None,
-        reuse_actors=not pauses,
+        max_concurrent_trials=None if isinstance(searcher, BasicVariantGenerator) else max_concurrent or None,
+        reuse_actors=not may_pause,
     )
-    callback, trainable = _Told(plan, start.ending, keep), _trials_of(start, pauses)
-    _LIVE.update(told=callback, ending=start.ending)
+    callback, trainable = _LedgerCallback(plan, start.ending, choices_file), _trials_of(start, may_pause)
+    _LIVE.update(callback=callback, ending=start.ending)
     has_state, system = further is None and is_population(sweep), plan.folder.system
     state = f"{plan.folder.path}/{TUNE_FOLDER}"
     with temporary_folder("tune") as notes:
@@ -267,7 +270,7 @@ def run_stage(start: "SweepStart", further: Sequence[Trial] | None = None) -> No
             ) from error
 
 
-def _trials_of(start: "SweepStart", pauses: bool) -> Any:
+def _trials_of(start: "SweepStart", may_pause: bool) -> Any:
     keep = keeping if is_population(start.plan.sweep) else (lambda base: base)
     attributes = {
         "bases": {name: keep(base) for name, base in start.bases.items()},
@@ -275,7 +278,7 @@ def _trials_of(start: "SweepStart", pauses: bool) -> Any:
         "concurrent": start.concurrent,
         "choices": start.plan.choices,
         "checkpoints": tuple(start.plan.sweep.checkpoints),
-        "pauses": pauses,
+        "may_pause": may_pause,
         "since": time.time(),
     }
     return type("raysl", (SweepTrial,), attributes)

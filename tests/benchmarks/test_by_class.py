@@ -7,7 +7,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet, Findings, by_name
-from raysl.benchmarks.classifiers.classification import class_means, unseen
+from raysl.benchmarks.classifiers.classification import class_means, unseen_note
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.logistic import Logistic
@@ -71,8 +71,8 @@ def test_images_of_classes_without_training_images_are_told_of(benchmark: KNN | 
 
 
 def test_several_classes_without_training_images_are_counted() -> None:
-    assert unseen(torch.tensor([0, 0]), torch.tensor([0, 1, 3, 3]), 5) == (
+    assert unseen_note(torch.tensor([0, 0]), torch.tensor([0, 1, 3, 3]), 5) == (
         "3 of 4 test images are of 2 classes without a training image and counted as wrong"
     )
-    assert unseen(torch.tensor([0, 1]), torch.tensor([1, 2]), 3).startswith("1 of 2 test images is of a class")
-    assert unseen(torch.tensor([0, 1]), torch.tensor([1, 1]), 3) == ""
+    assert unseen_note(torch.tensor([0, 1]), torch.tensor([1, 2]), 3).startswith("1 of 2 test images is of a class")
+    assert unseen_note(torch.tensor([0, 1]), torch.tensor([1, 1]), 3) == ""

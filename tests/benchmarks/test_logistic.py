@@ -93,14 +93,14 @@ def test_stages_have_metrics_of_their_own() -> None:
 
 def test_what_cannot_be_chosen_or_is_broken_is_refused() -> None:
     few = Labelled(8, 10, ("a", "b"), np.array([4, 4], dtype=np.int64))
-    with pytest.raises(ConfigError, match=r"holdout=0.1 of 8 training images of 2 classes is not one image of any"):
+    with pytest.raises(ConfigError, match=r"holdout=0.1 holds out none of the 8 training images of 2 classes"):
         Logistic.fit_to(Logistic.Config(), few)
     one = Logistic.Config(costs=(1.0,))
     assert Logistic.fit_to(one, few) == (one, [])
     train, test = random_set(40, 0), random_set(20, 1)
     with pytest.raises(ConfigError, match="40 of 40 train rows have features that are not finite"):
         logistic(FeatureSet(train.features * torch.nan, train.labels), test, 4)
-    with pytest.raises(ConfigError, match="is not one row of any class"):
+    with pytest.raises(ConfigError, match="holds out none of the"):
         logistic(train, test, 4, holdout=0.001)
 
 

@@ -9,7 +9,7 @@ import pytest
 from raysl.benchmarks.suite.fitting import benchmark_class
 from raysl.benchmarks.suite.scores import Member, scores_of
 from raysl.benchmarks.suite.settings import load_benchmarks
-from raysl.benchmarks.suite.suites import download, load_suites, suite_names, with_way
+from raysl.benchmarks.suite.suites import download, load_suites, suite_names, with_hint
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -247,9 +247,9 @@ def test_vtab_names_all_nineteen() -> None:
 
 
 def test_what_is_missing_is_told_with_the_files_that_are_needed() -> None:
-    told = with_way("no folder '/d/dtd'; give data.path=", "dtd/ in /d")
+    told = with_hint("no folder '/d/dtd'; give data.path=", "dtd/ in /d")
     assert told == "no folder '/d/dtd'; it needs dtd/ in /d"
-    assert with_way("no labels; give some", "") == "no labels; give some"
+    assert with_hint("no labels; give some", "") == "no labels; give some"
 
 
 def test_members_survive_json() -> None:

@@ -40,7 +40,7 @@ def test_a_resumed_run_counts_on_the_cpus_that_it_began_with(
         assert claim_cpus(folder, SINCE) == Cpus(usable=8, free=3)
     (event,) = [note["event"] for note in parse_events(folder.read(EVENTS_FILE))]
     assert event in caplog.messages
-    assert event.startswith("other work takes part of the 8 CPUs, so the threads of this run are made for 3")
+    assert event.startswith("other work uses some of the 8 CPUs, so this run uses 3")
     measured(monkeypatch, Cpus(usable=8, free=8))
     assert claim_cpus(folder, SINCE) == claim_cpus(folder, None) == Cpus(usable=8, free=3)
     assert len(parse_events(folder.read(EVENTS_FILE))) == 1
@@ -86,7 +86,7 @@ def test_only_a_run_that_begins_alone_on_this_machine_measures(
     this = SimpleNamespace(
         run=SimpleNamespace(config=config), folder=folder, cpu_time=SINCE, newest=SimpleNamespace(step=step)
     )
-    cpus = run._Start._cpus(this, SimpleNamespace(device=device))  # type: ignore[arg-type]
+    cpus = run._Start._claim_cpus(this, SimpleNamespace(device=device))  # type: ignore[arg-type]
     assert cpus == (Cpus(usable=8, free=3) if is_measured else None)
 
 

@@ -19,7 +19,7 @@ from raysl.errors import CodeError
 from raysl.process.code_errors import explaining_code
 from raysl.runs.failures import Failure, step_before
 from raysl.runs.folder import RunFolder
-from raysl.runs.ray_log import note_failures, telling_failures
+from raysl.runs.ray_log import note_failures, reporting_failures
 from raysl.runs.watch import MAX_DUMP, dump
 from raysl.train.file_names import parse_events
 from tests.processes import wait_until
@@ -74,13 +74,13 @@ def test_failures_are_told_once_and_stand_in_the_events_and_ray_speaks_in_a_file
         Failure(9e9, "no retry is left", "more", end="count"),
     )
     process = "Worker IP address: 10.0.0.2 Worker PID: {} Worker exit detail: The process receives a SIGTERM."
-    with telling_failures(folder, board) as teller:
+    with reporting_failures(folder, board) as reporter:
         for failure in (lost, last):
-            teller.notes.add(failure)
+            reporter.notes.add(failure)
         for pid in (12, 13):  # a training worker, and another process
-            teller.hear(process.format(pid))
-        teller.look()
-        teller.look()
+            reporter.hear(process.format(pid))
+        reporter.poll()
+        reporter.poll()
     (beside,) = [line for line in caplog.messages if "process 13" in line]
     assert caplog.messages == ["lost worker 0", beside], "the last one is the error of the run"
     assert _events(tmp_path) == ["lost worker 0", beside, "no retry is left"]

@@ -27,17 +27,17 @@ def test_progress_after_a_resume_and_after_a_loss_shows_only_steps_that_were_don
     log_steps(folder, 160, 170)
     follower = _Follower(folder, TrainPlan.from_config(load_config("quickstart"), 1000), Waiting(time.time()), 178)
     folder.write(STARTUP_FILE, b'{"total": 1.0}')
-    follower.look()
+    follower.poll()
     assert follower.view is not None
     follower.view.every_s = 0.0
     log_steps(folder, 160, 170, 180)
-    follower.look()
+    follower.poll()
     log_steps(folder, 160, 170, 180, 190)
-    follower.look()
+    follower.poll()
     log_steps(folder, 160, 170, 180)  # a worker was lost; its group goes on from step 185
-    follower.look()
+    follower.poll()
     log_steps(folder, 160, 170, 180, 190)
-    follower.look()
+    follower.poll()
     follower.close()
     steps = [line.split()[1].partition("/")[0] for line in caplog.messages if line.startswith("step ")]
     assert steps == ["180", "190", "190"]

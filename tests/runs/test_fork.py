@@ -196,7 +196,7 @@ def test_a_run_that_is_another_one_is_refused(tmp_path: Path, parent: RunFolder)
         (["method.output_dim=8"], r"does not fit .*\n  projector\S+ is \[16, 32\] there and \[8, 32\] here"),
         (
             ["train.batch_size=16"],
-            r"cannot be gone on with .*\n  train\.batch_size: 8 -> 16\nkeep its values, or begin",
+            r"cannot go on from .*\n  train\.batch_size: 8 -> 16\nkeep its values, or begin",
         ),
         (["train.epochs=5"], r"\n  train\.epochs: 3 -> 5\n"),
         (["data.limit=72"], r"\n  training images: 64 -> 72\n  steps in an epoch: 8 -> 9\n"),

@@ -76,16 +76,16 @@ def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_
     nodes.append({"CPU": 1.0})
     lines = MissingLines(TrainConfig(workers=2), CPU, "runs/one")
     for second in range(0, 200, 5):
-        lines.look(is_waiting=True, now=1000.0 + second)
+        lines.poll(is_waiting=True, now=1000.0 + second)
     assert caplog.messages == [
         f"waiting for 1 of 2 workers since {since}: the cluster has 1 of 2 CPUs, the autoscaler is adding nodes; the "
         "same command with train.workers=[1,2] goes on from step 70 with as many as there are"
         for since in ("60 s", "2 min", "3 min")
     ]
     caplog.clear()
-    lines.look(is_waiting=False, now=1200.0)
+    lines.poll(is_waiting=False, now=1200.0)
     for second in range(0, 65, 5):
-        lines.look(is_waiting=True, now=1300.0 + second)
+        lines.poll(is_waiting=True, now=1300.0 + second)
     assert len(caplog.messages) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_group_that_has_room_and_only_starts_slowly_is_not_called_missing(
     nodes.append({"CPU": 4.0})
     lines = MissingLines(TrainConfig(workers=2), CPU, "runs/one")
     for second in range(0, 299, 5):
-        lines.look(is_waiting=True, now=float(second))
+        lines.poll(is_waiting=True, now=float(second))
     assert caplog.messages == []
-    lines.look(is_waiting=True, now=300.0)
+    lines.poll(is_waiting=True, now=300.0)
     assert caplog.messages == ["waiting for 2 workers since 5 min: other programs use what they need"]

@@ -117,9 +117,9 @@ def test_a_minute_of_a_run_that_waits_is_less_than_20_requests(
         assert files.successor(owner) is None
         files.renew(owner)
 
-    follower.look()
+    follower.poll()
     beat()
-    look = made_by(bucket, follower.look)
+    look = made_by(bucket, follower.poll)
     look_for_stop = made_by(bucket, lambda: STOP_FILE in folder.versions())
     renewal = made_by(bucket, beat)
     assert look == look_for_stop == {"list": 1}

@@ -59,15 +59,15 @@ def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(tmp_
     board = Notes(group={"number": 2, "phase": "working"}, begun=2)
     request = Stopping(RunFolder(str(tmp_path)), board, Signals(), stop, lambda: "")
     with request.signals.saving(lambda: True):
-        request.look()
+        request.poll()
         assert not request.is_requested
         stop.set()
         assert request.is_requested
-        request.look()
+        request.poll()
         _wait_for_request()
         assert (tmp_path / STOP_FILE).exists()
         board.write("group", {"number": 2, "phase": "done"})
-        request.look()
+        request.poll()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_run_of_which_no_worker_trains_ends_at_once(tmp_path: Path, notes: dic
     with signals.saving(lambda: True):
         signals.handle(signal.SIGTERM, None)
         with pytest.raises(Stopped, match=r"^ended by SIGTERM; checkpoint_5 is kept$") as stopped:
-            request.look()
+            request.poll()
     assert stopped.value.code == 143
     assert not (tmp_path / STOP_FILE).exists()
 
@@ -95,12 +95,12 @@ def test_a_run_that_loses_its_workers_when_it_is_asked_to_stop_ends(tmp_path: Pa
     request = Stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "checkpoint_5 is kept")
     with signals.saving(lambda: True):
         signals.handle(signal.SIGINT, None)
-        request.look()
+        request.poll()
         _wait_for_request()
         assert (tmp_path / STOP_FILE).exists()
         board.write("group", {"number": 1, "phase": "waiting"})
         with pytest.raises(Stopped, match=r"^interrupted; checkpoint_5 is kept$"):
-            request.look()
+            request.poll()
 
 
 def test_workers_that_do_not_stop_in_time_are_told_of(
@@ -112,7 +112,7 @@ def test_workers_that_do_not_stop_in_time_are_told_of(
     with signals.saving(lambda: True):
         signals.handle(signal.SIGINT, None)
         for _ in range(3):
-            request.look()
+            request.poll()
         _wait_for_request()
     assert caplog.messages == ["the workers have not stopped for 0 s; once more to end at once"]
 
@@ -157,7 +157,7 @@ def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog
     request = Stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "")
     with signals.saving(lambda: True):
         signals.handle(signal.SIGINT, None)
-        request.look()
+        request.poll()
         _wait_for_request()
     (told,) = caplog.messages
     assert told.startswith("the workers cannot be asked to save: cannot write ")

@@ -29,7 +29,7 @@ def _record(folder: Path, epochs: int = 2, lines: list[dict[str, float]] = LINES
     run = folder / record.trial.name
     run.mkdir(parents=True)
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    record.look(Folder(str(run)))
+    record.refresh(Folder(str(run)))
     return record
 
 

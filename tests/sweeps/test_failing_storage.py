@@ -38,16 +38,16 @@ class Unread(Record):
 
     unread: set[str] = set()
 
-    def look(self, folder: Folder) -> None:
+    def refresh(self, folder: Folder) -> None:
         if self.trial.name in self.unread:
             raise StorageError(f"cannot read {self.trial.name}")
-        super().look(folder)
+        super().refresh(folder)
 
 
-def _ledger(folder: Path, told: Any = lambda record: None) -> Ledger:
+def _ledger(folder: Path, on_update: Any = lambda record: None) -> Ledger:
     Unread.unread = set()
     made = Ledger({ALONE: BASE}, RunFolder(str(folder)), lambda trial: Unread(trial, 4, {}))
-    made.told = told
+    made.on_update = on_update
     made.add(FIRST)
     made.add(SECOND)
     return made
@@ -84,26 +84,26 @@ def test_the_end_of_a_trial_whose_folder_cannot_be_read_is_read_later_and_the_ot
         _finish(tmp_path, trial)
     Unread.unread = {FIRST.name}
     with own.following():
-        own.do(lambda: own.end(FIRST))
-        own.do(lambda: own.end(SECOND))
+        own.submit(lambda: own.end(FIRST))
+        own.submit(lambda: own.end(SECOND))
     assert [record.status for record in own.records.values()] == ["waiting", "finished"]
     assert caplog.text.count(f"{FIRST.name} waits for its storage, and the others go on: cannot read") == 1
     Unread.unread = set()
-    own._look_at_all()
+    own._refresh_all()
     assert [record.status for record in own.records.values()] == ["finished", "finished"]
 
 
-def test_all_that_waits_is_handled_before_the_folders_are_looked_at(
+def test_all_that_waits_is_handled_before_the_folders_are_refreshed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(ledger, "REFRESH_EVERY_S", 0.0)
     order: list[str] = []
-    own = _ledger(tmp_path, told=lambda record: order.append("look"))
+    own = _ledger(tmp_path, on_update=lambda record: order.append("refresh"))
     for name in ("first", "second", "third"):
-        own.do(lambda name=name: order.append(name))
-    own._looked = -own.folder.look_every_s
+        own.submit(lambda name=name: order.append(name))
+    own._refreshed_at = -own.folder.look_every_s
     own._step()
-    assert order == ["first", "second", "third", "look"]
+    assert order == ["first", "second", "third", "refresh"]
 
 
 def _full(is_full: list[bool]) -> None:
@@ -192,17 +192,17 @@ def test_a_leaderboard_whose_folder_is_full_is_written_once_there_is_room(
 def test_tunes_loop_goes_on_while_the_storage_hangs(tmp_path: Path) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
-    def told(record: Record | None) -> None:
+    def on_update(record: Record | None) -> None:
         if record is not None and not goes_on.is_set():
             hangs.set()
             assert goes_on.wait(60)
 
-    own = _ledger(tmp_path, told)
+    own = _ledger(tmp_path, on_update)
     with own.following():
         begun = time.monotonic()
-        own.do(lambda: own.end(FIRST))
+        own.submit(lambda: own.end(FIRST))
         assert hangs.wait(60)
-        own.do(lambda: own.end(SECOND))
+        own.submit(lambda: own.end(SECOND))
         assert time.monotonic() - begun < 5
         _finish(tmp_path, SECOND)
         goes_on.set()
@@ -210,12 +210,12 @@ def test_tunes_loop_goes_on_while_the_storage_hangs(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_sweep_ends_it(tmp_path: Path) -> None:
-    def told(record: Record | None) -> None:
+    def on_update(record: Record | None) -> None:
         raise ConfigError("no whole checkpoint is left in trial_1")
 
-    own = _ledger(tmp_path, told)
+    own = _ledger(tmp_path, on_update)
     with pytest.raises(ConfigError, match="no whole checkpoint is left in trial_1"), own.following():
-        own.do(lambda: own.end(FIRST))
+        own.submit(lambda: own.end(FIRST))
 
 
 def test_a_failed_trial_without_a_folder_has_a_note_all_the_same(tmp_path: Path) -> None:

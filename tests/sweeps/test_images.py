@@ -51,7 +51,7 @@ def _sweep(file: Path, *more: str, **tree: object) -> SweepRun:
 
 
 def _records(run: SweepRun) -> list[Record]:
-    run.known()
+    run.current_board()
     return list(run.ledger.records.values())
 
 

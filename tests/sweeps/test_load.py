@@ -65,13 +65,13 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("configs: [digits/simklr]", "no configuration 'digits/simklr'; did you mean 'digits/simclr'"),
         ("configs: [nowhere/*]", r"configs: no configuration 'nowhere/\*'; `raysl list configs`"),
         ("configs: [moco, '!moco']", "leaves no configuration"),
-        ("settings: [train.epochs=2]\ncheckpoints: [a, b]", "settings are laid over what is trained"),
+        ("settings: [train.epochs=2]\ncheckpoints: [a, b]", "settings change how runs are trained"),
         ("metric: step_s\nearly_metric: knn/k20/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while"),
         ("metric: [a, b]\nmode: [max]\nspace: {optim.lr: {choice: [1]}}", "do not go together"),
         ("seeds: 2\nspace: {seed: {choice: [1, 2]}}", "seed is in the space"),
-        ("search: optuna\nspace: {optim.lr: {grid: [1, 2]}}", "write choice in the place of grid"),
-        ("scheduler: pbt\nspace: {backbone.width: {choice: [8, 16]}}", "which those of optim and method can be"),
-        ("scheduler: pbt\nseeds: 2\nspace: {optim.lr: {choice: [1, 2]}}", "a population of two trials"),
+        ("search: optuna\nspace: {optim.lr: {grid: [1, 2]}}", "write choice in place of grid"),
+        ("scheduler: pbt\nspace: {backbone.width: {choice: [8, 16]}}", "only settings of optim and method can vary so"),
+        ("scheduler: pbt\nseeds: 2\nspace: {optim.lr: {choice: [1, 2]}}", "pbt needs two trials or more"),
         ("scheduler: ashaa\nspace: {optim.lr: {choice: [1, 2]}}", "scheduler: 'ashaa' is none; did you mean 'asha'"),
         ("checkpoints: [a]\nconfigs: [moco]", "configs are trained and checkpoints are measured"),
     ],
@@ -196,7 +196,7 @@ def test_what_could_not_be_tried_is_refused_before_anything_starts(
 
 def test_a_population_is_not_stored_at_an_address_with_credentials(tmp_path: Path) -> None:
     tree = {"space": LR, "scheduler": "pbt", "storage": "s3://KEY:SECRET@bucket/runs"}
-    with pytest.raises(ConfigError, match="give its credentials by the environment") as raised:
+    with pytest.raises(ConfigError, match="give its credentials as variables of the environment") as raised:
         SweepRun.of(_base(tmp_path), from_tree(tree, ""))
     assert "SECRET@" not in str(raised.value)
 
@@ -312,7 +312,7 @@ def test_what_a_sweep_will_not_do_is_said_plainly(
 def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:
     space = {"train.epochs": {"grid": [2, 6]}}
     run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "metric": "loss", "mode": "min"}, ""))
-    run.known()
+    run.current_board()
     assert [record.epochs for record in run.ledger.records.values()] == [2, 6]
 
 

@@ -115,15 +115,15 @@ def test_what_reaches_tune_is_shown_with_its_arguments() -> None:
 
 
 def test_no_more_trials_than_at_a_time_have_a_place_where_some_are_paused() -> None:
-    def request(concurrent: int, pauses: bool) -> dict[str, float]:
-        kind = type("Own", (SweepTrial,), {"concurrent": concurrent, "pauses": pauses})
+    def request(concurrent: int, may_pause: bool) -> dict[str, float]:
+        kind = type("Own", (SweepTrial,), {"concurrent": concurrent, "may_pause": may_pause})
         return kind.default_resource_request({}).required_resources
 
     for concurrent in (1, 2, 3, 8, 16):
-        share = request(concurrent, pauses=True)[HEAD]
+        share = request(concurrent, may_pause=True)[HEAD]
         of_its_run = 0.001  # Ray Train's cleaner of placement groups
         assert concurrent * (share + of_its_run) <= 1.0 < (concurrent + 1) * share + concurrent * of_its_run
-    assert HEAD not in request(2, pauses=False)
+    assert HEAD not in request(2, may_pause=False)
 
 
 def test_an_object_of_tunes_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_changed_code_is_told_of_with_the_trials_that_it_makes_old() -> None:
     before = {"knn": ["settings", "old code"], "linear": ["other settings", "old code"]}
     record = Record(Trial({}, 0), 4, {}, note=Note("finished", 4, measures=before))
     (line,) = outdated([record, record], lambda trial: asked)
-    assert line == "the code of knn has changed: 2 trials will be measured again by it, and not trained"
+    assert line == "the code of knn has changed: it will measure 2 trials again, without training"
 
 
 def test_the_time_of_a_trial_is_that_of_those_that_have_ended() -> None:
@@ -115,7 +115,7 @@ def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_pa
 
     def has_ended(**changes: object) -> bool:
         Note(**{"status": "finished", "until": 4, "epoch": 4.0, "measures": measures, **changes}).write(folder)
-        return SweepRun.of(base, sweep).known().entries[0].status == "finished"
+        return SweepRun.of(base, sweep).current_board().entries[0].status == "finished"
 
     assert has_ended()
     assert not has_ended(until=3)
@@ -131,7 +131,7 @@ def _progress(base: str = "quickstart", **tree: object) -> tuple[SweepRun, str]:
     space = {"optim.lr": {"loguniform": [0.01, 0.1]}}
     sweep = from_tree({"space": space, "trials": 4, "metric": "loss", "mode": "min", "scheduler": "none", **tree}, "")
     run = SweepRun.of(load_config(base, ["train.epochs=4", "data.limit=64", "backbone.width=8", *_NOWHERE]), sweep)
-    run.known()
+    run.current_board()
     return run, run.progress.outlook(run.trained, concurrent=2)
 
 
@@ -187,7 +187,7 @@ def test_a_sweep_in_which_nothing_finished_has_failed(tmp_path: Path) -> None:
     for record in records:
         record.failure = "the loss is not finite"
     with pytest.raises(
-        RunFailed, match="no trial finished: 4 of 4 failed, the first one since: the loss is not finite"
+        RunFailed, match="no trial finished: 4 of 4 failed, the first one because: the loss is not finite"
     ):
         run._check_finished(run.leaderboard())
     records[2].failure = None
@@ -201,6 +201,6 @@ def test_a_start_does_not_fail_where_the_settings_that_trials_depart_from_cannot
     def broken(config: object) -> float:
         raise RunFailed("the loss is not finite")
 
-    monkeypatch.setattr(progress, "seconds_of", broken)
+    monkeypatch.setattr(progress, "estimate_seconds", broken)
     _, told = _progress()
     assert told.endswith("how long they take is known when the first one has ended")

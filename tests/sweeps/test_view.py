@@ -39,7 +39,7 @@ def _run(folder: Path, **tree: object) -> SweepRun:
 
 
 def _records(run: SweepRun) -> list[Record]:
-    run.known()
+    run.current_board()
     return list(run.ledger.records.values())
 
 
@@ -93,11 +93,11 @@ def test_the_rows_tell_what_each_running_trial_does_and_where(tmp_path: Path) ->
     note_event(folder, "started on 2 workers", nodes=["10.0.0.1", "10.0.0.1"])
     lines = [{"step": step, "epoch": step / 8, "loss": 1.0} for step in range(1, 13)]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    run.ledger._look_at_all()
+    run.ledger._refresh_all()
     _log(second, 4.0)
     rows = run.progress.running
     assert [(row.progress, row.nodes) for row in rows] == [("epoch 1.5/4", ("10.0.0.1",)), ("ending", ())]
-    assert (rows[0].trial.words(), rows[0].told("loss")) == ("optim.lr=0.1 seed=0", "loss 1")
+    assert (rows[0].trial.words(), rows[0].describe("loss")) == ("optim.lr=0.1 seed=0", "loss 1")
 
 
 def test_the_nodes_of_a_run_are_those_of_its_newest_start(tmp_path: Path) -> None:

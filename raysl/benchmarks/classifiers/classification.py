@@ -1,4 +1,4 @@
-"""The split into training and held-out images, and the metrics, of classifiers: accuracy, and means over classes."""
+"""Shared parts of classifiers: the split into training and held-out images, accuracies, and means over classes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,56 +19,54 @@ RESAMPLES_AT_ONCE = 50
 
 Floats = NDArray[np.float64]
 
-_HOLD_OUT = 101  # part of random keys
+_HOLD_OUT = 101  # part of the random keys, so that they differ from those of other purposes
 
 Lines = dict[str, list[list[float]]]
 """Points [x, y] of the lines of a chart, by title."""
 Classify = Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]]
-"""From training rows, features [N, D] of others and the name of the stage to scores of the classes [N, K], and the
-results of the settings that were tried."""
+"""Function of training rows, features [N, D] of other rows and the name of the stage. It returns scores of the classes
+[N, K] for the other rows, and the results of the settings that it has tried."""
 
 
 def num_held_out(counts: Int64s, share: float) -> Int64s:
-    """Return the number of held-out images of each class [K] from its number of images [K]; at least one stays."""
+    """Return the number of images [K] to hold out of each class of `counts` images; at least one image is kept."""
     wanted = np.floor(counts * share + 0.5).astype(np.int64)
     return np.asarray(np.clip(wanted, 0, np.maximum(counts - 1, 0)), dtype=np.int64)
 
 
 def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Places of the images that are trained on and of those that are held out, a share of each class, in order.
+    """Return the ascending indices of the images to train on, and of those to hold out, a share of each class.
 
-    Which ones is a function of seed, place and labels.
+    The choice is a function of seed, index and labels.
 
     Args:
         labels: int64 [N].
-        share: number in (0, 1), rounded to whole images of each class.
+        share: share of each class to hold out, in (0, 1), rounded to whole images.
     """
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)
     keys = hash_rows(hash_words(_HOLD_OUT, seed), np.arange(len(classes)))
-    # sorted by class, and at random inside each class, of which the first images are held out
+    # sorted by class, in random order inside each class; the first images of each class are held out
     order = np.lexsort((keys, classes))
-    rank = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)  # inside the class
+    rank = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)  # index inside the class
     is_held = np.zeros(len(classes), dtype=bool)
     is_held[order] = rank < np.repeat(num_held_out(counts, share), counts)
     if not is_held.any():
-        raise ConfigError(
-            f"holdout={share:g} of {len(classes)} training rows is not one row of any class; set a larger one"
-        )
+        raise ConfigError(f"holdout={share:g} holds out none of the {len(classes)} training rows; set a larger holdout")
     return torch.from_numpy(np.flatnonzero(~is_held)), torch.from_numpy(np.flatnonzero(is_held))
 
 
 def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> None:
-    """Refuse images where no class has enough to hold one out, as far as the counts are known."""
+    """Refuse a share that holds out no image of any class, if the counts are known."""
     if images.counts is not None and not num_held_out(images.counts, share).any():
         raise ConfigError(
-            f"holdout={share:g} of {images.num_train:,} training images of {len(images.classes)} classes is not one "
-            f"image of any class; set a larger {name}.holdout, or a single one of {name}.{settings}"
+            f"holdout={share:g} holds out none of the {images.num_train:,} training images of {len(images.classes)} "
+            f"classes; set a larger {name}.holdout, or a single value of {name}.{settings}"
         )
 
 
 def check_sets(train: FeatureSet, test: FeatureSet, num_classes: int) -> None:
-    """Refuse sets that a classifier cannot use, see `FeatureSet.check`; further stages are checked too."""
+    """Refuse features and labels that a classifier cannot use, at any stage; see `FeatureSet.check`."""
     for split, rows in (("train", train), ("test", test)):
         for stage in (FEATURES, *rows.stages):
             rows.at(stage).check(split if stage == FEATURES else f"{split} {stage}", num_classes)
@@ -79,19 +77,19 @@ def suffix_of(stage: str) -> str:
     return "" if stage == FEATURES else f"_{stage}"
 
 
-def names_of_tops(stages: Sequence[str], num_classes: int) -> list[str]:
+def top_names(stages: Sequence[str], num_classes: int) -> list[str]:
     """Return the names of the metrics that `top_metrics` makes for each stage."""
     tops = ("top1", "top5") if num_classes > 5 else ("top1",)
     return [f"{name}{suffix_of(stage)}" for stage in dict.fromkeys(stages) for name in (*tops, *CLASS_MEANS)]
 
 
 def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES) -> list[Metric]:
-    """Return top-1 accuracy, top-5 accuracy where there are more than five classes, and the means over classes, see
-    `class_means`.
+    """Return top-1 accuracy, top-5 accuracy if there are more than five classes, and the means of `class_means`.
 
     Args:
         scores: [N, K].
         labels: int64 [N].
+        what: name of the classifier, for the titles.
     """
     of_stage = f" of {stage}" if stage else ""
     labels, metrics = labels.to(scores.device), []
@@ -103,7 +101,7 @@ def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES
 
 
 def accuracy_by_class(scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the accuracy of each class in percent, by the class's number; classes without test images are left out."""
+    """Return the accuracy of each class in percent, by its number; classes without test images are left out."""
     labels, num_classes = labels.to(scores.device), scores.shape[1]
     hits = top_k_hits(scores, labels, 1)
     total = torch.bincount(labels, minlength=num_classes).tolist()
@@ -114,11 +112,11 @@ def accuracy_by_class(scores: Tensor, labels: Tensor) -> dict[str, float]:
 def classify_stages(
     train: FeatureSet, test: FeatureSet, stages: Sequence[str], what: str, axes: tuple[str, str], classify: Classify
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the scores [N, K] of the classes at each stage that the images have, and a chart of the settings that were
-    tried on held-out images.
+    """Return the scores [N, K] at each existing stage, and a chart of the settings tried on held-out images.
 
     Args:
-        axes: names of the axes of the chart: the setting, and its result.
+        what: name of the classifier, for titles.
+        axes: titles of the axes of the chart: the setting, and its result.
     """
     scores: dict[str, Tensor] = {}
     lines: Lines = {}
@@ -139,12 +137,12 @@ def measure_stages(
     tried: str,
     classify: Classify,
 ) -> Findings:
-    """Measure a classifier on the features and on further stages, as far as the images have them.
+    """Measure a classifier on the features and on further stages; raw pixels have no stages.
 
     Args:
-        tried: the setting that is chosen on held-out images, such as `learning rate`.
-        classify: function from training rows, features [N, D] of test rows and the name of the stage to shares of the
-            classes [N, K], and the accuracy with each of the settings that were tried.
+        what: name of the classifier, for titles.
+        tried: setting that is chosen on held-out images, such as `learning rate`.
+        classify: classifier whose scores are probabilities and whose results are accuracies, see `Classify`.
     """
     check_sets(train, test, num_classes)
     shares, figures = classify_stages(train, test, stages, what, (tried, "top-1 (%)"), classify)
@@ -153,7 +151,7 @@ def measure_stages(
         f"{what} of {stage or 'features'}: accuracy (%)": accuracy_by_class(shares[stage], test.labels)
         for stage in shares
     }
-    metrics = with_note(metrics, unseen(train.labels, test.labels, num_classes))
+    metrics = with_note(metrics, unseen_note(train.labels, test.labels, num_classes))
     figures = {"per_class": by_class, **figures}
     return Findings(metrics, scores=next(iter(shares.values())), are_probabilities=True, figures=figures)
 
@@ -165,13 +163,13 @@ def curves(title: str, x: str, y: str, lines: Lines) -> dict[str, Any]:
 
 @torch.no_grad()
 def top_k_hits(scores: Tensor, labels: Tensor, k: int) -> Tensor:
-    """Return whether a class of each image is among its k highest scores, bool [N].
+    """Return for each image whether one of its classes is among the k highest scores, bool [N].
 
     Args:
         scores: [N, K].
-        labels: int64 [N], or [N, K] of 1 present, 0 absent and -1 ignore. An ignored class takes no place among the k;
-            an image without a class (-1, or a row without a 1) counts as a miss.
-        k: number of scores, all K where there are fewer.
+        labels: int64 [N], or [N, K] of 1 present, 0 absent and -1 ignore. Ignored classes are never among the k; an
+            image without a class (-1, or a row without a 1) counts as a miss.
+        k: number of highest scores, at most K.
 
     >>> top_k_hits(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]), k=1)
     tensor([ True, False])
@@ -186,10 +184,9 @@ def top_k_hits(scores: Tensor, labels: Tensor, k: int) -> Tensor:
 def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", seed: int = 0) -> list[Metric]:
     """Return `mean_per_class` and `macro_f1` in percent: means over the classes of the test images.
 
-    The first is the mean of the share of each class's images that get it (scikit-learn's balanced accuracy), as suites
-    of transfer datasets report (Kornblith et al. 2019, arXiv 1805.08974). The second is the mean of the F1 of each
-    class over the classes that test images have, as WILDS reports for iWildCam (Koh et al. 2021, arXiv 2012.07421).
-    Intervals are those of a bootstrap over test images.
+    `mean_per_class` is the mean accuracy of the classes (scikit-learn's balanced accuracy), as suites of transfer
+    datasets report it (Kornblith et al. 2019, arXiv 1805.08974). `macro_f1` is the mean of the classes' F1, as WILDS
+    reports it for iWildCam (Koh et al. 2021, arXiv 2012.07421). Both have intervals of a bootstrap over test images.
 
     Args:
         labels: int64 [N].
@@ -204,7 +201,7 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
     drawn: list[Floats] = []
     for first in range(0, RESAMPLES, RESAMPLES_AT_ONCE):
         num = min(RESAMPLES_AT_ONCE, RESAMPLES - first)
-        # N images drawn with replacement fall into the cells by a multinomial distribution
+        # N images drawn with replacement are distributed over the cells by a multinomial distribution
         drawn += [
             _scores(cell_labels, cell_predictions, row, num_classes)
             for row in random.multinomial(len(labels_np), counts / len(labels_np), num)
@@ -218,8 +215,8 @@ def class_means(labels: Tensor, predicted: Tensor, what: str, suffix: str = "", 
     ]
 
 
-def unseen(train_labels: Tensor, test_labels: Tensor, num_classes: int) -> str:
-    """Say how many test images are of classes without a training image; empty where there are none.
+def unseen_note(train_labels: Tensor, test_labels: Tensor, num_classes: int) -> str:
+    """Return a note on test images whose classes have no training image; empty if there are none.
 
     Args:
         train_labels, test_labels: int64 [N] and [M].
@@ -246,7 +243,7 @@ def _scores(labels: Int64s, predictions: Int64s, counts: Int64s, num_classes: in
 
     Args:
         labels, predictions: class and predicted class of each cell of a confusion matrix [M]; -1 for no prediction.
-        counts: images in each cell [M].
+        counts: number of images in each cell [M].
     """
     is_right, is_predicted = labels == predictions, predictions >= 0
     right, labelled, predicted = (
@@ -260,6 +257,6 @@ def _scores(labels: Int64s, predictions: Int64s, counts: Int64s, num_classes: in
     # a bootstrap sample may lack a class, whose accuracy would be 0 / 0
     is_present = labelled > 0
     recall = right[is_present] / labelled[is_present]
-    # F1 is 2 TP / (2 TP + FP + FN); images of the class and images predicted as it add up to that divisor
+    # F1 = 2 TP / (2 TP + FP + FN); the divisor is the images of the class plus the images predicted as that class
     f1 = 2 * right[is_present] / (labelled[is_present] + predicted[is_present])
     return np.array([100 * recall.mean(), 100 * f1.mean()])

@@ -1,4 +1,4 @@
-"""Measuring a checkpoint: benchmarks of its settings, stored one by one and then reported."""
+"""Measure a checkpoint by benchmarks, store each result as soon as it is measured, and write the report."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,42 +47,41 @@ def benchmark(
     root: str | None = None,
     download: bool = False,
 ) -> Report:
-    """Measure a checkpoint's backbone, the same one untrained, and raw pixels; keep the results and write the report.
+    """Measure a checkpoint's backbone, its untrained network, and raw pixels; store the results and write the report.
 
-    Features are extracted once for all benchmarks, which then run side by side on the cluster. Results are kept one
-    file each in `<run>/benchmarks/<checkpoint>/`, and the report shows all that were measured of the checkpoint. That
-    of a run's newest checkpoint on its own images lies in the run's folder, any other beside its results. What was
-    measured before of the same weights, images, settings and code is not measured again.
+    Features are extracted once for all benchmarks, which then run side by side on the cluster. Each result is a file
+    in `<run>/benchmarks/<checkpoint>/`, and the report shows all results of the checkpoint. The report of a run's
+    newest checkpoint on the run's own images is in the run's folder, any other report beside its results. A result of
+    the same weights, images, settings and code is reused.
 
     >>> report = benchmark("runs/mine", ["knn"])
     >>> 0 <= report.metrics["knn/k20/top1"] <= 100
     True
 
     Args:
-        checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
-        benchmarks: names; default: those of the run's settings, or `knn` and `low_shot` where it has none.
+        checkpoint: local path or URI of a checkpoint, or of a run, whose newest checkpoint is taken.
+        benchmarks: names of benchmarks; default: those of the run's settings, or `knn` and `low_shot` if it has none.
         overrides: settings of the benchmarks, `knn.k=[20,200]`, and of other images, `data=parquet`, `data.test=/b`.
-        facts: times, events and command of the run, for its report; default: those that the report has.
+        facts: times, events and command of the run, for its report; default: those of the stored report.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
-        config: the settings of a run that was trained, as they are in use, whose benchmarks may be left out where the
-            images do not allow them.
-        again: measure everything again, with features that are computed again.
-        keep_features: leave the features on disk for the next call, in `features/` beside the results; not those of a
-            call beside which another one is at work on the checkpoint.
-        beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
-        out: folder for results and report in place of the run's.
-        suite: benchmarks on several datasets with their average: `transfer`, `vtab`, `dense`, the path of a YAML file,
-            or a list of them. Datasets that are not there are left out and named. Without `benchmarks`, suites alone
-            are measured.
-        root: folder of their datasets; default: `data.root`, or else the variable RAYSL_DATA, or ~/data.
-        download: whether torchvision fetches those of its datasets that are not there.
+        config: present settings of a run just trained; benchmarks that the images do not allow are then left out.
+        again: whether to extract features and measure everything again.
+        keep_features: whether to keep the features on disk for the next call, in `features/` beside the results; a
+            call deletes its features if another call works on the same checkpoint at the same time.
+        beside: whether to write the report beside the results even for the newest checkpoint, as for a run in training.
+        out: folder for results and report; default: the run's.
+        suite: suite of benchmarks on several datasets with an average (`transfer`, `vtab`, `dense`, or the path of a
+            YAML file), or a list of suites. Missing datasets are left out and named. Without `benchmarks`, only the
+            suites are measured.
+        root: folder of the suite's datasets; default: `data.root`, else the variable RAYSL_DATA, else ~/data.
+        download: whether torchvision downloads missing datasets that it knows.
 
     Returns:
-        The numbers, where the report lies, and which benchmarks failed.
+        The numbers, the address of the report, and the benchmarks that failed.
 
     Raises:
-        ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
-            do not allow a benchmark that is required, or, without `config`, any.
+        ConfigError: if the checkpoint, a name or a setting is wrong, the checkpoint names code that is not trusted, the
+            images do not allow a required benchmark, or, without `config`, they allow none.
     """
     task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside, out, suite, root, download)
     return task.run(lambda: facts or {}, again, keep_features)
@@ -100,7 +99,7 @@ def prepare(
     root: str | None = None,
     download: bool = False,
 ) -> "Measurement":
-    """Check everything that can be checked before `benchmark` measures."""
+    """Check the arguments of `benchmark` before anything is measured."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
     of_images, of_cluster, rest = sort_overrides(words(overrides, "overrides", "knn.k=[20,200]"))
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
@@ -114,7 +113,7 @@ def prepare(
     problems.check()
     suites = load_suites(suite, root, data)
     wanted = load_benchmarks(loaded.config, benchmarks, rest, suites)
-    usual = load_benchmarks(loaded.config, None, (), suites) if suites else {}
+    suite_defaults = load_benchmarks(loaded.config, None, (), suites) if suites else {}
     if download:
         download_all(suites, data)
     use_settings(cluster)
@@ -126,15 +125,18 @@ def prepare(
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
-    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside, out), suites, usual)
+    return Measurement(
+        loaded, fitting, images, *_folders(loaded, checkpoint, data, beside, out), suites, suite_defaults
+    )
 
 
 class Measurement:
     """A checkpoint and the benchmarks to measure.
 
     Args:
+        run, results, home: folders of the run, of the results and of the report.
         suites: suites whose parts are among the benchmarks.
-        usual: settings of these parts before the changes of the command.
+        suite_defaults: settings of these parts without the overrides of the command.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class Measurement:
         results: Folder,
         home: Folder,
         suites: Sequence[Suite] = (),
-        usual: Mapping[str, BenchmarkConfig] | None = None,
+        suite_defaults: Mapping[str, BenchmarkConfig] | None = None,
     ) -> None:
         self.loaded = loaded
         self.fitting = fitting
@@ -165,36 +167,36 @@ class Measurement:
         self.score_names: dict[str, str] = {}  # of benchmarks in scores
         self.bases: dict[str, Basis] = {}
         for key, config in fitting.settings.items():
-            of_run = (usual or {}).get(key) or _own(loaded.config, key, config)
+            of_run = (suite_defaults or {}).get(key) or _settings_of_run(loaded.config, key, config)
             self.names[key], self.score_names[key] = names_of(key, fitting.requested[key], of_run)
             self.bases[key] = Basis.of(loaded, config, fitting.images[key])
         self.kept = outlast(self.results.load)
 
     @property
-    def lacking(self) -> list[str]:
+    def missing(self) -> list[str]:
         """Benchmarks without a current result."""
         kept = {name: result.basis for name, result in self.kept.items()}
         return [key for key, basis in self.bases.items() if kept.get(self.names[key]) != basis]
 
     def run(self, facts: Callable[[], dict[str, Any]], again: bool = False, keep_features: bool = False) -> Report:
-        """Measure what has no current result, store it and write the report.
+        """Measure the benchmarks without a current result, store the results and write the report.
 
         Args:
-            facts: returns the fields of the report that only the caller knows, when it is written.
-            again: measure all anew.
-            keep_features: leave the features on disk, for the next start.
+            facts: function that returns the fields of the report that only the caller knows.
+            again: whether to measure all benchmarks again.
+            keep_features: whether to keep the features on disk for the next call.
         """
-        lacking = list(self.bases) if again else self.lacking
-        self._tell(lacking)
+        missing = list(self.bases) if again else self.missing
+        self._log_reuse(missing)
         page = StoredReport(self.loaded, self.images, self.run_folder, self.home)
-        results, failures = [] if lacking else self._shown(), dict[str, str]()
+        results, failures = [] if missing else self._shown(), dict[str, str]()
         notes = page.notes(self.requested, self.fitting.left_out, failures)
-        if lacking or page.differs(results, notes):
+        if missing or page.differs(results, notes):
             with workplace(self.results.folder) as work:
                 if again:
                     work.begin_anew()
                 maker = Tasks(self.loaded, self.fitting, self.images, self.names, work)
-                tasks = list(maker.of(lacking))
+                tasks = list(maker.of(missing))
                 with sharing_features(tasks):
                     self._measure(tasks, failures)
                     # other commands may have stored results of this checkpoint meanwhile
@@ -211,11 +213,11 @@ class Measurement:
         scores = scores_of(results)
         return Report(flat_metrics(scores), page.uri, scores, failures, self.loaded.uri)
 
-    def _tell(self, lacking: list[str]) -> None:
-        """Log which results are reused, and why others are measured again."""
+    def _log_reuse(self, missing: list[str]) -> None:
+        """Log the results that are reused, and why others are measured again."""
         for key, basis in self.bases.items():
             name = self.names[key]
-            if key not in lacking:
+            if key not in missing:
                 log.info("%s was measured before; --again measures it anew", name)
             elif name in self.kept and (changes := basis.changes_from(self.kept[name].basis)):
                 log.info("%s is measured again: %s", name, ", ".join(changes))
@@ -227,24 +229,24 @@ class Measurement:
         for task, outcome in self._outcomes(tasks):
             name = self.names[task.key]
             if isinstance(outcome, Exception):
-                if name not in failures:  # its other networks say the same
+                if name not in failures:  # one network is enough: the others fail for the same reason
                     failures[name] = _describe_failure(name, outcome)
                 self.kept.pop(name, None)
                 continue
             by_key.setdefault(task.key, {})[task.context.side] = (task, outcome)
             # a result holds the trained network beside its rivals, so it waits for all of them
             if len(by_key[task.key]) == open_sides[task.key]:
-                self._keep(task.key, by_key[task.key])
+                self._store_result(task.key, by_key[task.key])
 
     def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
-        """Yield tasks with their outcomes: first those on features, side by side, then those that start workers, one by
-        one."""
+        """Yield tasks with their results or errors: first those on features, side by side, then those that train, one
+        after another."""
         on_features = [task for task in tasks if not task.kind.trains]
         if on_features:
             enter(_measuring(on_features))
-            from raysl.cluster.connection import cluster_resources, connect  # Ray, which a worker needs
+            from raysl.cluster.connection import cluster_resources, connect  # imports Ray, which only a worker needs
 
-            connect()  # where no features were extracted, it has not begun
+            connect()  # extraction connects too, but no features may have been extracted
             for line in outlooks(on_features, cluster_resources().cpus):
                 log.info(line)
         running = list(on_features)
@@ -258,12 +260,12 @@ class Measurement:
                 enter(f"training for {task.key}, the {task.context.side} backbone")
                 try:
                     yield task, measure(task)
-                except Stopped:  # the user's wish, not a failure
+                except Stopped:  # requested by the user, so not a failure
                     raise
-                except Exception as error:  # noqa: BLE001 - whatever it is costs the others nothing
+                except Exception as error:  # noqa: BLE001 - the other tasks go on after any error
                     yield task, error
 
-    def _keep(self, key: str, by_side: Mapping[Side, tuple[Task, Measured]]) -> None:
+    def _store_result(self, key: str, by_side: Mapping[Side, tuple[Task, Measured]]) -> None:
         name = self.names[key]
         sides = {side: measured for side, (_, measured) in by_side.items()}
         trained = sides["trained"]
@@ -285,7 +287,7 @@ class Measurement:
         log.info("%s is measured and kept, in %s", name, duration(seconds))
 
     def _shown(self, is_logged: bool = False) -> list[Result]:
-        """Return results of this checkpoint on these images: first the requested ones, then all others."""
+        """Return the results of this checkpoint on these images: first the requested ones, then all others."""
         if not self.bases:
             return []
         requested = {self.names[key]: basis for key, basis in self.bases.items()}
@@ -305,16 +307,16 @@ class Measurement:
         return results
 
     def _changes_since(self, result: Result) -> list[str]:
-        """Return what has changed since a result was stored that is not requested now."""
+        """Return the changes since a result was stored; the result is not among the requested ones."""
         try:
             now = result.basis.now(self.loaded, self.images)
         except ConfigError as error:
-            return [f"images that cannot be looked at again ({error})"]
+            return [f"images that cannot be read any more ({error})"]
         return now.changes_from(result.basis)
 
 
 def _check_finite(loaded: Checkpoint) -> None:
-    """Refuse a backbone whose features are all NaN or infinite."""
+    """Refuse a backbone whose weights or buffers are not all finite."""
     weights = loaded.backbone.state_dict()
     if bad := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
         raise ConfigError(
@@ -340,7 +342,7 @@ def _folders(
 
 
 def _check_channels(key: str, kind: type[Benchmark], config: BenchmarkConfig, loaded: Checkpoint) -> None:
-    """Refuse benchmarks with images of their own, of red, green and blue, for a backbone that takes others."""
+    """Refuse a benchmark that brings its own RGB images, for a backbone of another number of channels."""
     num = loaded.backbone.in_channels
     if num != 3 and kind.needs(config).own_images:
         raise ConfigError(
@@ -348,8 +350,8 @@ def _check_channels(key: str, kind: type[Benchmark], config: BenchmarkConfig, lo
         )
 
 
-def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
-    """Return the settings of the run for a benchmark, or the default ones."""
+def _settings_of_run(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
+    """Return the run's settings of a benchmark, or the default ones if the run has none."""
     config_of_run = config.benchmarks.get(key)
     return config_of_run if config_of_run is not None and config_of_run.name == wanted.name else default_of(wanted)
 
@@ -359,7 +361,7 @@ def _measuring(tasks: Sequence[Task]) -> str:
 
 
 def _describe_failure(name: str, error: Exception) -> str:
-    """Log and return why a benchmark failed, with a traceback if the reason is not for users."""
-    is_reason = isinstance(error, ValueError | RunFailed)
-    log.error("the benchmark %s failed: %s", name, error, exc_info=None if is_reason else error)
-    return str(error) if is_reason else f"{type(error).__name__}: {error}"
+    """Log and return why a benchmark failed; log the traceback too, unless the error was raised for the user."""
+    is_for_user = isinstance(error, ValueError | RunFailed)
+    log.error("the benchmark %s failed: %s", name, error, exc_info=None if is_for_user else error)
+    return str(error) if is_for_user else f"{type(error).__name__}: {error}"

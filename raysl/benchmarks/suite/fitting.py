@@ -1,4 +1,4 @@
-"""The benchmarks that the images allow, checked on the driver before anything is trained."""
+"""Find the benchmarks that the images allow, on the driver, before anything is trained."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from raysl.benchmarks.benchmark import Benchmark, ConfigError, Labelled, Needs, missing_negatives
 from raysl.benchmarks.online_knn import OnlineKNN, online_vote
 from raysl.benchmarks.suite.settings import other_data
-from raysl.benchmarks.suite.suites import with_way
+from raysl.benchmarks.suite.suites import with_hint
 from raysl.components import resolve
 from raysl.config.ranges import Interpolation
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig
@@ -22,12 +22,13 @@ from raysl.train.prepare import Measurements
 
 @dataclass(frozen=True)
 class Fitting:
-    """Benchmarks, fitted to the images.
+    """Benchmarks fitted to the images.
 
     Args:
-        settings: settings of the benchmarks that can be measured, by their names.
-        left_out: a line on each benchmark, or part of one, that cannot be, with the reason.
-        requested: settings of all benchmarks that were requested, before they were fitted.
+        settings: settings of the benchmarks that can be measured, by name.
+        images: images of these benchmarks, by name.
+        left_out: a line for each benchmark, or part of one, that cannot be measured, with the reason.
+        requested: settings of all requested benchmarks, before they were fitted.
     """
 
     settings: dict[str, BenchmarkConfig]
@@ -46,12 +47,12 @@ class Fitting:
 
     @property
     def reasons(self) -> str:
-        """Return why benchmarks were left out, each reason once."""
+        """The reasons for which benchmarks were left out, each once."""
         return "; ".join(dict.fromkeys(line.partition(_LEFT_OUT)[2] or line for line in self.left_out))
 
 
 class MeasuredImages:
-    """The images of a dataset, and whether they have what benchmarks need."""
+    """The images of a dataset, checked for what benchmarks need."""
 
     def __init__(self, data: DataConfig, train: Split, test: Split | None) -> None:
         self.data = data
@@ -63,7 +64,7 @@ class MeasuredImages:
 
     @classmethod
     def of(cls, data: DataConfig) -> "MeasuredImages":
-        """Read the images of settings."""
+        """Open the training and test images that settings name."""
         source = make_source(data)
         return cls(data, source.required("train"), source.optional("test"))
 
@@ -84,7 +85,7 @@ class MeasuredImages:
         return self._states[name]
 
     def lacks(self, needs: Needs) -> str:
-        """Return why a benchmark with these needs cannot be measured; empty if it can."""
+        """Return the reason for which a benchmark with these needs cannot be measured; empty if it can."""
         name = self.data.name
         if needs.own_images:
             return ""
@@ -112,7 +113,7 @@ class MeasuredImages:
 
     @cached_property
     def labelled(self) -> Labelled:
-        """Facts on the labels."""
+        """Facts about the labels."""
         labels, counts = self._train_labels, None
         if labels is not None and self.train.is_multilabel:
             counts = (labels == 1).sum(axis=0)
@@ -155,13 +156,13 @@ class MeasuredImages:
         """Fit benchmarks to these images.
 
         Args:
-            in_run: whether a run's settings name them, else a command, for the message.
-            files: files that the dataset of a benchmark needs and where, in words, by its key.
+            in_run: whether the settings of a run name the benchmarks, and not a command; for the advice in messages.
+            files: files that the dataset of a benchmark needs and their place, in words, by key.
         """
         fitting = Fitting({}, {}, [], wanted)
         refused: dict[str, ConfigError] = {}
         for key, config in wanted.items():
-            benchmark_class(config)(config)  # refuses settings that are wrong whatever the images
+            benchmark_class(config)(config)  # refuses settings that are wrong for any images
             try:
                 self._fit_one(key, config, fitting, (files or {}).get(key, ""))
             except ConfigError as error:
@@ -179,28 +180,28 @@ class MeasuredImages:
         try:
             images = self.with_data(config.data)
         except ConfigError as error:
-            raise ConfigError(with_way(str(error), files)) from error
+            raise ConfigError(with_hint(str(error), files)) from error
         if reason := images.lacks(needs):
             raise ConfigError(reason)
         known = Labelled(0, 0, (), None) if needs.own_images else images.labelled
         try:
             fitted, lines = kind.fit_to(config, known)
         except ConfigError as error:
-            reason = with_way(str(error), files) if needs.own_images else str(error)
-            raise ConfigError(f"{reason}{images._chosen}") from error
+            reason = with_hint(str(error), files) if needs.own_images else str(error)
+            raise ConfigError(f"{reason}{images._subset_note}") from error
         fitting.settings[key], fitting.images[key] = fitted, images.resized(config.interpolation)
-        fitting.left_out.extend(f"{key}: {line}{images._chosen}" for line in lines)
+        fitting.left_out.extend(f"{key}: {line}{images._subset_note}" for line in lines)
 
     @property
-    def _chosen(self) -> str:
-        """Say which settings reduced the images, for messages."""
+    def _subset_note(self) -> str:
+        """The settings that select a part of the images, for messages."""
         chosen = [(name, getattr(self.data, name)) for name in ("limit", "skip", "subset")]
         named = ", ".join(f"data.{name}={value}" for name, value in chosen if value is not None)
         return f" (under {named})" if named else ""
 
 
 def group_left_out(lines: Iterable[str]) -> list[str]:
-    """Return lines of `Fitting.left_out` with one line for all that are left out for the same reason.
+    """Return lines of `Fitting.left_out`, with one line for all benchmarks that are left out for the same reason.
 
     >>> group_left_out(["knn is left out: no labels", "low_shot is left out: no labels", "svm: few images"])
     ['knn and low_shot are left out: no labels', 'svm: few images']
@@ -222,7 +223,7 @@ def _left_out_line(names: Sequence[str], reason: str) -> str:
 
 
 def _refusals(refused: Mapping[str, ConfigError], rest: Sequence[str], in_run: bool) -> Iterator[str]:
-    """Yield a line for each reason, with the benchmarks that it refuses and how to go on without them."""
+    """Yield a line for each reason, with the benchmarks that are refused for it and how to leave them out."""
     keys_by_reason: dict[str, list[str]] = {}
     for key, error in refused.items():
         keys_by_reason.setdefault(str(error), []).append(key)
@@ -235,7 +236,7 @@ def _refusals(refused: Mapping[str, ConfigError], rest: Sequence[str], in_run: b
 
 
 def _held_out_hint(data: DataConfig) -> str:
-    """Say which setting of a source names test images, and for folders where else they can lie."""
+    """Return a hint on the setting that names test images, and for a folder of images on `val/`."""
     name = next((field.name for field in fields(data) if field.name in ("test", "test_split")), None)
     if name is None:
         return ""
@@ -244,12 +245,12 @@ def _held_out_hint(data: DataConfig) -> str:
 
 
 def _labels_of(split: Split) -> np.ndarray | None:
-    """Return all labels of a split; None where reading them would take long."""
+    """Return all labels of a split; None if reading them would take long."""
     return split.labels_of(np.arange(split.num_samples)) if split.has_quick_labels else None
 
 
 def benchmark_class(config: BenchmarkConfig) -> type[Benchmark]:
-    """Return the class of a benchmark's settings."""
+    """Return the benchmark class that settings name."""
     kind: type[Benchmark] = resolve("benchmark", config.name)
     return kind
 

@@ -188,10 +188,10 @@ def _replace_root(value: Any, root: str) -> Any:
     return [_replace_root(item, root) for item in value] if isinstance(value, list) else value
 
 
-def with_way(reason: str, files: str) -> str:
+def with_hint(reason: str, files: str) -> str:
     """Return why a dataset cannot be measured, and which files it needs.
 
-    >>> with_way("no folder '/d/dtd'; give data.path=", "dtd/ in /d, or --download")
+    >>> with_hint("no folder '/d/dtd'; give data.path=", "dtd/ in /d, or --download")
     "no folder '/d/dtd'; it needs dtd/ in /d, or --download"
     """
     return f"{reason.partition(';')[0]}; it needs {files}" if files else reason

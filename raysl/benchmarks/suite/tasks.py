@@ -1,4 +1,4 @@
-"""Tasks of a checkpoint's benchmarks: features for all of them at once, then a task for each side on the cluster."""
+"""Make and run the tasks of a checkpoint's benchmarks: extract all features once, then run a task for each network."""
 
 import time
 import uuid
@@ -49,21 +49,21 @@ from raysl.train.costs import counting_costs
 from raysl.train.state import untrained_backbone
 
 FORGET_S = 30.0
-"""Seconds to wait until all nodes have deleted what their processes shared; a later command deletes the rest."""
+"""Most seconds to wait for all nodes to delete their shared features; a later command deletes the rest."""
 MAX_RETRIES = 2
 """Times that a task is tried again when its process or node is lost."""
 MOST_SHOWN = 5000
-"""Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
+"""Size of the sample from which a report chooses its pictures if no benchmark has extracted features of all images."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark of a network.
+    """One benchmark of one network.
 
     Args:
-        context: all that it may use but the features.
-        stages: the features that it asks for.
-        train, test: where those are; None where it asks for none.
+        context: inputs of the benchmark, without the features.
+        stages: stages whose features the benchmark needs.
+        train, test: stored features; None if the benchmark needs none.
     """
 
     key: str
@@ -87,7 +87,8 @@ class Tasks:
 
     Args:
         names: names of the results, by the keys of the benchmarks.
-        workplace: where features and trainings are kept.
+        workplace: folders for features and training state.
+        token: name of this command's shared features on the nodes.
     """
 
     loaded: Checkpoint
@@ -161,7 +162,7 @@ class Tasks:
             networks={side: self.networks[side] for side in sides},
             weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
             stages=stages,
-            pictured=_pictured(split) if split is self._shown_split else None,
+            pictured=_thumbnail_features(split) if split is self._shown_split else None,
         )
         folder = name
         if images is not self.images:  # images other than the report's, or of other sizes, have a folder of their own
@@ -171,12 +172,14 @@ class Tasks:
 
     @property
     def _shown_split(self) -> Split:
-        """The images that a report shows some of: held-out ones if there are any."""
+        """The images from which a report chooses its pictures: held-out ones if there are any."""
         return self.images.train if self.images.test is None else self.images.test
 
     def shown(self, tasks: list[Task]) -> Pictured:
-        """Return the images that a report shows, and the trained backbone's features of them: those of a task, or
-        extracted from a sample of the images."""
+        """Return the images from which a report chooses its pictures, with the trained backbone's features of them.
+
+        The features are those of a task, or else are extracted from a sample of the images.
+        """
         split, is_held_out = self._shown_split, self.images.test is not None
         for task in tasks:
             is_of_report = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
@@ -186,7 +189,7 @@ class Tasks:
         wanted = Wanted(
             networks={"trained": self.loaded.backbone},
             weights={"trained": f"trained {self.loaded.digest}"},
-            pictured=_pictured(split),
+            pictured=_thumbnail_features(split),
         )
         stored = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))["trained"]
         return Pictured(split, stored.load((FEATURES,)), is_held_out, stored.stores[FEATURES])
@@ -206,14 +209,14 @@ def outlooks(tasks: Sequence[Task], cores: float) -> Iterator[str]:
             yield line
 
 
-def _pictured(split: Split) -> tuple[str, str] | None:
-    """Return the features beside which thumbnails of images are kept, where reading some images again is slow."""
+def _thumbnail_features(split: Split) -> tuple[str, str] | None:
+    """Return the features with which to store thumbnails, as network and stage; None if single images are read fast."""
     return None if split.is_random_access else ("trained", FEATURES)
 
 
 @explaining_code(of_users=True)
 def measure(task: Task) -> Measured:
-    """Measure a task in this process; the seconds of one that trains are those of all starts."""
+    """Measure a task in this process. If it trains, its seconds include those of earlier interrupted starts."""
     if not task.kind.trains:
         return _measure(task)
     outlast(task.costs_folder.make)
@@ -241,11 +244,11 @@ def _measure(task: Task) -> Measured:
 def _on_gpu(
     train: FeatureSet | None, test: FeatureSet | None, streams_training: bool, room: int
 ) -> tuple[FeatureSet | None, FeatureSet | None]:
-    """Move features to the GPU.
+    """Move features to the GPU if they fit; else they stay where they are.
 
     Args:
-        streams_training: whether the training features may stay there.
-        room: bytes that they may take on the GPU; where they do not fit, they stay.
+        streams_training: whether the benchmark can use the GPU while its training features stay on the CPU.
+        room: most bytes that the features may take on the GPU.
     """
     num_test = 0 if test is None else test.num_bytes
     if num_test > room:
@@ -258,36 +261,36 @@ def _on_gpu(
 
 
 def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
-    """Yield each task with its outcome, or its error, as they end.
+    """Run all tasks on the cluster, and yield each with its result or its error as soon as it ends.
 
-    CPUs are shared out evenly; a task that waits for tasks of its own lends them its share. A trial of a Ray Tune asks
-    for no more CPUs than others leave free.
+    All tasks get the same number of CPUs; a task that waits for tasks of its own lends them its CPUs. A trial of Ray
+    Tune requests no more CPUs than other trials leave free.
     """
     if not tasks:
         return
     connect()
-    have = cluster_resources()
-    share = float(max(1, int(have.benchmark_cpus // len(tasks))))
+    resources = cluster_resources()
+    share = float(max(1, int(resources.benchmark_cpus // len(tasks))))
     options: dict[str, Any] = {
-        "num_cpus": min(share, have.task_cpus),
+        "num_cpus": min(share, resources.task_cpus),
         "max_retries": MAX_RETRIES,
         "scheduling_strategy": ANYWHERE,
     }
-    if have.gpus >= 1:
+    if resources.gpus >= 1:
         # GPUs are shared in quarters, so that at most four tasks use one
-        options["num_gpus"] = min(1.0, have.own_gpus, max(0.25, int(4 * have.own_gpus / len(tasks)) / 4))
+        options["num_gpus"] = min(1.0, resources.own_gpus, max(0.25, int(4 * resources.own_gpus / len(tasks)) / 4))
     needs = {kind: options[name] for kind, name in (("CPU", "num_cpus"), ("GPU", "num_gpus")) if name in options}
     wait_for_nodes([needs], "benchmarks")
     networks: dict[int, Any] = {}
-    remote = ray.remote(_measure_there).options(**options)
+    remote = ray.remote(_measure_remotely).options(**options)
     waiting = {}
     for task in tasks:
         context = task.context
         if id(context.network) not in networks:
             networks[id(context.network)] = ray.put(context.network)
-        # a task without its network is small; all tasks of a side share one network in the object store
-        lean = replace(task, context=replace(context, network=nn.Identity()))
-        waiting[remote.remote(lean, networks[id(context.network)])] = task
+        # the network is in the object store once, for all tasks that measure it
+        without_network = replace(task, context=replace(context, network=nn.Identity()))
+        waiting[remote.remote(without_network, networks[id(context.network)])] = task
     while waiting:
         (reference,), _ = ray.wait(list(waiting), num_returns=1)
         task = waiting.pop(reference)
@@ -301,7 +304,7 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
 
 @contextmanager
 def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
-    """Delete what the tasks' processes share on each node of the cluster at the end of the block."""
+    """At the end of the block, delete on each node the features that the tasks' processes share there."""
     try:
         yield
     finally:
@@ -309,7 +312,7 @@ def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
         for token in {stored.token for stored in sets if stored.is_shared}:
             forget_node_folders(token)
             if ray.is_initialized():
-                # files of a node can be deleted only there; asking for no CPU, the task runs on a busy node too
+                # only a task on a node can delete its files; a task without a CPU also runs on a busy node
                 forget = ray.remote(num_cpus=0)(forget_node_folders)
                 alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
                 nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
@@ -317,7 +320,7 @@ def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
                 ray.wait(answers, num_returns=len(answers), timeout=FORGET_S)
 
 
-def _measure_there(task: Task, network: nn.Module) -> Measured:
+def _measure_remotely(task: Task, network: nn.Module) -> Measured:
     threads = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1))
     torch.set_num_threads(max(1, threads))
     return measure(replace(task, context=replace(task.context, network=network)))

@@ -16,7 +16,7 @@ from raysl.data.sources.class_names import LABELS, check_seen, class_names, numb
 from raysl.data.sources.frames import with_frames
 from raysl.data.sources.image_files import FilesSplit, Paths
 from raysl.data.sources.listing import parse_frame, printable, spellings
-from raysl.data.sources.lists import FORMATS, Labels, read_image_list, read_labels, renumbered, several
+from raysl.data.sources.lists import FORMATS, Labels, as_multilabel, read_image_list, read_labels, renumbered
 from raysl.redact import bare_uri, without_hidden
 from raysl.storage.addresses import cut, join, open_uri, stat_path, storage_errors
 from raysl.storage.foreign import check_listed
@@ -94,7 +94,7 @@ class FileList(Source):
         """Number labels as in the training images."""
         _, training, _ = self._training
         if training.classes and labels.values.ndim == 1:
-            labels = several(labels)
+            labels = as_multilabel(labels)
         if training.classes and labels.classes:
             return renumbered(labels, training.classes, origin)
         values, known = labels.values, training.values

@@ -23,7 +23,7 @@ from raysl.data.sources.class_names import (
 )
 from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.listing import composed
-from raysl.data.sources.parquet_columns import check_there, is_label_type
+from raysl.data.sources.parquet_columns import check_columns_exist, is_label_type
 from raysl.data.sources.parquet_labels import integers
 from raysl.data.sources.part_names import HELD_OUT, parse_part_name
 from raysl.data.sources.versions import read_versions, versions_digest
@@ -200,7 +200,7 @@ def _encoded(entry: Any) -> Encoded:
 def _check_image(table: Any, config: "HuggingFace.Config") -> None:
     import datasets
 
-    check_there(repr(config.dataset), list(table.features), config.image_column, config.label_column)
+    check_columns_exist(repr(config.dataset), list(table.features), config.image_column, config.label_column)
     kind = table.features[config.image_column]
     is_binary = isinstance(kind, datasets.Value) and kind.dtype in ("binary", "large_binary")
     if not is_binary and not isinstance(kind, datasets.Image):

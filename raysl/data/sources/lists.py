@@ -1,4 +1,4 @@
-"""Lists in files: arrays (.npy), lines (.txt) and tables; lists of images, and their labels."""
+"""Read lists of images and of labels from files: arrays (.npy), lines (.txt) and tables."""
 
 import io
 import os
@@ -20,9 +20,9 @@ from raysl.storage.addresses import open_uri
 from raysl.storage.whole import plain_name, read_whole
 
 SEPARATOR = "|"
-"""Character between the names of the classes of one image."""
-SEVERAL = f"{LABELS}s"
-"""Column that is read where there is none of the default name."""
+"""Character between the names of several classes of one image."""
+PLURAL_COLUMN = f"{LABELS}s"
+"""Column of labels that is read if there is none of the default name."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Labels:
 
     Args:
         values: int64 [N] of numbers or text [N] of names, or int8 [N, K] of 1 present, 0 absent and -1 ignore.
-        classes: names of the K columns; empty of columns without names.
-        absent: entry of a class that has no column, 0 or -1.
+        classes: names of the K columns, or empty if they have none.
+        absent: value for a class without a column, 0 or -1.
+        notes: lines for the user on how the labels were read.
     """
 
     values: np.ndarray
@@ -46,19 +47,19 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
 
     Args:
         values: numbers, texts, lists and None, in the order of the rows.
-        lines: line of each value, for messages. Default: rows, counted from 1.
-        as_names: whether each text is one name, also with `|` in it or if it looks like a number.
+        lines: line number of each value, for messages; default: rows, counted from 1.
+        as_names: whether each text is one name, even if it contains `|` or looks like a number.
     """
     has_lists = any(isinstance(value, list) for value in values)
     items = chain.from_iterable(value for value in values if isinstance(value, list))
     if has_lists and not any(isinstance(item, str) for item in items):
-        return Labels(_entries(values, origin))
+        return Labels(_multilabel_matrix(values, origin))
     if not has_lists and (as_names or not any(isinstance(value, str) and SEPARATOR in value for value in values)):
         return Labels(parse_labels(values, origin, lines, as_names))
     cells = [_split(value, as_names) for value in values]
     rows = np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
     numbered = np.arange(len(cells)) + 1 if lines is None else np.asarray(lines)
-    # all labels in one column, so that the rule for a column of single labels also holds here
+    # all labels are parsed as one column, by the same rules as a column of single labels
     flat = list(chain.from_iterable(cells))
     present = parse_labels(flat, origin, numbered[rows].tolist(), as_names)
     classes = class_names(present)
@@ -66,15 +67,15 @@ def read_values(values: Sequence[Any], origin: str, lines: Sequence[int] | None,
     is_label = present >= 0 if present.dtype.kind == "i" else present != ""
     matrix = np.zeros((len(cells), len(classes)), np.int8)
     matrix[rows[is_label], columns[is_label]] = 1
-    # an empty list says that no class is present; an empty cell says nothing
+    # an empty list means that no class is present; an empty cell means that nothing is known
     is_unlabelled = [not isinstance(value, list) and not matrix[row].any() for row, value in enumerate(values)]
     matrix[is_unlabelled] = -1
-    note = f"{origin} names several classes an image: its labels are read as multi-label, of {len(classes):,} classes"
+    note = f"{origin} has several classes per image: its labels are read as multi-label, of {len(classes):,} classes"
     return Labels(matrix, classes, 0, (note,))
 
 
-def several(labels: Labels) -> Labels:
-    """Return labels of one class each as multi-label ones, for a list beside one that is multi-label."""
+def as_multilabel(labels: Labels) -> Labels:
+    """Return labels of one class each as multi-label ones, for use beside another list that is multi-label."""
     values = labels.values
     names = values if values.dtype.kind == "U" else np.where(values < 0, "", values.astype(str))
     classes, columns = np.unique(names, return_inverse=True)
@@ -86,7 +87,7 @@ def several(labels: Labels) -> Labels:
 
 
 def renumbered(labels: Labels, classes: tuple[str, ...], origin: str) -> np.ndarray:
-    """Return multi-label labels [N, K] in the order of the training images' classes."""
+    """Return multi-label labels as [N, K], with a column for each of the training images' classes."""
     column = {composed(name): number for number, name in enumerate(classes)}
     names = [composed(name) for name in labels.classes]
     if unknown := [name for name in names if name not in column]:
@@ -101,19 +102,19 @@ def renumbered(labels: Labels, classes: tuple[str, ...], origin: str) -> np.ndar
 
 
 def table_labels(table: Table, path_column: str, label_column: str | None, as_names: bool) -> Labels | None:
-    """Return the labels in a table: its column of labels, or a column of 0 and 1 for each class.
+    """Return the labels of a table, from its column of labels or from a column of 0 and 1 for each class.
 
     Args:
-        label_column: column of the labels, which must exist unless it is the default; None: no labels are read.
+        label_column: column of the labels, which must exist unless it has the default name; None to read no labels.
     """
     if label_column is None or not table.names:
         return None
     setting = "data.label_column= (null: unlabelled)"
     if label_column != LABELS or LABELS in table.columns:
         return read_values(table.column(label_column, setting), table.uri, table.lines, as_names)
-    if SEVERAL in table.columns:
-        labels = read_values(table.column(SEVERAL, setting), table.uri, table.lines, as_names)
-        note = f"the labels of {table.uri} are read from its column {SEVERAL!r}"
+    if PLURAL_COLUMN in table.columns:
+        labels = read_values(table.column(PLURAL_COLUMN, setting), table.uri, table.lines, as_names)
+        note = f"the labels of {table.uri} are read from its column {PLURAL_COLUMN!r}"
         return Labels(labels.values, labels.classes, labels.absent, (note, *labels.notes))
     others = [name for name in table.names if name != path_column]
     if not others:
@@ -131,12 +132,12 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
 
 
 def label_columns(names: Sequence[str], path_column: str, label_column: str | None) -> Sequence[str]:
-    """Return those of a table's columns that are read for paths and labels."""
+    """Return the columns of a table that are read for paths and labels."""
     if label_column is None:
         return [path_column]
-    if label_column == LABELS and LABELS not in names and SEVERAL not in names:
-        return list(dict.fromkeys((path_column, LABELS, SEVERAL, *names)))
-    return list(dict.fromkeys((path_column, label_column, SEVERAL)))
+    if label_column == LABELS and LABELS not in names and PLURAL_COLUMN not in names:
+        return list(dict.fromkeys((path_column, LABELS, PLURAL_COLUMN, *names)))
+    return list(dict.fromkeys((path_column, label_column, PLURAL_COLUMN)))
 
 
 def _split(value: Any, as_names: bool) -> list[Any]:
@@ -145,13 +146,13 @@ def _split(value: Any, as_names: bool) -> list[Any]:
     return value.split(SEPARATOR) if isinstance(value, str) and not as_names else [value]
 
 
-def _entries(values: Sequence[Any], origin: str) -> np.ndarray:
+def _multilabel_matrix(values: Sequence[Any], origin: str) -> np.ndarray:
     """Return lists of 1, 0 and -1, one for each class, as int8 [N, K]; None becomes -1."""
-    lengths = {len(value) for value in values if value is not None} if all(map(_is_entry, values)) else set()
+    lengths = {len(value) for value in values if value is not None} if all(map(_is_label_list, values)) else set()
     if len(lengths) != 1:
         rule = "a list for each image, with 1 present, 0 absent or -1 ignore for each class"
         raise ConfigError(
-            f"{origin} has other labels beside lists of numbers, or lists of several lengths; give {rule}"
+            f"{origin} mixes lists of numbers with other labels, or lists of different lengths; give {rule}"
         )
     width = lengths.pop()
     matrix = np.array([[-1] * width if value is None else value for value in values], np.int64)
@@ -159,12 +160,12 @@ def _entries(values: Sequence[Any], origin: str) -> np.ndarray:
     return matrix.astype(np.int8)
 
 
-def _is_entry(value: Any) -> bool:
+def _is_label_list(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(type(item) is int for item in value))
 
 
 def _one_hot(table: Table, names: Sequence[str]) -> np.ndarray | None:
-    """Return the columns as int8 [N, K]; None unless they are two or more of 1, 0 and -1 alone."""
+    """Return the columns as int8 [N, K] if there are several and all hold only 1, 0 and -1; else None."""
     columns = []
     for name in names:
         try:
@@ -223,8 +224,8 @@ def list_format(uri: str) -> str:
     ending = next((ending for ending in FORMATS if name.endswith(ending)), None)
     if ending is None:
         raise ConfigError(
-            f"{uri} is not a list; the name of a list ends in {', '.join(FORMATS)}, and maybe in .gz, .bz2 or .zst "
-            "behind it"
+            f"{uri} is not a list; the name of a list ends in {', '.join(FORMATS)}, optionally followed by .gz, .bz2 "
+            "or .zst"
         )
     return ending
 
@@ -236,14 +237,15 @@ _LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}(?:#\d+)?\s+(?!.*{_ENDING}$)[^/]
 def read_image_list(
     uri: str, path_column: str, label_column: str | None, as_names: bool = False
 ) -> tuple[Iterable[str], Labels | None]:
-    """Read a list of images: their paths, and their labels, None without any.
+    """Read the paths of a list of images, and their labels, or None if it has no labels.
 
     Args:
-        uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table.
-        label_column: column of a table; None: no labels are read from it.
+        uri: address of an array of texts (.npy), of lines with a path and maybe a label (.txt), or of a table.
+        label_column: column of labels in a table; None to read no labels.
 
     Raises:
-        ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
+        ConfigError: if the file is no such list, lacks a column that the user named, or has labels for some images
+            only.
     """
     kind = list_format(uri)
     if kind == ".npy":
@@ -280,8 +282,8 @@ def read_labels(uri: str, label_column: str, as_names: bool = False) -> Labels:
     """Read a list of labels.
 
     Args:
-        uri: an array (.npy), [N] or [N, K] of a multi-label dataset, one label per line (.txt), or a table.
-        label_column: column of a table, which must exist.
+        uri: address of an array (.npy) [N], or [N, K] if multi-label, of lines with a label each (.txt), or a table.
+        label_column: column of labels in a table, which must exist.
     """
     kind = list_format(uri)
     if kind == ".txt":
@@ -304,7 +306,7 @@ def _path_and_label(line: str) -> tuple[str, str | None]:
     path, tab, label = line.rpartition("\t")
     if tab:
         return path.strip(), label.strip()
-    # paths may contain blanks: the last word is a label only behind an image's ending
+    # paths may contain blanks, so the last word is a label only if an image's ending comes before it
     ends = line.strip().rsplit(maxsplit=1)
     names = [parse_frame(end)[0] for end in ends]
     if len(ends) == 2 and is_image_or_array(names[0]) and not is_image_or_array(names[1]):

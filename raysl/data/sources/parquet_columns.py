@@ -20,7 +20,7 @@ from raysl.storage.reads import in_parallel, read_ranges, retrying, small_reads
 from raysl.storage.records import fits
 
 NAME_COLUMNS = ("name", "path")
-SHOWN = 5
+MOST_SHOWN = 5
 CLASSES_KEY = b"raysl.classes"  # JSON list of class names in the metadata of a file's schema
 
 MAGIC = b"PAR1"  # at both ends of a Parquet file
@@ -32,16 +32,16 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Footers:
-    """What the footers of the files of a split say.
+    """Facts from the footers of the files of a split.
 
     Args:
-        schemas: the different schemas, each by the first file that has it.
-        label_ranges: bounds of integer labels, by file; None where the statistics are missing.
-        label_width: classes of each label that is a list, where that is known without reading the labels.
-        has_names: whether all labels are known to be the names of the classes that the schemas store.
+        schemas: distinct schemas, each by the first file that has it.
+        label_ranges: bounds of integer labels, by file; None if the statistics are missing.
+        label_width: length of labels that are lists, if it is known without reading the labels.
+        has_names: whether all labels are known to be names of classes that the schemas store.
         unit_files: int32 [U], number of the file of each row group that has rows.
-        unit_groups: int32 [U], number of this row group in its file.
-        unit_sizes: int64 [U], its rows.
+        unit_groups: int32 [U], number of each such row group in its file.
+        unit_sizes: int64 [U], number of rows of each.
         num_bytes: size of all columns before compression.
         fingerprint: changes with the names of the files, their rows and `num_bytes`.
         sizes_digest: changes with the size of any column of any row group; empty if hashes of the files are known.
@@ -62,7 +62,7 @@ class Footers:
 
 
 def folder_label(path: str, column: str) -> str | None:
-    """Return the value in a folder such as `label=cat` above a file, empty where Hive writes null; None without one.
+    """Return the label in a folder's name above a file, such as `label=cat`, empty for Hive's null; None without one.
 
     >>> folder_label("/data/label=big%20cat/part-0.parquet", "label")
     'big cat'
@@ -93,7 +93,7 @@ def read_footers(
     """Read the footers of files, several at a time, and check their columns.
 
     Args:
-        num_bytes: sizes of files by path; a footer of known size is read by one request for the end of its file.
+        num_bytes: sizes of files by path, or None; if the size is known, one request reads the end of the file.
     """
     schemas: dict[str, pa.Schema] = {}
     ranges: dict[str, Range | None] = {}
@@ -119,7 +119,7 @@ def read_footers(
 
 
 def fingerprint_line(path: str, shapes: Sequence[tuple[int, int]]) -> bytes:
-    """Return what the fingerprint of a dataset has of one file.
+    """Return the part of a dataset's fingerprint that one file adds.
 
     Args:
         shapes: rows of each row group, and bytes of its columns before compression.
@@ -142,12 +142,12 @@ def units_of(sizes: Sequence[Int64s]) -> tuple[NDArray[np.int32], NDArray[np.int
 
 
 def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str | None) -> None:
-    """Refuse a file without images, without the label column that the user named, or with labels of an unknown kind."""
+    """Refuse a file without a column of images, without the named label column, or with labels of other types."""
     for column in (image_column, label_column, *NAME_COLUMNS):
         if schema.names.count(column) > 1:
             raise ConfigError(f"{path} has {schema.names.count(column)} columns {column!r}; give each its own name")
     folders = [label_column] if label_column is not None and folder_label(path, label_column) is not None else []
-    check_there(path, [*schema.names, *folders], image_column, label_column)
+    check_columns_exist(path, [*schema.names, *folders], image_column, label_column)
     kind = schema.field(image_column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
@@ -164,11 +164,11 @@ def check_columns(path: str, schema: pa.Schema, image_column: str, label_column:
         )
 
 
-def check_there(where: str, columns: Sequence[str], image_column: str, label_column: str | None) -> None:
-    """Refuse columns without images, or without the label column that the user named.
+def check_columns_exist(where: str, columns: Sequence[str], image_column: str, label_column: str | None) -> None:
+    """Refuse columns that lack the image column, or a label column that the user named.
 
     Args:
-        label_column: must be one of them, unless it is None or the default name.
+        label_column: name of the label column; None and the default name may be missing.
     """
     for column, setting in ((image_column, "image_column="), (label_column, "label_column=")):
         if column not in (*columns, *(() if column == image_column else (None, LABELS))):
@@ -178,7 +178,7 @@ def check_there(where: str, columns: Sequence[str], image_column: str, label_col
             )
 
 
-def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None:
+def check_label_kinds(schemas: dict[str, pa.Schema], label_column: str | None) -> None:
     """Refuse files with labels of different kinds."""
     first, schema = next(iter(schemas.items()))
     for path, other in schemas.items():
@@ -193,8 +193,8 @@ def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None
 
 
 def label_kind(schema: pa.Schema, column: str | None) -> str | None:
-    """Return `integers`, `values` (texts or floats) or `lists`, the kind of a column; None if it is missing, empty for
-    other kinds."""
+    """Return the kind of a label column: `integers`, `values` (texts or floats), `lists`, or empty for other types.
+    A missing column gives None."""
     if column is None or column not in schema.names:
         return None
     kind = schema.field(column).type
@@ -206,7 +206,7 @@ def label_kind(schema: pa.Schema, column: str | None) -> str | None:
 
 
 def unread_columns(schema: pa.Schema, uri: str, image_column: str) -> tuple[str, ...]:
-    """Return a note on columns of images without labels that may hold labels; none without such columns."""
+    """Return a note on the columns that may hold labels, for images without a label column; empty if there are none."""
     others = [
         field.name
         for field in schema
@@ -217,13 +217,13 @@ def unread_columns(schema: pa.Schema, uri: str, image_column: str) -> tuple[str,
         return ()
     return (
         f"the images in {uri!r} have no labels, as there is no column {LABELS!r}; the columns {join_some(others, 5)} "
-        "are not read: give data.label_column= the one of labels, or store labels of several classes as a list of 1 "
-        "and 0 a row",
+        "are not read: set data.label_column= to the column of labels, or store several labels of an image as a list "
+        "of 1 and 0",
     )
 
 
 def name_column(schemas: Iterable[pa.Schema]) -> str | None:
-    """Return the column of texts that names the images in all files; None without one."""
+    """Return the first of NAME_COLUMNS that all files have as texts; None if there is none."""
     listed = list(schemas)
     return next(
         (
@@ -236,7 +236,7 @@ def name_column(schemas: Iterable[pa.Schema]) -> str | None:
 
 
 def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
-    """Return the class names that a file of raysl or of `datasets` stores; empty for other files."""
+    """Return the class names that raysl or the package `datasets` stored in a file; empty for other files."""
     stored = (schema.metadata or {}).get(CLASSES_KEY)
     if stored is None:
         return ()
@@ -249,25 +249,26 @@ def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
     return tuple(map(composed, classes))
 
 
-WAY_OUT = "make both alike, or give data.classes= if the numbers mean the same"
+CLASSES_HINT = "make both alike, or give data.classes= if the numbers mean the same"
 
 
 def agreed_classes(schemas: dict[str, pa.Schema]) -> tuple[str, ...]:
-    """Return the class names that the files of a split store, after checking that they agree; empty without any."""
+    """Return the class names that the files of a split store; refuse files whose names differ."""
     stored = {path: names for path, schema in schemas.items() if (names := stored_classes(schema))}
     first, classes = next(iter(stored.items()), ("", ()))
     for path, other in stored.items():
         if other != classes:
             raise ConfigError(
-                f"{first} has the classes {describe_classes(classes)}, and {path} {describe_classes(other)}; {WAY_OUT}"
+                f"{first} has the classes {describe_classes(classes)}, and {path} "
+                f"{describe_classes(other)}; {CLASSES_HINT}"
             )
     return classes
 
 
 def describe_classes(classes: tuple[str, ...]) -> str:
     """Return the first few names of classes, for messages."""
-    rest = len(classes) - SHOWN
-    return ", ".join(repr(name) for name in classes[:SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
+    rest = len(classes) - MOST_SHOWN
+    return ", ".join(repr(name) for name in classes[:MOST_SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _read_metadata(system: fs.FileSystem, path: str, num_bytes: int | None) -> pq.FileMetaData:
@@ -283,7 +284,7 @@ def _read_metadata(system: fs.FileSystem, path: str, num_bytes: int | None) -> p
 
 
 def _read_footer(system: fs.FileSystem, path: str, num_bytes: int) -> bytes | None:
-    """Return a Parquet file without rows that has the footer of this one; None if it has none at its end."""
+    """Return the content of an empty Parquet file with the footer of this one; None if no footer is at its end."""
     size = min(num_bytes, TAIL_BYTES)
     (tail,) = read_ranges(system, path, [num_bytes - size], [size])
     # a Parquet file ends with its footer, the footer's size in four bytes, and PAR1
@@ -297,14 +298,14 @@ def _read_footer(system: fs.FileSystem, path: str, num_bytes: int) -> bytes | No
 
 
 def _without_other_metadata(schema: pa.Schema, label_column: str | None) -> pa.Schema:
-    """Keep only the names of the classes: what others store may differ from file to file."""
+    """Return a schema whose metadata has only the class names: all else may differ between files."""
     metadata = schema.metadata or {}
     stored = metadata.get(CLASSES_KEY) or _names_of_datasets(metadata.get(b"huggingface"), label_column)
     return schema.with_metadata(None if stored is None else {CLASSES_KEY: stored})
 
 
 def _names_of_datasets(content: bytes | None, label_column: str | None) -> bytes | None:
-    """Return the names that the package `datasets` stores of a column of class labels, as a JSON list."""
+    """Return, as a JSON list, the class names that the package `datasets` stored for a column of labels."""
     try:
         tree = json.loads(content or b"{}")
     except (ValueError, RecursionError):
@@ -322,7 +323,7 @@ def _column_sizes(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
 
 
 def _label_range(metadata: pq.FileMetaData, column: str) -> Range | None:
-    """Return the range of integer labels from a file's statistics; -1 without labels, None without statistics."""
+    """Return the range of integer labels from a file's statistics, at least (-1, -1); None without statistics."""
     number = next((n for n in range(metadata.num_columns) if metadata.schema.column(n).path == column), None)
     if number is None:
         return None

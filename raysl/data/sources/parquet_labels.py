@@ -21,7 +21,7 @@ from raysl.data.sources.class_names import (
     renumber,
 )
 from raysl.data.sources.parquet_columns import (
-    WAY_OUT,
+    CLASSES_HINT,
     Footers,
     Range,
     agreed_classes,
@@ -244,7 +244,7 @@ def find_labelling(
         if stored and known and known[: len(stored)] != stored:
             raise ConfigError(
                 f"{files[0]} has the classes {describe_classes(stored)}, and the training images "
-                f"{describe_classes(known)}; {WAY_OUT}"
+                f"{describe_classes(known)}; {CLASSES_HINT}"
             )
         classes = known or stored
         if classes and footers.label_width is not None:

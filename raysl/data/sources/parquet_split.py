@@ -16,7 +16,7 @@ from typing_extensions import override
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import LABELS as DEFAULT_COLUMN
 from raysl.data.sources.image_files import Paths
-from raysl.data.sources.parquet_columns import Footers, check_alike, name_column, read_footers, unread_columns
+from raysl.data.sources.parquet_columns import Footers, check_label_kinds, name_column, read_footers, unread_columns
 from raysl.data.sources.parquet_labels import Labelling, digest_of, find_labelling, labels_digest
 from raysl.data.sources.versions import versions_digest
 from raysl.data.split import MOST_LABELS, Encoded, Missing, by_unit, gather, joined_digest
@@ -102,7 +102,7 @@ class ParquetSplit(Split):
             footers = read_footers(system, list(self.files), image_column, label_column, num_bytes)
         if not len(footers.unit_sizes):
             raise ConfigError(f"no rows in the Parquet files of {uri!r}; give data.path= files with images")
-        check_alike(footers.schemas, label_column)
+        check_label_kinds(footers.schemas, label_column)
         self.unit_files, self.unit_groups = footers.unit_files, footers.unit_groups
         self.unit_sizes = footers.unit_sizes
         self.fingerprint = footers.fingerprint

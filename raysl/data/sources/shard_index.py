@@ -1,6 +1,6 @@
 """Indices of WebDataset shards: the position and label of each image, stored beside the shard.
 
-Of many shards one file more has what a start needs from their indices, so that it does not read each of them.
+For many shards, one more file holds the summaries of all indices, so that a start reads one file and not hundreds.
 """
 
 import io
@@ -27,9 +27,9 @@ from raysl.storage.folder import Folder, join, open_uri, storage_errors
 from raysl.storage.reads import LASTING, RANGE_FILES, RUN_BYTES, RangeFile, in_parallel, read_file
 from raysl.storage.records import from_record
 
-ENDING, ENDING_ARRAYS = ".index.npz", ".arrays.index.npz"  # the latter where arrays are images too
+ENDING, ENDING_ARRAYS = ".index.npz", ".arrays.index.npz"  # the latter if arrays count as images
 SUMMARIES_ENDING = ".shards.json"
-MANY = 100  # shards whose summaries are worth a file
+LEAST_SHARDS = 100  # from this number on, the summaries are stored in a file
 SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # the key of a sample, and the kind of the file
 LOCAL_SCANS = 4  # shards at a time
 
@@ -40,12 +40,12 @@ class Summary:
 
     Args:
         digest: 16 hexadecimal digits that change with the images and labels.
-        read_units: images of each run of members that is read by one request.
-        values: the different labels as they are written.
-        num_left_out: samples without an image except one with several dots in its name.
-        left_out: the name of the first such image.
-        num_unread: images beside a better one of their sample.
-        unread: the names of the first such image and of the better one.
+        read_units: numbers of images in each run of members that is read by one request.
+        values: distinct labels as texts.
+        num_left_out: number of images left out because of several dots in their names.
+        left_out: name of the first such image.
+        num_unread: number of images left out because another one of their sample is read.
+        unread: names of the first such image and of the one that is read.
     """
 
     digest: str
@@ -86,15 +86,15 @@ class ShardIndex:
 
 
 def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
-    """Read the index of every shard that has one newer than itself; make and write the others.
+    """Return the summaries of all shards; indices that are missing or older than their shard are made and written.
 
     Args:
-        label_key: field of the label in `.json` members; None: these are not read.
+        label_key: field of the label in `.json` members; None to read no `.json`.
         folder: folder of the indices; default: beside the shards.
     """
     if (known := _read_summaries(shards, label_key, folder)) is not None:
         return known
-    is_stored = _are_stored(shards, folder)
+    is_stored = _have_index(shards, folder)
     num_missing = is_stored.count(False)
     if num_missing > LOCAL_SCANS:
         log.info("indexing %d of %d shards; this is done once", num_missing, len(shards))
@@ -117,12 +117,12 @@ def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str
 
 
 def read_index(shard: Shard, label_key: str | None, folder: str | None, digest: str) -> ShardIndex:
-    """Return the index of one shard; the one that is stored if it has the digest, else as `summarize_shards` does."""
+    """Return the index of one shard: the stored one if it has the digest, else a current one, made if need be."""
     with suppress(*LASTING):
         stored = _load(shard, label_key, folder)
         if stored is not None and stored.summary.digest == digest:
             return stored
-    return _load_or_make(shard, _are_stored([shard], folder)[0], label_key, folder)[0]
+    return _load_or_make(shard, _have_index([shard], folder)[0], label_key, folder)[0]
 
 
 def _load_or_make(shard: Shard, is_stored: bool, label_key: str | None, folder: str | None) -> tuple[ShardIndex, bool]:
@@ -142,8 +142,8 @@ def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
     return folder, f"{origin}-{shard.name.replace('/', '-')}{ending}"
 
 
-def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
-    """Tell for each shard whether it has an index that is not older."""
+def _have_index(shards: Sequence[Shard], folder: str | None) -> list[bool]:
+    """Return for each shard whether it has an index that is not older than the shard."""
     addresses = [_index_address(shard, folder) for shard in shards]
     infos: dict[tuple[str, str], fs.FileInfo] = {}
     for uri in {uri for uri, _ in addresses}:
@@ -158,7 +158,7 @@ def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
 
 
 def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
-    """Load a stored index; None if it has other settings, or is of a shard of another size or a later time."""
+    """Load a stored index; None if it has other settings, or if the shard had another size or a later time."""
     uri, name = _index_address(shard, folder)
     system, root = open_uri(uri)
     content = read_file(system, f"{root}/{name}")
@@ -179,11 +179,11 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
 
 
 _BROKEN = (ConfigError, ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, RuntimeError)
-"""What records, numpy and zipfile raise for files that are damaged."""
+"""Errors that records, numpy and zipfile raise for damaged files."""
 
 
 def _check(index: ShardIndex, num_bytes: int | None) -> None:
-    """Refuse an index whose columns are not as `_index_tar` makes them, or which leads out of its shard."""
+    """Refuse an index that `_index_tar` cannot have made, or that points outside its shard."""
     numbers = (index.offsets, index.sizes, index.labels)
     if any(column.dtype != np.int64 for column in numbers) or index.keys.dtype.kind != "S":
         raise ValueError("a column has another type")
@@ -194,9 +194,9 @@ def _check(index: ShardIndex, num_bytes: int | None) -> None:
     if index.labels.max(initial=-1) >= len(index.summary.values):
         raise ValueError("a label has no text")
     most = np.iinfo(np.int64).max if num_bytes is None else num_bytes
-    # not as a sum of offset and size, which could overflow in a damaged index
+    # a difference, since the sum of offset and size could overflow in a damaged index
     if (index.sizes > most - index.offsets).any():
-        raise ValueError("a member ends behind the shard")
+        raise ValueError("a member ends after the end of the shard")
 
 
 def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str | None) -> bool:
@@ -252,15 +252,15 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
             images.setdefault(key, []).append(member)
         elif kind.rpartition(".")[2] in endings:
             dotted.append((key, member.name))
-        # a .cls counts more than a .json, whichever of them comes first in the tar
+        # a .cls replaces a .json, in whichever order they are in the tar
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)
             label = _read_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
             if label is not None:
                 labels[key] = label
     left_out = [printable(name) for key, name in dotted if key not in images]
-    best = {key: min(members, key=_order) for key, members in images.items()}
-    # by offset, as `read_units` searches the ends of the images by bisection
+    best = {key: min(members, key=_image_preference) for key, members in images.items()}
+    # sorted by offset, because `_read_units` uses a binary search
     best = dict(sorted(best.items(), key=lambda item: item[1].offset))
     unread = [(member, best[key]) for key, members in images.items() for member in members if member is not best[key]]
     values = sorted({labels[key] for key in best if key in labels})
@@ -283,7 +283,7 @@ def _index_tar(file: Any, where: str, label_key: str | None, shard: Shard) -> Sh
 
 
 def _read_label(content: bytes, kind: str, label_key: str | None, where: str) -> str | None:
-    """Read the text of a label, a number or a name, from a `.cls` or `.json`; None if that has no such field."""
+    """Return the label in a `.cls` or `.json` as text (a number or a name); None if the `.json` lacks the field."""
     try:
         if kind == "cls":
             return content.decode().strip()
@@ -304,57 +304,57 @@ def _read_units(offsets: Int64s, ends: Int64s) -> list[int]:
     cuts = [0] if len(ends) else []
     while cuts and cuts[-1] < len(ends):
         last = int(np.searchsorted(ends, offsets[cuts[-1]] + RUN_BYTES, side="right"))
-        # one image at least, since a single one may be larger than a run
+        # at least one image, since one alone may be larger than RUN_BYTES
         cuts.append(max(last, cuts[-1] + 1))
     return [end - start for start, end in pairwise(cuts)]
 
 
 PHOTOS = ("jpg", "jpeg", "jpe", "jfif", "mpo", "webp", "jp2", "j2k", "jpx")
-"""Endings of photos, which are read before other images of the same sample, such as masks in PNG files."""
+"""Endings of photos. They are preferred to other images of the same sample, such as masks in PNG files."""
 
 
-def _order(member: Member) -> tuple[bool, int]:
-    """Return the key by which the image of a sample is chosen: a photo, else the first in the tar."""
+def _image_preference(member: Member) -> tuple[bool, int]:
+    """Return the sort key by which a sample's image is chosen: photos come first, then the order in the tar."""
     return member.name.rpartition(".")[2].lower() not in PHOTOS, member.offset
 
 
 def _read_summaries(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary] | None:
-    """Return the stored summaries of many shards; None without any, or if a shard has another size or time since."""
-    where = _summaries_address(shards, label_key, folder)
-    content = None if where is None else where[0].read_if_there(where[1])
+    """Return the stored summaries of many shards; None if there are none, or if a shard has changed since."""
+    address = _summaries_address(shards, label_key, folder)
+    content = None if address is None else address[0].read_if_there(address[1])
     if not content:
         return None
     try:
         stored = json.loads(content)
-        return [Summary(**row) for row in stored["summaries"]] if stored["state"] == _state(shards) else None
+        return [Summary(**row) for row in stored["summaries"]] if stored["state"] == _sizes_and_times(shards) else None
     except (ValueError, LookupError, TypeError):
-        return None  # it is made again from the indices
+        return None  # a damaged file is made again from the indices
 
 
 def _write_summaries(
     summaries: Sequence[Summary], shards: Sequence[Shard], label_key: str | None, folder: str | None
 ) -> None:
-    where = _summaries_address(shards, label_key, folder)
-    if where is None:
+    address = _summaries_address(shards, label_key, folder)
+    if address is None:
         return
-    stored = {"state": _state(shards), "summaries": [vars(summary) for summary in summaries]}
+    stored = {"state": _sizes_and_times(shards), "summaries": [vars(summary) for summary in summaries]}
     try:
-        where[0].write(where[1], json.dumps(stored).encode())
+        address[0].write(address[1], json.dumps(stored).encode())
     except ConfigError as error:
         log.warning("%s: the indices of %d shards are read at every start", error, len(shards))
 
 
-def _state(shards: Sequence[Shard]) -> list[list[int]]:
+def _sizes_and_times(shards: Sequence[Shard]) -> list[list[int]]:
     """Return size and time of each shard, which change when it is written again."""
     return [[shard.num_bytes or -1, shard.mtime_ns or -1] for shard in shards]
 
 
 def _summaries_address(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> tuple[Folder, str] | None:
-    """Return the folder and the name of the summaries; None if they are not worth a file, or could not be trusted."""
-    if len(shards) < MANY or any(shard.num_bytes is None or shard.mtime_ns is None for shard in shards):
+    """Return folder and name of the file of summaries; None for few shards, or if a size or time is unknown."""
+    if len(shards) < LEAST_SHARDS or any(shard.num_bytes is None or shard.mtime_ns is None for shard in shards):
         return None
     home = shards[0].folder
-    # the folder is left out where this file lies in it too, so that the name still fits after both are moved
+    # shards in the same folder as this file count by their name alone, so that the folder may be moved
     origins = ("" if shard.folder == home and folder is None else shard.folder for shard in shards)
     settings = ["arrays" if shards[0].has_arrays else "", shards[0].image_key or "", label_key or ""]
     names = "\n".join([*settings, *(f"{origin} {shard.name}" for origin, shard in zip(origins, shards, strict=True))])

@@ -1,4 +1,4 @@
-"""The blocks of a rank as they arrive: checked by their numbers, and made here where Ray Data is starved of CPUs."""
+"""Receive the blocks of a rank from Ray Data, in order; make a block in this process if no CPU is free for its task."""
 
 import re
 import time
@@ -21,17 +21,17 @@ from raysl.data.stream.dataset import from_ray, offer
 from raysl.data.stream.rows import BlockRows
 
 PARTS = (1, 64, 256, 1024)
-"""Blocks of the first executions of a training stream, and of all later ones the last. The first block is made alone:
-further processes for data tasks, which the next execution starts, would take its CPUs while they start."""
+"""Numbers of blocks of the first executions of a training stream; the last number holds for all later ones. The first
+block is made alone: the processes that a larger execution starts would take CPU time from it."""
 STARVED_S = 30.0
-"""How long a rank waits for a block, which it then makes itself."""
+"""Seconds that a rank waits for a block before it makes the block itself."""
 STILL_STARVED_S = 0.5
-"""How long it waits once no CPU was free for data tasks."""
+"""Seconds that it waits after no CPU was free for the data tasks of the block before."""
 POLL_S = 0.2
 END = 1 << 62
-"""Number behind that of every block."""
+"""Number that stands for the end of the stream; it is larger than that of any block."""
 END_S = 10.0
-"""Seconds in which an execution ends."""
+"""Most seconds to wait for an execution to end."""
 
 Arrived = tuple[int, BlockRows, float]
 """Number of a block, its rows, and the seconds of its task."""
@@ -39,14 +39,14 @@ Arrived = tuple[int, BlockRows, float]
 
 @dataclass
 class StreamCosts:
-    """What a stream took so far.
+    """Costs of a stream so far.
 
     Args:
         rows: images that arrived.
         seconds: time since the stream began.
-        wait_s: seconds of these in which the rank waited.
+        wait_s: part of that time in which the rank waited.
         read_s, task_s: seconds of data tasks, for reading alone and for everything.
-        made_here: blocks that the rank made itself, because they did not come in time.
+        made_here: blocks that the rank made itself, because they did not arrive in time.
         spilled_mb: megabytes that the cluster's object stores wrote to disks.
     """
 
@@ -78,12 +78,13 @@ class StreamCosts:
 
 @dataclass
 class Feed:
-    """The rows of the blocks of a stream, in order; Ray Data makes them ahead from the start on.
+    """Iterates over the blocks of a stream with their rows, in order. Ray Data starts to make them at once.
 
     Args:
-        blocks: returns the blocks of the stream, with the corrupt images that are known when they are asked for.
-        on_starved: called each time that a block is made in this process, because no CPU is free for data tasks.
-        parts: numbers of blocks of the first executions; the last number counts for all later ones too.
+        blocks: function that returns the blocks of the stream; each has the corrupt images known when it is requested.
+        make: function that makes the rows of a block in this process.
+        on_starved: function that is called for each block made in this process because no CPU is free for its task.
+        parts: numbers of blocks of the first executions; the last number holds for all later ones.
     """
 
     stream: str
@@ -103,13 +104,13 @@ class Feed:
         self.executions = _Executions(self.stream, self.dataset, self.blocks(), self.parts)
 
     def __iter__(self) -> Generator[tuple[Block, Callable[[], BlockRows]], None, None]:
-        """Yield each block with what waits for its rows."""
-        # a second iterator over the same blocks: the thread of the executions is ahead with its own
+        """Yield each block with the function that waits for its rows."""
+        # the thread of the executions has its own iterator over the same blocks, which is further on
         for each in self.blocks():
             yield each.block, partial(self._wait, each)
 
     def end(self) -> str:
-        """Let Ray Data end; return its statistics."""
+        """End Ray Data's execution; return its statistics."""
         self.costs.seconds = time.perf_counter() - self.start
         stats = self.executions.end()
         if spilled := re.findall(r"Spilled to disk: (\d+)", stats):
@@ -117,7 +118,7 @@ class Feed:
         return stats
 
     def _wait(self, block: NumberedBlock) -> BlockRows:
-        """Return the rows of a block once they are there, or made here."""
+        """Return the rows of a block, and count them and the time waited for them."""
         start = time.perf_counter()
         rows = self._take(block)
         self.costs.wait_s += time.perf_counter() - start
@@ -133,7 +134,7 @@ class Feed:
                     if ray.available_resources().get("CPU", 0.0) < self.task_cpus:
                         self.patience_s = STILL_STARVED_S
                         self.on_starved()
-                    # there are free CPUs again, so the block is probably on its way: wait as long as at first
+                    # CPUs are free again, so the block probably arrives soon: wait as long as at first
                     elif self.patience_s < STARVED_S:
                         self.patience_s = STARVED_S
                         continue
@@ -146,13 +147,13 @@ class Feed:
             self.arrived = None
             self.costs.read_s += rows.read_s
             self.costs.task_s += task_s
-            # a lower number is a block that was made here and has arrived later: it is dropped
+            # a block with a lower number was made here and has arrived since: it is dropped
             if number == block.number:
                 return rows
 
 
 class _Executions:
-    """Executes the dataset of a stream part by part in a thread, which hands over what arrives."""
+    """Executes the dataset of a stream part by part, in a thread that puts arriving blocks into a queue."""
 
     def __init__(
         self, stream: str, dataset: DataIterator, blocks: Iterator[NumberedBlock], parts: Sequence[int]
@@ -162,7 +163,7 @@ class _Executions:
         self.blocks = blocks
         self.parts = parts
         self.stats: list[str] = []
-        # room for one block only: those behind it wait in Ray's object store, whose limit holds tasks back
+        # room for one block only: later ones wait in Ray's object store, whose limit slows down the tasks
         self.ready: Queue[Arrived | BaseException] = Queue(maxsize=1)
         self.is_over = Event()
         notice_finished_tasks()
@@ -177,7 +178,7 @@ class _Executions:
         return item
 
     def end(self) -> str:
-        """End with the next block that Ray Data hands over; return its statistics."""
+        """End when the next block arrives; return Ray Data's statistics."""
         self.is_over.set()
         self.thread.join(END_S)
         return "\n".join(self.stats)
@@ -196,14 +197,14 @@ class _Executions:
             self._hand_over(error)
 
     def _execute(self) -> None:
-        # closed, so that an end before the last block also ends Ray Data's execution
+        # closing the iterator ends Ray Data's execution, also before the last block
         with closing(iter(self.dataset.iter_batches(batch_size=None, prefetch_batches=0))) as arriving:
             for block in arriving:
                 if not self._hand_over(from_ray(block)):
                     return
 
     def _hand_over(self, item: Arrived | BaseException) -> bool:
-        """Wait for room; return whether the stream goes on."""
+        """Put an item into the queue once there is room; return False if the stream has ended instead."""
         while not self.is_over.is_set():
             try:
                 self.ready.put(item, timeout=POLL_S)

@@ -1,4 +1,4 @@
-"""From sample indices to the views of a batch: the part of the pipeline that does not use Ray."""
+"""Make the views of a batch from the indices of its samples; this part of the pipeline does not use Ray."""
 
 import itertools
 from collections import deque
@@ -40,19 +40,19 @@ ReadBlocks = Callable[[Iterable[PlainRows]], Iterator[Batch]]
 
 Stages = tuple[tuple[int, ViewRecipe], ...]
 """Views by stages of a run, each with its first epoch, the first of which is 0."""
-Work = TypeVar("Work")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Makes the views of any global batch of a run, on any process, at any time.
+    """Makes the views of any batch of a run; any process can make any batch.
 
     Args:
-        recipe: the views, of each paired source.
-        mean, std: numbers of the normalisation, by channel.
-        augment_in_task: whether `load` also augments; else `finish` does, on the device.
-        plain_recipe: the view of an image without augmentation.
+        recipe: views of an image, the same for each paired source.
+        mean, std: normalisation, by channel.
+        augment_in_task: whether `load` also augments; else `finish` does so on the device.
+        plain_recipe: view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
         channels: the network's input channels, see `network_input`.
         held_out: the held-out images that are measured during training, or None.
@@ -81,7 +81,7 @@ class Loader:
         return not self.order.is_exact
 
     def prepare(self) -> None:
-        """Load the compiled loops that resize images, before the first of them are read."""
+        """Load the compiled code that resizes images, before the first image is read."""
         if HAS_KERNELS:
             equals_torch()
 
@@ -114,7 +114,7 @@ class Loader:
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
         extras = loaded.extras
         if not self.augment_in_task:
-            # transforms write into the views, and loaded ones may lie in memory that processes share
+            # transforms write into the views, and loaded views may be in memory that processes share
             copies = {name: view.clone() if view is loaded.views[name] else view for name, view in views.items()}
             epoch = step // self.order.epoch_len
             augmented = self._augment(copies, loaded.key.numpy(), epoch, self.recipe_at(epoch))
@@ -131,7 +131,7 @@ class Loader:
         rank: int,
         world: int,
     ) -> Batch:
-        """The batch of a rank's loaded rows at a step, on the device.
+        """Return the batch of a rank's loaded rows at a step, on the device.
 
         Args:
             views: views of the rows, normalised and on the device.
@@ -189,7 +189,7 @@ class Loader:
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt, cut.read_s)
 
     def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
-        """Move images to the device, as `finish` does, and normalise them; they belong to no step."""
+        """Move images to the device and normalise them, as `finish` does, for a batch that belongs to no step."""
         views = {name: to_device(view, device) for name, view in loaded.views.items()}
         return self._batch(loaded, loaded.key, self.normalized(views), loaded.extras, device)
 
@@ -209,7 +209,7 @@ class Loader:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one sample on the way from a data task to a worker."""
+        """Bytes of one sample that a data task sends to a worker."""
         views = sum(view.num_images * view.size**2 for group in self.recipe.groups.values() for view in group)
         crops = sum(view.crop.size**2 for group in self.recipe.groups.values() for view in group)
         return self.split.num_sources * len(self.mean) * (views if self.augment_in_task else crops)
@@ -257,11 +257,11 @@ class Loader:
 
 @dataclass(frozen=True)
 class LocalBatches:
-    """Batches made in this process: for notebooks, tests, and comparison with the distributed pipeline.
+    """Makes batches in this process: for notebooks, tests, and comparisons with the distributed pipeline.
 
     Args:
         device: device of the batches; on a GPU a thread prepares the next ones (see `prefetch`).
-        threads: threads that read and augment ahead; 0 does it when a batch is requested.
+        threads: number of threads that read and augment ahead; with 0 a batch is made when it is requested.
     """
 
     loader: Loader
@@ -272,7 +272,7 @@ class LocalBatches:
     corrupt: CorruptLog = field(default_factory=CorruptLog)
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Yield batches without end, beginning with that of `step`."""
+        """Yield endless batches, beginning with that of `step`."""
         for batch, corrupt in batches_for(self._finished(step), self.device):
             for image in self.corrupt.add(corrupt):
                 log.warning("replaced a corrupt image: %s", image)
@@ -283,12 +283,12 @@ class LocalBatches:
         return self.loader.plain(self.rank, self.world, self.device, self.corrupt.known)
 
     def chosen(self, blocks: Iterable[PlainRows]) -> Iterator[Batch]:
-        """Yield any images without augmentation, as group "image", a batch for each block."""
+        """Yield a batch for each block of images, without augmentation, as group "image"."""
         for block in blocks:
             yield self.loader.finish_plain(to_loaded(load_block(self.loader, block)), self.device)
 
     def _finished(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
-        """Yield batches on the device, with the images that were replaced."""
+        """Yield batches on the device, each with the names of its corrupt images."""
         for number, loaded in enumerate(self._loaded(step), step):
             yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
 
@@ -297,22 +297,22 @@ class LocalBatches:
         with ThreadPoolExecutor(max(1, self.threads)) as pool:
             if loader.has_windows:
                 blocks = loader.blocks(rank, world, step, FOREVER, target=1)
-                arriving = self._ahead(partial(load_block, loader, known=self.corrupt.known), blocks, pool)
+                arriving = self._load_ahead(partial(load_block, loader, known=self.corrupt.known), blocks, pool)
                 yield from join_batches(loader, rank, world, step, FOREVER, arriving)
             else:
                 load = partial(loader.load, rank=rank, world=world, known=self.corrupt.known)
-                for _, wait in self._ahead(load, itertools.count(step), pool):
+                for _, wait in self._load_ahead(load, itertools.count(step), pool):
                     yield wait()
 
-    def _ahead(
-        self, load: Callable[[Work], Result], works: Iterable[Work], pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[Work, Callable[[], Result]]]:
-        """Yield each of endless works with the function that waits for it; threads do the next ones."""
+    def _load_ahead(
+        self, load: Callable[[Item], Result], items: Iterable[Item], pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[Item, Callable[[], Result]]]:
+        """Yield each of endless items with the function that waits for its result; threads load the next ones."""
         if self.threads == 0:
-            yield from ((work, partial(load, work)) for work in works)
-        ahead: deque[tuple[Work, Future[Result]]] = deque()
-        for work in works:
-            ahead.append((work, pool.submit(load, work)))
+            yield from ((item, partial(load, item)) for item in items)
+        ahead: deque[tuple[Item, Future[Result]]] = deque()
+        for item in items:
+            ahead.append((item, pool.submit(load, item)))
             if len(ahead) > self.threads:
                 first, future = ahead.popleft()
                 yield first, future.result
@@ -333,7 +333,7 @@ def pair_seed(seed: int, source: int) -> int:
 
 
 def _reductions(rows: Rows, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int) -> Sequence[int]:
-    """Return how many times smaller each image may be decoded without a view having to enlarge it."""
+    """Return the factor by which each image may be decoded smaller, so that no view has to enlarge it."""
     reductions = np.ones(len(index), np.int64)
     large_rows = [number for number, image in enumerate(rows.images) if _is_large(image)]
     if large_rows:

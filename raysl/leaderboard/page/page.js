@@ -7,7 +7,7 @@ const marks = new Map(); // row -> its elements in all drawings
 for (const mark of document.querySelectorAll("svg [data-row]")) {
   marks.set(mark.dataset.row, [...(marks.get(mark.dataset.row) ?? []), mark]);
   const title = mark.querySelector("title");
-  if (title) { mark.dataset.told = title.textContent; title.remove(); } // the browser would show it a second time
+  if (title) { mark.dataset.title = title.textContent; title.remove(); } // the browser would show it a second time
 }
 
 function restored() {
@@ -162,9 +162,9 @@ function leave() { light(null); tip.hidden = true; }
 
 function show(mark, { clientX, clientY }) {
   light(mark.dataset.row);
-  const settings = board.querySelector(`tr[data-row="${mark.dataset.row}"]`)?.dataset.told ?? "";
-  tip.textContent = [mark.dataset.told, settings].filter(Boolean).join("\n");
-  tip.hidden = !mark.dataset.told;
+  const settings = board.querySelector(`tr[data-row="${mark.dataset.row}"]`)?.dataset.settings ?? "";
+  tip.textContent = [mark.dataset.title, settings].filter(Boolean).join("\n");
+  tip.hidden = !mark.dataset.title;
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = Math.max(4, Math.min(clientX + 14, document.documentElement.clientWidth - width - 4)) + "px";
   tip.style.top = (clientY - height - 12 > 4 ? clientY - height - 12 : clientY + 18) + "px";

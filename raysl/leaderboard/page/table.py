@@ -1,4 +1,4 @@
-"""The rows of a leaderboard as an HTML table, complete without the script that sorts and filters it."""
+"""The rows of a leaderboard as an HTML table; a script sorts and filters it, but it is complete without the script."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,24 +21,25 @@ from raysl.storage.addresses import split_query
 
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
 MORE = "number more"
-"""Class of columns that the script hides until they are asked for: costs, and measurements behind the first."""
+"""Class of columns that the script hides until the reader asks for them: costs, and measurements after the first ones.
+"""
 OTHER = "number other"
-"""Class of further measurements, which the script hides as well where there is no room for them."""
+"""Class of the first measurements beside the objectives; the script hides them only if there is no room."""
 MOST_OTHERS = 3
-"""Measurements beside the objectives that are always shown."""
+"""Number of columns with the class `OTHER`."""
 MOST_LETTERS = 24
-"""Letters up to which the text of a setting stays on one line."""
+"""Most letters of a setting that stay on one line."""
 MAX_PLAIN = 25
-"""Rows up to which the table has no height of its own."""
+"""Most rows of a table without a scroll bar of its own."""
 HIDDEN = (MORE, OTHER)
 Content = tuple[str, str, str]
 """Class, sort key (a number, or text) and HTML of a cell."""
 Column = tuple[str, str, Callable[[Choice], Content]]
-"""Class, title and cells of a column."""
+"""Class and title of a column, and the function that makes a row's cell in it."""
 
 
 def table_section(board: Leaderboard) -> str:
-    """The table, its filters, and what its intervals are."""
+    """Return the part of the page with the table, its filters, and a note on its intervals."""
     if not board.choices:
         return ""
     columns = _columns(board)
@@ -56,17 +57,17 @@ def table_section(board: Leaderboard) -> str:
 
 
 def _body(board: Leaderboard, columns: Sequence[Column]) -> str:
-    """Return the rows of a section below its title, and behind them those of its rivals."""
+    """Return the title of a section, its rows, and the rows of its rivals."""
     lines = ""
     for index, row in enumerate(board.choices, board.first):
         cells = ""
         for head, _, cell in columns:
             kind, key, html = cell(row)
-            # a cell of a column that may be hidden is hidden with its heading
+            # a cell has the class of its heading if the column may be hidden, so that both are hidden together
             cells += f'<td class="{head if head in HIDDEN else kind}"{_attribute("by", key)}>{html}</td>'
         settings = "\n".join(f"{key} {setting_text(value)}" for key, value in row.settings.items())
         facts = f'data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"'
-        lines += f"<tr {facts}{_attribute('told', settings)}>{cells}</tr>"
+        lines += f"<tr {facts}{_attribute('settings', settings)}>{cells}</tr>"
     foot = _foot(board, columns)
     if not board.title:
         return f"<tbody>{lines}</tbody>" + (f"<tfoot>{foot}</tfoot>" if foot else "")
@@ -75,17 +76,17 @@ def _body(board: Leaderboard, columns: Sequence[Column]) -> str:
 
 
 def _attribute(name: str, value: str) -> str:
-    """Return an attribute that the script reads; empty without a value."""
+    """Return a `data-` attribute for the script; empty if the value is empty."""
     return f' data-{name}="{escape(value)}"' if value else ""
 
 
 def _heading(title: str) -> str:
-    """Return a title that may break behind its dots and strokes."""
+    """Return a title as HTML that may break after dots and slashes."""
     return re.sub(r"(?<=[./])", "<wbr>", escape(title))
 
 
 def _filters(rows: Sequence[Choice], configs: list[str], has_more: bool) -> str:
-    """What the script shows: a text, and the configuration and status of rows where there are several."""
+    """Return the fields of the filter, which only the script shows: words, configuration and status."""
     fields = '<label>Filter <input type="search" id="filter" placeholder="words of a row" autocomplete="off"></label>'
     statuses = [status for status in STATUSES if any(run.status == status for row in rows for run in row.runs)]
     for name, values in (("config", configs), ("status", statuses)):
@@ -134,7 +135,7 @@ def _columns(board: Leaderboard) -> list[Column]:
 
 
 def _foot(board: Leaderboard, columns: Sequence[Column]) -> str:
-    """A line each for raw pixels and untrained networks, below the numbers that they were measured for."""
+    """Return a line for raw pixels and one for untrained networks, with the numbers measured for each column."""
     known = {title: {one.rival: one for one in references(board.choices, title)} for _, title, _ in columns}
     lines = []
     for rival, name in (("pixels", "raw pixels"), ("untrained", "untrained")):
@@ -150,7 +151,7 @@ def _foot(board: Leaderboard, columns: Sequence[Column]) -> str:
 
 
 def _range(reference: Reference, unit: str) -> str:
-    """The number of a rival, or the least and the largest over the rows."""
+    """Return the number of a rival, or the least and the largest one if it differs between rows."""
     low, high = (Cell(end, unit).text for end in (reference.low, reference.high))
     return low if low == high else f"{low} to {high}"
 
@@ -169,7 +170,7 @@ def _rank(row: Choice, metric: str, index: int, is_best: bool) -> Content:
 
 
 def _name(row: Choice, path: str) -> Content:
-    """The configuration, and the runs, with links to the pages of those that are finished."""
+    """Return the cell with the configuration and the runs; finished runs are links to their reports."""
     if row.config and row.config == row.runs[0].trial and len(row.runs) == 1:
         return "name", row.config, f"<b>{_linked(row.runs[0], _breakable(row.config), path)}</b>"
     is_alone = len(row.runs) == 1
@@ -181,25 +182,25 @@ def _name(row: Choice, path: str) -> Content:
 
 
 def _breakable(config: str) -> str:
-    """Return the name of a configuration that may break behind its strokes."""
+    """Return the name of a configuration as HTML that may break after slashes."""
     return escape(config).replace("/", "/<wbr>")
 
 
 def _linked(run: Entry, text: str, path: str) -> str:
-    """Return HTML as a link to the page of a run that is finished."""
+    """Return HTML as a link to the report of a run if the run is finished, else unchanged."""
     target = link(_report(run, path)) if run.status == "finished" and run.path else ""
     return f'<a href="{escape(target)}">{text}</a>' if target else text
 
 
 def _report(run: Entry, path: str) -> str:
-    """The page of a run: below that of the leaderboard, or where it is."""
+    """Return the address of a run's report, relative to the leaderboard if it lies below it."""
     (base, query), (above, query_above) = split_query(run.path), split_query(path)
     is_below = base.startswith(f"{above}/") and query == query_above
     return f"{quote(base.removeprefix(f'{above}/')) if is_below else run.path}/report.html"
 
 
 def _number(row: Choice, name: str, unit: str, is_main: bool) -> Content:
-    """A number, its deviation beside it and its interval beneath."""
+    """Return the cell of a number, with its deviation beside it and its interval below."""
     kind, number = "number main" if is_main else "number", row.numbers.get(name)
     if number is None:
         return kind, "", ""
@@ -209,13 +210,13 @@ def _number(row: Choice, name: str, unit: str, is_main: bool) -> Content:
 
 
 def _bare(row: Choice, name: str, unit: str) -> Content:
-    """A number without what stands beside it."""
+    """Return the cell of a number without deviation and interval."""
     value = row.value(name)
     return ("number", "", "") if value is None else ("number", repr(float(value)), Cell(value, unit).text)
 
 
 def _status(row: Choice) -> Content:
-    """Return the statuses of a row's runs, and why one failed or was stopped."""
+    """Return the cell with the statuses of a row's runs, and the reasons of those that failed or were stopped."""
     marks = "".join(
         f'<div class="nowrap"><i class="mark {status}">{mark}</i>{escape(count)}</div>'
         for status, mark in STATUSES.items()
@@ -245,31 +246,31 @@ def _setting(row: Choice, name: str) -> Content:
 
 
 def _note(board: Leaderboard) -> str:
-    """Return what the numbers beside and beneath the values are."""
+    """Return the note that explains deviations, intervals and the lines of rivals."""
     rows = board.choices
     lines = []
     if any(number.deviation is not None for row in rows for number in row.numbers.values()):
         lines.append(
-            "±: standard deviation over seeds (n − 1). Beneath: 95 % interval of the mean over seeds, Student's t."
+            "±: standard deviation over seeds (n − 1). Below it: 95 % interval of the mean over seeds, Student's t."
         )
     if any(number.n == 1 and number.interval is not None for row in rows for number in row.numbers.values()):
-        lines.append("Beneath a number of one seed: its 95 % interval over test images.")
+        lines.append("Below a number of one seed: its 95 % interval over test images.")
     if any(reference.rival == "pixels" for name in board.rows[0] for reference in references(rows, name)):
         lines.append(
-            "Last lines: raw pixels in place of features, and networks before training, from the least to the largest "
-            "of the rows; the online kNN is compared with those of the benchmark knn."
+            "Last lines: raw pixels in place of features, and networks before training, with the least and the largest "
+            "number of the rows; for the online kNN they have the numbers of the benchmark knn."
         )
     if len(board.sections) > 1:
         lines.append("Rows are ranked within a section: numbers of other images or protocols cannot be compared.")
     if mixed := _mixed_protocols(board):
-        lines.append(f"Not all measured by the same settings, and not to be compared: {escape(mixed)}.")
+        lines.append(f"Measured by different protocols, and not to be compared: {escape(mixed)}.")
     if any(row.status != "finished" for row in rows):
-        lines.append("Numbers of runs that were stopped or still go on are those of the last epoch that they reached.")
+        lines.append("Numbers of runs that were stopped, failed or still run are those of their last epoch.")
     return " ".join(lines)
 
 
 def _mixed_protocols(board: Leaderboard) -> str:
-    """Return the names of numbers that the runs of a section have by several protocols, with these."""
+    """Return the names of numbers that runs of one section measured by several protocols, and these protocols."""
     texts = {}
     for part in board.sections:
         for name in measured(part.choices, board.facts.objectives):

@@ -210,7 +210,7 @@ def test_cells_with_several_names_are_multi_label(images: Path, name: str, text:
     assert content(split) == ([0, 1, 2, 3], [[1, 1, 0], [1, 0, 0], [-1, -1, -1], [1, 0, 1]])
     assert split.classes == ("A", "B", "C")
     assert split.notes == (
-        f"{images}/{name} names several classes an image: its labels are read as multi-label, of 3 classes",
+        f"{images}/{name} has several classes per image: its labels are read as multi-label, of 3 classes",
     )
 
 
@@ -257,5 +257,7 @@ def test_lists_of_labels_that_fit_no_rule_are_refused(images: Path, labels: str)
     first, second = labels[1:-1].split(", [") if ", [" in labels else labels[1:-1].rsplit(", ", 1)
     second = f"[{second}" if second.endswith("]") else second
     rows = f'{{"path": "0.png", "label": {first}}}\n{{"path": "1.png", "label": {second}}}\n'
-    with pytest.raises(ConfigError, match=r"l.jsonl.* has (the label 2|other labels)|l.jsonl, line \d: the label"):
+    with pytest.raises(
+        ConfigError, match=r"l.jsonl.* (has the label 2|mixes lists of numbers)|l.jsonl, line \d: the label"
+    ):
         read(images, "l.jsonl", rows)

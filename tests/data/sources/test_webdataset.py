@@ -560,7 +560,7 @@ def test_an_index_is_made_from_ranges_of_the_shard(
 
 
 def test_a_start_over_many_shards_reads_one_file_of_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_index, "MANY", 5)
+    monkeypatch.setattr(shard_index, "LEAST_SHARDS", 5)
     for number in range(5):
         write(tmp_path / f"train-{number}.tar", samples(range(number, 2 * number + 1)))
     first = source_of(tmp_path).required("train")

@@ -181,7 +181,7 @@ def test_each_row_has_its_mark_in_every_drawing_with_what_a_pointer_is_told(sear
     value = spelled(first.numbers["knn_k20_top1"].mean)
     name = first.runs[0].trial.removeprefix("trial_")
     assert f"<title>{name}\nknn_k20_top1 {value} at epoch 60\nfinished, rank 1</title>" in searched
-    assert 'data-told="optim.lr ' in searched
+    assert 'data-settings="optim.lr ' in searched
 
 
 def test_axes_are_logarithmic_where_drawn_so_or_wide_and_names_are_categories() -> None:
