@@ -6,6 +6,7 @@ views, also small ones (`configs/imagenet/simclr_multicrop.yaml`), each attracts
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from raysl.transforms.recipes import MultiCrop
 class SimCLR(Method):
     """Contrasts views with the whole global batch."""
 
-    logged = ("contrastive_top1", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...]] = ("contrastive_top1", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
