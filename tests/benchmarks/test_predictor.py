@@ -339,9 +339,9 @@ def test_a_predictor_does_not_load_ray(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_example_of_the_page_runs_as_printed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_run_as_printed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text()
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Predictor(" in block]
+    code, of_patches = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Predictor(" in block]
     (tmp_path / "photos").symlink_to(folder / "images")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(folder / "run")
@@ -351,6 +351,9 @@ def test_the_example_of_the_page_runs_as_printed(folder: Path, tmp_path: Path, m
     assert names["features"].shape == (12, 4)
     assert names["near"].names[0][0] == str(tmp_path / names["images"][0])
     assert names["shares"].shape == (2, 3)
+    names = {}
+    exec(of_patches, names)
+    assert names["maps"].features.shape == (10, *names["maps"].grid, 4)
 
 
 def test_patches_are_the_last_map_of_what_benchmarks_see(folder: Path, predictor: Any) -> None:

@@ -151,6 +151,12 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     "train.online_probe": (["train.online_probe=2ep"], probe_every, ["2ep"]),
     "train.online_probe_lr": (["train.online_probe=1ep", "train.online_probe_lr=0.5"], probe_rates, [0.5]),
     "train.eval_every": (["train.eval_every=2ep"], lambda run: str(run.config.train.eval_every), "2ep"),
+    "train.reconstruct_every": (
+        ["train.reconstruct_every=2ep"],
+        lambda run: str(run.config.train.reconstruct_every),
+        "2ep",
+    ),
+    "train.patch_pictures": (["train.patch_pictures=false"], lambda run: run.config.train.patch_pictures, False),
     "train.max_failures": (["train.max_failures=8"], lambda run: run.config.train.max_failures, 8),
     "train.hang_timeout": (["train.hang_timeout=60"], lambda run: run.config.train.hang_timeout, 60.0),
     "train.expect": (
