@@ -284,7 +284,7 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
         ),
         (
             "--checkpoint runs/old linear_augmented 'linear_augmented.stages=[{stage: res9}]'",
-            r"no stage 'res9' in the backbone of .* for linear_augmented\.stages; it has conv1, stem, res2, avgpool",
+            r"linear_augmented\.stages: no stage 'res9' in resnet; its stages: conv1, stem, res2, avgpool",
         ),
         ("knn", r"name a run or a checkpoint to measure, or --watch RUN, as in `raysl benchmark runs/mine`; .*"),
     ],

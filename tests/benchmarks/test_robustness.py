@@ -157,7 +157,9 @@ def test_without_a_set_or_with_one_that_does_not_fit_it_is_refused(tmp_path: Pat
         ConfigError, match="robustness has no set to be measured on; give one of imagenet_a, imagenet_r"
     ):
         Robustness.fit_to(Robustness.Config(), images)
-    with pytest.raises(ConfigError, match=r"holdout=0.1 of 24 training images of 6 classes .* robustness.holdout"):
+    with pytest.raises(
+        ConfigError, match=r"holdout=0.1 holds out none of the 24 training images of 6 classes; .* robustness.holdout"
+    ):
         Robustness.fit_to(Robustness.Config(imagenet_a="/a"), images)
     save(tmp_path / "a" / "cat" / "a.png")
     with pytest.raises(ConfigError, match=r"1 of 1 folders below .* are not named as a class .*first 'cat'"):

@@ -5,7 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -201,7 +201,9 @@ def ends(kind: Any) -> list[Any]:
             low = math.nextafter(rule.low, math.inf) if rule.above else rule.low
             high = math.nextafter(rule.high, -math.inf) if rule.below else rule.high
             return [f"{x:f}ep" for x in (rule.low + 0.01, high)] if bare(kind) is Duration else [low, high]
-    inner = [arg for arg in get_args(bare(kind)) if arg not in (type(None), Ellipsis)]
+    inner = [
+        arg for arg in get_args(bare(kind)) if arg not in (type(None), Ellipsis) and get_origin(arg) is not Literal
+    ]
     for rule in rules_of(kind):
         if isinstance(rule, Rising):
             low, high = ends(inner[0])
@@ -213,8 +215,8 @@ def ends(kind: Any) -> list[Any]:
 
 def is_free(choice: tuple[str, ...], key: str) -> bool:
     """Whether a number may be anything in its range: the side of images is also for the chosen network to say."""
-    # these depend on data.channels or data.sources
-    if key in ("backbone.in_channels", "data.mean", "data.std", "data.value_range", "data.weights"):
+    # these depend on data.channels, data.sources or the length of the run
+    if key in ("backbone.in_channels", "data.mean", "data.std", "data.value_range", "data.weights", "train.view_scale"):
         return False
     return key != "train.expect" and (key != "backbone.image_size" or "backbone=vit" in choice)
 
@@ -331,7 +333,7 @@ def test_a_value_of_another_kind_is_refused_where_a_number_has_a_range() -> None
     check_ranges(Settings(1, (np.float32(0.5), 1)))
     for settings, message in (
         (Settings(True), "share=True is a bool; give a number"),
-        (Settings("1"), "share=1 is a str; give a number"),  # type: ignore[arg-type]
+        (Settings("1"), "share='1' is a str; give a number"),  # type: ignore[arg-type]
         (Settings(None, (0, False)), r"range=\(0, False\) is a bool; give a number"),
     ):
         with pytest.raises(OutOfRange, match=message):

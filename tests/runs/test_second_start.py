@@ -357,6 +357,6 @@ def test_other_images_are_refused_to_a_method_that_keeps_something_of_each(tmp_p
     state = TrainState.create(Setup.of(config, 190, 10))
     state.step = 11
     state.save(Path(folder.path) / checkpoint_name(11), {"loss": 3.0})
-    with pytest.raises(ConfigError, match=r"npid keeps .*bank \[190, .* it cannot .* 200 images in place of 190"):
+    with pytest.raises(ConfigError, match=r"npid stores .*bank \[190, .* it cannot .* 200 images in place of 190"):
         begin(run, folder)
     assert folder.read(DATASET_FILE) == of_190
