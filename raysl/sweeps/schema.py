@@ -13,7 +13,7 @@ from raysl.report.contents import online_knn
 
 Mode = Literal["max", "min"]
 ONLINE = online_knn(20)
-"""What ranks by default, and what a scheduler looks at where nothing else is known while training."""
+"""Default metric, and the one that a scheduler uses if `metric` is not known while training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,59 +24,59 @@ class SweepConfig:
     """Name of the sweep; default: that of its file, `sweep-quickstart` for sweep/quickstart; in Python that of the
     configuration."""
     storage: str | None = None
-    """Folder or URI in which the sweep's folder `<storage>/<name>/` is; default: that of the configuration."""
+    """Folder or URI that contains the sweep's folder `<storage>/<name>/`; default: that of the configuration."""
     config: str = "quickstart"
     """Configuration that the trials depart from: a packaged name, or a .yaml file beside the sweep's own."""
     configs: list[str] = field(default_factory=list)
-    """Configurations that trials depart from instead, each with all that varies: packaged names, .yaml files beside the
-    sweep's own, patterns such as digits/*; what follows a ! is taken out again."""
+    """Several configurations in place of `config`; each is tried with every choice of the space. Packaged names, .yaml
+    files beside the sweep's own, and patterns such as digits/*; a name after a ! is left out."""
     checkpoints: list[str] = field(default_factory=list)
-    """Runs or checkpoints that are measured in place of training, each with all that varies of the benchmarks."""
+    """Runs or checkpoints that are measured and not trained; only settings of benchmarks may vary."""
     settings: list[str] = field(default_factory=list)
-    """Settings laid over each configuration, as on the command line: train.epochs=60."""
+    """Settings that change each configuration, as on the command line: train.epochs=60."""
     benchmarks: list[str] | None = None
-    """What is measured of each finished run; default: what its configuration names."""
+    """Benchmarks that measure each finished run; default: those of its configuration."""
     seeds: Annotated[int, Within(1, 1000)] = 1
-    """Runs of each choice of settings, with the seeds from `seed` on. Search and scheduler look at the first one; the
-    others are run of those choices alone that the scheduler let come to their end."""
+    """Number of runs of each choice of settings, with the seeds from `seed` on. Search and scheduler use the first run;
+    the others are run only for choices whose first run finished."""
     trials: Annotated[int, Within(1, 100_000)] = 8
-    """Choices to draw of what varies; every grid value and every one of `configs` is tried in each of them. Where
-    nothing is drawn, one."""
+    """Number of choices to draw from the space. Each is tried with every grid value and every one of `configs`. If
+    nothing is drawn at random, there is one choice."""
     metric: str | list[str] = ONLINE
-    """Number that ranks the trials: one logged while training, of a benchmark (linear/top1) or a cost (step_s); several
-    have a Pareto front, and the first one ranks."""
+    """Number that ranks the trials: one logged while training, one of a benchmark (linear/top1) or a cost (step_s).
+    Several have a Pareto front, and the first one ranks."""
     mode: Mode | list[Mode] = "max"
-    """Whether more or less of it is better."""
+    """Whether more or less of the metric is better; a list for several metrics."""
     search: str = "random"
-    """How values are drawn: `random`, each by itself; a searcher of Ray Tune's by its name (optuna, hyperopt, ax, bohb,
-    nevergrad, ...), or any by its import path (ray.tune.search.optuna.OptunaSearch)."""
+    """Search that draws the values: `random`, where draws are independent, a searcher of Ray Tune by its name (optuna,
+    hyperopt, ax, bohb, nevergrad, ...), or any by its import path (ray.tune.search.optuna.OptunaSearch)."""
     search_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of the searcher, by Ray Tune's names."""
     scheduler: str = "asha"
-    """What ends trials early: `none`, a scheduler of Ray Tune's by its name, or any by its import path
-    (ray.tune.schedulers.pb2.PB2). asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same
-    epoch; hyperband (arXiv 1603.06560) does so with several first epochs, bohb with its searcher (arXiv 1807.01774);
-    median (Golovin et al. 2017) stops those below the median of the others' averages; pbt (Jaderberg et al. 2017, arXiv
-    1711.09846) and pb2 (arXiv 2002.02518) have the worst go on from the best ones' weights with changed settings."""
+    """Scheduler that ends trials early: `none`, one of Ray Tune by its name, or any by its import path
+    (ray.tune.schedulers.pb2.PB2). asha (Li et al. 2020, arXiv 1810.05934) stops trials that are worse than others at
+    the same epoch; hyperband (arXiv 1603.06560) does so with several first epochs, bohb with its searcher (arXiv
+    1807.01774); median (Golovin et al. 2017) stops trials below the median of the others' averages; in pbt (Jaderberg
+    et al. 2017, arXiv 1711.09846) and pb2 (arXiv 2002.02518) the worst trials go on from the weights of the best ones,
+    with changed settings."""
     scheduler_args: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the scheduler, by Ray Tune's names (grace_period, reduction_factor, perturbation_interval), in
-    epochs where they are times."""
+    """Arguments of the scheduler, by Ray Tune's names (grace_period, reduction_factor, perturbation_interval); times
+    are in epochs."""
     early_metric: str | None = None
-    """Number that the scheduler looks at, logged while training; default: `metric`; or, where that is
-    measured at the end alone, knn_k20_top1, or knn_k200_top1 for knn/k200/top1."""
+    """Number, logged while training, by which the scheduler compares trials; default: `metric`, or, if that is known
+    only at the end, knn_k20_top1 (knn_k200_top1 for knn/k200/top1)."""
     early_mode: Mode | None = None
-    """Whether more or less of `early_metric` is better; default: as of `metric`, or max."""
+    """Whether more or less of `early_metric` is better; default: as for `metric`, or max."""
     concurrent: Annotated[int, Within(1, 10_000)] | None = None
-    """Trials at a time; default: as many as the cluster has room for."""
+    """Number of trials at a time; default: as many as the cluster has room for."""
     retries: Annotated[int, Within(0, 100)] = 1
-    """Times that a trial that failed is tried again before the others go on without it; one whose settings were
-    refused is not."""
+    """Number of times that a failed trial is tried again. A trial whose settings were refused is not tried again."""
     seed: Seed | None = None
-    """Seed of what is drawn; default: that of the configuration."""
+    """Seed of all draws; default: that of the configuration."""
     space: dict[str, Any] = field(default_factory=dict)
-    """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: ..}, {randint: ..},
-    {lograndint: ..}, the last four also with a q and a step, {quniform: [low, high, step]}; beside it
-    when: {method.name: moco} for one that is there for some choices alone."""
+    """Settings that vary: a dotted setting with {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: ..},
+    {randint: ..} or {lograndint: ..}; the last four also with a q and a step, {quniform: [low, high, step]}. Beside
+    it, when: {method.name: moco} for a setting that only some choices have."""
 
     @property
     def first_config(self) -> str:
@@ -85,7 +85,7 @@ class SweepConfig:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What ranks, the first one first."""
+        """Metrics that rank the trials, with their modes; the first one counts most."""
         metrics = [self.metric] if isinstance(self.metric, str) else self.metric
         modes: list[Mode] = list(self.mode) if isinstance(self.mode, list) else [self.mode] * len(metrics)
         if not metrics or len(modes) != len(metrics) or len(set(metrics)) < len(metrics):
@@ -97,7 +97,7 @@ class SweepConfig:
 
     @property
     def early(self) -> Objective:
-        """What the scheduler looks at."""
+        """Metric by which the scheduler compares trials, with its mode."""
         first = self.objectives[0]
         if self.early_metric is not None:
             default = first.mode if self.early_metric == first.metric else "max"
@@ -109,11 +109,11 @@ class SweepConfig:
 
 
 COSTS = ("seconds", "step_s", "memory_gb", "gpu_hours")
-"""Metrics that are neither logged nor measured: what a run cost."""
+"""Metrics that are costs of a run, and neither logged nor measured."""
 
 
 def is_measured(metric: str) -> bool:
-    """Whether a number is known at the end of a run alone."""
+    """Whether a number is known only at the end of a run."""
     return "/" in metric or metric in COSTS
 
 
@@ -146,7 +146,7 @@ def is_population(sweep: SweepConfig) -> bool:
 
 
 def check_name(key: str, name: str, known: Mapping[str, str]) -> None:
-    """Refuse the name of a scheduler or searcher that there is not; import paths are looked at later."""
+    """Refuse an unknown name of a scheduler or searcher; import paths are checked later."""
     if name not in known and "." not in name:
         near = nearest(name, list(known))
         hint = f"did you mean {near!r}? " if near else ""
