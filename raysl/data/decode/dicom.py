@@ -119,7 +119,7 @@ def dicom_size(data: bytes) -> tuple[int, int]:
 
 def _picture(facts: "Dataset", stored: np.ndarray, needs_window: bool) -> Picture:
     """Return the picture of decoded values [H, W] or [H, W, C]."""
-    from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
+    from pydicom.pixels import apply_color_lut, apply_modality_lut
 
     kind = str(facts.get("PhotometricInterpretation", "MONOCHROME2"))
     if kind == "PALETTE COLOR":
@@ -165,7 +165,7 @@ def _window_of(facts: "Dataset") -> Callable[[np.ndarray], np.ndarray] | None:
             return _linear(center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
         raise CorruptImage(f"a DICOM file with the window {function} of width {width:g}; set data.value_range=")
     if "VOILUTSequence" in facts and facts.VOILUTSequence:
-        from pydicom.pixels.processing import apply_voi
+        from pydicom.pixels import apply_voi
 
         most = 2.0 ** int(facts.VOILUTSequence[0].LUTDescriptor[2]) - 1
         return lambda samples: apply_voi(samples.astype(np.int64), facts) / most
@@ -182,7 +182,7 @@ def _linear(low: float, high: float) -> Callable[[np.ndarray], np.ndarray]:
 def _decode(dataset: "Dataset") -> np.ndarray:
     if problem := undecodable(dataset):
         raise CorruptImage(f"a DICOM file compressed as {problem}")
-    from pydicom.pixels.utils import pixel_array
+    from pydicom.pixels import pixel_array
 
     # raw=False turns YBR colours to RGB
     pixels = pixel_array(dataset, index=0)
@@ -191,10 +191,13 @@ def _decode(dataset: "Dataset") -> np.ndarray:
 
 def _number(facts: "Dataset", name: str, default: float) -> float:
     """Return a number, the first one of several."""
+    from pydicom.multival import MultiValue
+
     value = facts.get(name)
     if value is None or value == "":
         return default
-    number = float(value[0] if isinstance(value, list | tuple) or hasattr(value, "__getitem__") else value)
+    # text is a number too: a file may give an element another type than the standard does
+    number = float(value[0] if isinstance(value, MultiValue) else value)
     if not math.isfinite(number):
         raise CorruptImage(f"a DICOM file whose {name} is {number}")
     return number

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 INSTALL = "DICOM files are read by pydicom: pip install 'raysl[medical]'"
 _PREAMBLE, _MARK = 128, b"DICM"
-_SYNTAX = 0x0002_0010  # the tag of the transfer syntax
+_HEAD = 0x0002  # the group of the elements that say how a file is stored
 _DEFLATED = "1.2.840.10008.1.2.1.99"
-_LONG = (b"OB", b"OW", b"OF", b"OD", b"OL", b"OV", b"UN", b"SQ", b"UT", b"UC", b"UR")
-"""Value representations of explicit files whose length takes four bytes behind two empty ones."""
 _KEPT = (
     *("SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "Rows", "Columns"),
     *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
@@ -52,11 +50,11 @@ def read_header(file: BinaryIO, stop_before_pixels: bool = True) -> "Dataset":
     quiet_module("pydicom")
     with parsing():
         file.seek(0)
-        syntaxes = _transfer_syntaxes(file)
-        if not syntaxes:
+        syntax = _transfer_syntax(file)
+        if not syntax:
             raise CorruptImage("a DICOM file that does not say how it is stored (no transfer syntax)")
         # inflating the whole file would take memory without a bound
-        if _DEFLATED in syntaxes:
+        if syntax == _DEFLATED:
             raise CorruptImage("a deflated DICOM file, which raysl does not read; store it uncompressed")
         file.seek(0)
         dataset: Dataset = pydicom.dcmread(file, stop_before_pixels=stop_before_pixels)
@@ -75,7 +73,7 @@ def has_pixels(dataset: "Dataset") -> bool:
 
 def undecodable(dataset: "Dataset") -> str:
     """Return the name of a file's compression and how to get it decoded; empty if a decoder is installed."""
-    from pydicom.pixels.decoders.base import get_decoder
+    from pydicom.pixels import get_decoder
     from pydicom.uid import UID
 
     syntax = UID(str(dataset.file_meta.get("TransferSyntaxUID", "")))
@@ -151,19 +149,15 @@ def _items(dataset: "Dataset", name: str, number: int) -> list["Dataset"]:
     return [sequence[number]] if sequence is not None and number < len(sequence) else []
 
 
-def _transfer_syntaxes(file: BinaryIO) -> list[str]:
-    """Return the transfer syntaxes that the file's head names (DICOM PS3.10, 7.1); one in a sound file."""
+def _transfer_syntax(file: BinaryIO) -> str:
+    """Return the transfer syntax that the head of a file names (DICOM PS3.10, 7.1); empty if it names none."""
+    from pydicom.filereader import read_dataset
+
     if not is_dicom(file.read(_PREAMBLE + 4)):
         raise CorruptImage("not a DICOM file: it has no DICM behind its preamble")
-    syntaxes = []
-    # always explicit and little-endian; it ends at the first element of another group
-    while len(head := file.read(8)) == 8 and head[:2] == b"\x02\x00":
-        is_long = head[4:6] in _LONG
-        length = int.from_bytes(file.read(4) if is_long else head[6:8], "little")
-        value = file.read(length)
-        if int.from_bytes(head[:2], "little") << 16 | int.from_bytes(head[2:4], "little") == _SYNTAX:
-            syntaxes.append(value.rstrip(b"\0 ").decode("ascii", "replace"))
-    return syntaxes
+    # as dcmread reads it, which may take damaged elements for implicit ones; the head ends at another group
+    head = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag >> 16 != _HEAD)
+    return str(head.get("TransferSyntaxUID") or "")
 
 
 def describe_modality(dataset: "Dataset") -> str:

@@ -1,6 +1,7 @@
 """Pixels of DICOM files: values of the modality, windows, inverted greys, colours; beside plain formulas."""
 
 import io
+import struct
 import sys
 from importlib.util import find_spec
 from typing import Any
@@ -86,6 +87,14 @@ def test_without_a_range_the_first_window_of_the_file_counts(
     window = {"WindowCenter": ["40", "300"], "WindowWidth": ["400", "2000"]}
     file = dicom(CT, **UNITS, **window, **({"VOILUTFunction": function} if function else {}))
     assert np.array_equal(one(file, bands), plain(2.0 * CT - 1024, low, high))
+
+
+def test_a_window_may_be_written_as_text() -> None:
+    samples = np.arange(-200, 300, 10).astype(np.int16)[None]
+    facts = dataset(samples)
+    facts.add_new("WindowCenter", "LO", "40")
+    facts.add_new("WindowWidth", "LO", "400")
+    assert np.array_equal(one(written(facts)), plain(samples, 39.5 - 199.5, 39.5 + 199.5))
 
 
 def test_a_sigmoid_window_is_the_one_of_the_standard() -> None:
@@ -187,6 +196,17 @@ def without_pixels() -> bytes:
     return written(facts)
 
 
+def secretly_deflated() -> bytes:
+    """A deflated file; read as explicit, its head is uncompressed, but pydicom takes it for an implicit one."""
+    whole = dicom(CT, DeflatedExplicitVRLittleEndian)
+    (num_head,) = struct.unpack("<I", whole[140:144])
+    explicit = struct.pack("<2H2sH", 2, 0x10, b"UI", 20) + ExplicitVRLittleEndian.encode() + b"\0"
+    implicit = (
+        struct.pack("<2HI", 2, 0x10, len(DeflatedExplicitVRLittleEndian)) + DeflatedExplicitVRLittleEndian.encode()
+    )
+    return whole[:132] + struct.pack("<2HI", 2, 1, len(explicit)) + explicit + implicit + whole[144 + num_head :]
+
+
 @pytest.mark.parametrize(
     ("file", "message"),
     [
@@ -197,10 +217,11 @@ def without_pixels() -> bytes:
         (without_pixels(), r"a DICOM file without pixels \(modality SR\)"),
         (dicom(np.stack([CT, CT])), "of 2 frames; image_folder and file_list make each an image"),
         (dicom(CT, DeflatedExplicitVRLittleEndian), "a deflated DICOM file"),
+        (secretly_deflated(), "a deflated DICOM file"),
         (dicom(np.zeros((2, 2002), np.uint8)), "sides of up to 1,000 to 1"),
         (dicom(CT, WindowCenter="0", WindowWidth="0"), "the window LINEAR of width 0; set data.value_range="),
     ],
-    ids=["cut", "head", "noise", "syntax", "report", "frames", "deflated", "long", "window"],
+    ids=["cut", "head", "noise", "syntax", "report", "frames", "deflated", "secretly deflated", "long", "window"],
 )
 def test_what_cannot_be_decoded_says_why(file: bytes, message: str) -> None:
     with pytest.raises(CorruptImage, match=message):
