@@ -14,17 +14,14 @@ from raysl.data.decode.dicom_frames import Frames, find_frames
 from raysl.data.decode.dicom_header import INSTALL
 from raysl.data.decode.pixels import CorruptImage
 from raysl.data.limits import max_file_bytes
-from raysl.data.sources.image_files import FilesSplit
-from raysl.data.sources.listing import DICOM_ENDINGS, join_some, spellings
+from raysl.data.sources.image_files import FilesSplit, call_if_there
+from raysl.data.sources.listing import DICOM_ENDINGS, join_some
 from raysl.data.split import Encoded, Int64s, LabelledSplit, Missing, by_unit, runs
 from raysl.errors import ConfigError
 from raysl.hashing import digest
-from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import (
     REMOTE_READS,
-    NotRegularFile,
     RangeFile,
-    TooLarge,
     in_parallel,
     open_regular,
     read_file,
@@ -105,9 +102,13 @@ class FramesSplit(LabelledSplit):
 
     @override
     def name_of(self, row: int) -> str:
-        file = int(self.file_of[row])
-        frame = f"#{self.frame_of[row] + 1}" if file in self.frames else ""
-        return f"{self.files.name_of(file)}{frame}"
+        return self.names_of(np.array([row]))[0]
+
+    @override
+    def names_of(self, index: Int64s) -> list[str]:
+        files, frames = self.file_of[index], self.frame_of[index] + 1
+        named = zip(self.files.names_of(files), files.tolist(), frames.tolist(), strict=True)
+        return [f"{name}#{frame}" if file in self.frames else name for name, file, frame in named]
 
     @override
     def images_of(self, index: Int64s) -> Sequence[Encoded]:
@@ -152,23 +153,19 @@ def _read_frames(system: fs.FileSystem, path: str, layout: Frames, numbers: Int6
     offsets, sizes = layout.offsets[numbers], layout.sizes[numbers]
     if int(sizes.max()) > most:
         return [Missing(f"more than {most:,} bytes")] * len(numbers)
-    with storage_errors("read", path):
-        for name in spellings(path):
-            try:
-                if isinstance(system, fs.LocalFileSystem):
-                    contents = _read_local(name, offsets.tolist(), sizes.tolist())
-                else:
-                    contents = read_together(system, name, offsets, sizes)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except (IsADirectoryError, NotRegularFile, EOFError) as error:
-                return [Missing(str(error))] * len(numbers)
-            except PermissionError:
-                if not isinstance(system, fs.LocalFileSystem):
-                    raise
-                return [Missing("no right to read the file")] * len(numbers)
-            return [layout.as_file(number, content) for number, content in zip(numbers.tolist(), contents, strict=True)]
-        return [Missing("file not found")] * len(numbers)
+
+    def read(name: str) -> list[bytes]:
+        if isinstance(system, fs.LocalFileSystem):
+            return _read_local(name, offsets.tolist(), sizes.tolist())
+        return read_together(system, name, offsets, sizes)
+
+    try:
+        contents = call_if_there(system, path, read)
+    except EOFError as error:
+        contents = Missing(str(error))
+    if isinstance(contents, Missing):
+        return [contents] * len(numbers)
+    return [layout.as_file(number, content) for number, content in zip(numbers.tolist(), contents, strict=True)]
 
 
 def _read_local(path: str, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
@@ -181,21 +178,15 @@ def _read_local(path: str, offsets: Sequence[int], sizes: Sequence[int]) -> list
 
 def _find(system: fs.FileSystem, path: str) -> Frames:
     """Return the frames of a file; one that cannot be read has one, and says why when it is read."""
-    with storage_errors("read", path):
-        for name in spellings(path):
-            try:
-                return _find_in(system, name)
-            except CorruptImage as error:
-                return Frames(1, damage=str(error))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except (IsADirectoryError, NotRegularFile, TooLarge):
-                return Frames(1)
-            except PermissionError:
-                if not isinstance(system, fs.LocalFileSystem):
-                    raise
-                return Frames(1)
-    return Frames(1)
+
+    def find(name: str) -> Frames:
+        try:
+            return _find_in(system, name)
+        except CorruptImage as error:
+            return Frames(1, damage=str(error))
+
+    found = call_if_there(system, path, find)
+    return Frames(1) if isinstance(found, Missing) else found
 
 
 def _find_in(system: fs.FileSystem, path: str) -> Frames:

@@ -1,7 +1,8 @@
 """Images in files of their own, below one folder, with separate labels."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from pyarrow import fs
@@ -15,6 +16,8 @@ from raysl.data.split import Encoded, LabelledSplit
 from raysl.hashing import digest
 from raysl.storage.addresses import open_uri, stat_uri, storage_errors
 from raysl.storage.reads import REMOTE_READS, NotRegularFile, TooLarge, read_file
+
+T = TypeVar("T")
 
 
 class FilesSplit(LabelledSplit):
@@ -85,10 +88,18 @@ def read_each(files: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
 
 
 def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> bytes | Missing:
-    """Read an image file; Missing if it was deleted, is too large, or if a local one is no regular file or unreadable.
+    """Read an image file; errors as in `call_if_there`."""
+    return call_if_there(system, path, lambda name: read_file(system, name, most or max_file_bytes()))
+
+
+def call_if_there(system: fs.FileSystem, path: str, read: Callable[[str], T]) -> T | Missing:
+    """Call `read` with the path of a file.
 
     Args:
         system, path: location of the file, whose name may be in composed or decomposed characters (NFC, NFD).
+
+    Returns:
+        Its result; Missing if the file was deleted, is too large, or if a local one is no regular file or unreadable.
 
     Raises:
         ConfigError: if a remote storage denies access, which probably concerns all files.
@@ -97,7 +108,7 @@ def read_if_there(system: fs.FileSystem, path: str, most: int | None = None) -> 
     with storage_errors("read", path):
         for name in spellings(path):
             try:
-                return read_file(system, name, most or max_file_bytes())
+                return read(name)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except IsADirectoryError:
