@@ -138,6 +138,9 @@ def storage_errors(what: str, uri: str) -> Iterator[None]:
         may_pass = isinstance(error, file_errors()) and not isinstance(error, LASTING)
         kind = StorageError if may_pass else ConfigError
         raise kind(f"cannot {what} {uri!r}: {short_reason(error)}; {advice(error)}") from error
+    except NotImplementedError as error:
+        # websites, for example, are only read
+        raise ConfigError(f"cannot {what} {uri!r}: this kind of storage does not allow it; give another one") from error
 
 
 def _is_uri(uri: str) -> bool:

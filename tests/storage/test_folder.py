@@ -277,6 +277,11 @@ def test_a_website_is_asked_again_only_where_it_may_change_its_mind(
     assert Answers.num_gets == num_gets
 
 
+def test_a_website_cannot_be_written() -> None:
+    with pytest.raises(ConfigError, match=r"^cannot write 'http://127.0.0.1:9/runs/a': this kind of storage does not "):
+        Folder("http://127.0.0.1:9/runs").write("a", b"content")
+
+
 # who works in a run's folder
 
 

@@ -213,7 +213,7 @@ def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str |
         if folder is not None:
             target.make()
         target.write(name, content.getvalue())
-    except (ConfigError, NotImplementedError) as error:
+    except ConfigError as error:
         if not isinstance(shard.locate()[0], fs.LocalFileSystem):
             raise ConfigError(
                 f"cannot write {name!r}, the index of a remote shard ({error}); "
