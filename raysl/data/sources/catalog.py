@@ -1,6 +1,5 @@
 """Catalogs: names of datasets, and the settings of the sources that read them."""
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from raysl.config.dump import show
 from raysl.config.fields import component_class, list_settings
 from raysl.config.load import node_from_dict
 from raysl.data.source import ConfigError, DataConfig, Source, Split, check_inner, make_source
+from raysl.errors import did_you_mean
 
 OWN_CATALOG = "RAYSL_CATALOG"
 ROOT = "RAYSL_DATA"
@@ -77,10 +77,9 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
     """
     known = entries()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(sorted(known))}"
         files = " and ".join(str(file) for file in catalog_files())
-        raise ConfigError(f"no dataset {name!r} in {files}; {hint}")
+        hint = did_you_mean(name, known) or f"known: {', '.join(sorted(known))}"
+        raise ConfigError(f"no dataset {name!r} in {files}; {hint.rstrip()}")
     settings, file = known[name]
     _check_circle(name, known, ())
     _check_keys(settings, f"{file}: {name}")
@@ -119,7 +118,10 @@ def _iterate_names(settings: Any) -> Iterator[str]:
 
 
 def _check_keys(settings: Any, where: str) -> None:
-    """Refuse settings that name no source or that it lacks, before messages suggest settings of a run for them."""
+    """Refuse an entry that names no source, and settings that its source does not have.
+
+    Errors of `node_from_dict` would suggest settings of a run instead.
+    """
     settings = {"name": settings} if isinstance(settings, str) else settings
     if not isinstance(settings, dict):
         raise ConfigError(f"{where}: {show(settings)} is not a source; write {{name: image_folder, path: ...}}")
@@ -132,9 +134,8 @@ def _check_keys(settings: Any, where: str) -> None:
         raise ConfigError(f"{where}: {error}") from error
     for key, value in settings.items():
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ConfigError(f"{where}: {settings['name']} has no setting {key!r}; {hint}")
+            hint = did_you_mean(str(key), known)
+            raise ConfigError(f"{where}: {settings['name']} has no setting {key!r}; {hint}it has {', '.join(known)}")
         for inner, source in value.items() if key == "sources" and isinstance(value, dict) else ():
             _check_keys(source, f"{where}: sources.{inner}")
 

@@ -103,7 +103,7 @@ def test_what_is_missing_is_told_with_its_path_and_catalog(tmp_path: Path) -> No
     [
         (
             "mine: {name: image_folder, pth: /x}",
-            r"own.yaml: mine: image_folder has no setting 'pth'; did you mean path\?",
+            r"own.yaml: mine: image_folder has no setting 'pth'; did you mean 'path'\? it has .*path, ",
         ),
         ("mine: {name: image_folder, optim: {lr: 1}}", r"own.yaml: mine: image_folder has no setting 'optim'; it has "),
         (
