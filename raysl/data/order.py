@@ -293,7 +293,7 @@ class Order:
 
     @cached_property
     def _shape_key(self) -> int:
-        """Of everything beside the key that the samples of a window depend on."""
+        """Hash of everything beside the key that the samples of a window depend on."""
         return hash_words(self._sizes_key, self.batch_size, self.lanes, self.window_units, self.drop_last)
 
     def __getstate__(self) -> dict[str, Any]:
