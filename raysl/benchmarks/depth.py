@@ -124,7 +124,7 @@ class Depth(TargetBenchmark):
             if area is not None and (height < area[1] or width < area[3]):
                 raise ConfigError(
                     f"depth: {name}_area={list(area)} goes beyond the first {name} image, of {height}x{width} pixels; "
-                    f"give images of 480x640, or {name}_area=all for all of each image"
+                    f"give an area inside it, or {name}_area=all for all of each image"
                 )
         return fitted
 

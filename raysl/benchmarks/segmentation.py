@@ -47,9 +47,9 @@ class Segmentation(TargetBenchmark):
         """Layout of its folders, and with it the classes: 21 of VOC, 150 of ADE20K, or 19 of Cityscapes."""
         train_set: str | None = None
         """Training images: a list in `ImageSets/Segmentation`, or a folder in `images` or `leftImg8bit`. Default:
-        train, of ADE20K training.
-        `trainaug` are the 10,582 images of VOC with the masks of SBD (Hariharan et al. 2011): the list of that name, or
-        else the lists `train` and `aug` that MMSegmentation writes, with the masks in `SegmentationClassAug`."""
+        train, of ADE20K training. `trainaug` are the 10,582 images of VOC with the masks of SBD (Hariharan et al.
+        2011): the list of that name, or else the lists `train` and `aug` that MMSegmentation writes, with the masks in
+        `SegmentationClassAug`."""
         test_set: str | None = None
         """Test images likewise. Default: val, of ADE20K validation."""
         masks: str | None = None

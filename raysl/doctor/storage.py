@@ -69,7 +69,7 @@ class StorageProbe:
             folder.make()
             folder.write("sample", os.urandom(SAMPLE_BYTES))
             self._answer = storage_speed(self.uri, "driver")
-        except Exception as error:  # noqa: BLE001 - whatever it is, `_has_answered` tells of it
+        except Exception as error:  # noqa: BLE001 - `_has_answered` raises it again
             self._answer = error
 
     def _fail(self, failure: str) -> None:
@@ -86,7 +86,7 @@ class StorageProbe:
 
     def __exit__(self, *_: object) -> None:
         """Delete all that was written, unless the storage does not answer, and the folders that were made for it."""
-        # what a thread has written that answered late is deleted as well
+        # a sample that was written late is deleted too
         if not self._has_answered(0) or not self.uri:
             return
         try:

@@ -20,7 +20,7 @@ MOST_OF_THE_TIME = 0.05
 
 @dataclass
 class Kept:
-    """What one writing of a leaderboard leaves to the next.
+    """Texts and hashes that one writing of a leaderboard keeps for the next.
 
     Args:
         texts: contents of runs' files, by run, file and status.

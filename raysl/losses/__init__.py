@@ -5,7 +5,7 @@ the batch is an argument, gathered by `raysl.distributed.all_gather`, or its mom
 No loss reads a number from its tensors or selects by a mask, so none waits for a GPU.
 """
 
-from raysl.losses.batch_contrast import batch_info_nce, co2
+from raysl.losses.batch_contrast import batch_info_nce, co2, info_nce
 from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
 from raysl.losses.clustering import (
     UNKNOWN,
@@ -16,7 +16,7 @@ from raysl.losses.clustering import (
     masked_prediction,
     swapped_prediction,
 )
-from raysl.losses.contrastive import MACLLoss, contrastive_accuracy, dcl, info_nce, macl, nt_xent, sup_con
+from raysl.losses.contrastive import MACLLoss, contrastive_accuracy, dcl, macl, nt_xent, sup_con
 from raysl.losses.gradients import hog, hog_patches
 from raysl.losses.masks import DetConLoss, detcon
 from raysl.losses.matches import best_matches, spread

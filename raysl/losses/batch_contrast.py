@@ -26,23 +26,38 @@ def batch_info_nce(q: Tensor, keys: Tensor, rows: Tensor, temperature: float = 0
         return F.cross_entropy(cosines / temperature, rows), hits
 
 
-def co2(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.04) -> Tensor:
-    """Symmetric Kullback-Leibler divergence between the similarities of a query and of its key to the keys of other
-    images (CO2, Wei et al. 2020, arXiv 2010.02217, section 2).
+def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
+    """Cross entropy of picking a query's key among a queue of keys (MoCo, He et al. 2019, arXiv 1911.05722, eq. 1).
 
-    The similarities are softmaxes Q(i) of q . n_i / T and P(i) of k . n_i / T over the queue's keys n_i, without the
-    query's own key: (KL(P, Q) + KL(Q, P)) / 2, a mean over queries. Gradients flow into all arguments that require
-    them; the paper's keys and queue do not.
+    Mean over queries. Gradients flow into all arguments that require them; the paper's keys and queue do not.
 
-    >>> q, keys_pos = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    >>> co2(q, keys_pos, queue=torch.eye(2), temperature=1.0)  # (e - 1) / (e + 1)
-    tensor(0.4621)
+    >>> q, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> info_nce(q, keys_pos=q, queue=queue, temperature=1.0)  # log((e + 1) / e)
+    tensor(0.3133)
 
     Args:
         q: queries [B, D]; of any length, they are normalised here.
         keys_pos: the key of each query [B, D]; normalised here too.
         queue: keys of other images [K, D], of length 1, as `raysl.nn.queue.Queue` holds them.
         temperature: above 0.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q, keys_pos = F.normalize(at_least_fp32(q), dim=1) / temperature, F.normalize(at_least_fp32(keys_pos), dim=1)
+        positives = (q * keys_pos).sum(dim=-1)  # [B]
+        against = torch.logsumexp(q @ queue.to(q.dtype).T, dim=1)  # [B], of [B, K]
+        return -F.logsigmoid(positives - against).mean()
+
+
+def co2(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.04) -> Tensor:
+    """Symmetric Kullback-Leibler divergence between the similarities of a query and of its key to the keys of other
+    images (CO2, Wei et al. 2020, arXiv 2010.02217, section 2).
+
+    The similarities are softmaxes Q(i) of q . n_i / T and P(i) of k . n_i / T over the queue's keys n_i, without the
+    query's own key: (KL(P, Q) + KL(Q, P)) / 2, a mean over queries. Arguments are those of `info_nce`.
+
+    >>> q, keys_pos = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> co2(q, keys_pos, queue=torch.eye(2), temperature=1.0)  # (e - 1) / (e + 1)
+    tensor(0.4621)
     """
     with torch.autocast(q.device.type, enabled=False):
         q, keys_pos = F.normalize(at_least_fp32(q), dim=1), F.normalize(at_least_fp32(keys_pos), dim=1)

@@ -160,28 +160,6 @@ def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
         return _over_positives(is_nearer(anchors, keys, same_image).float().view(*z.shape[:2], z.shape[1]))
 
 
-def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
-    """Cross entropy of picking a query's key among a queue of keys (MoCo, He et al. 2019, arXiv 1911.05722, eq. 1).
-
-    Mean over queries. Gradients flow into all arguments that require them; the paper's keys and queue do not.
-
-    >>> q, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    >>> info_nce(q, keys_pos=q, queue=queue, temperature=1.0)  # log((e + 1) / e)
-    tensor(0.3133)
-
-    Args:
-        q: queries [B, D]; of any length, they are normalised here.
-        keys_pos: the key of each query [B, D]; normalised here too.
-        queue: keys of other images [K, D], of length 1, as `raysl.nn.queue.Queue` holds them.
-        temperature: above 0.
-    """
-    with torch.autocast(q.device.type, enabled=False):
-        q, keys_pos = _unit(q) / temperature, _unit(keys_pos)
-        positives = (q * keys_pos).sum(dim=-1)  # [B]
-        against = torch.logsumexp(q @ queue.to(q.dtype).T, dim=1)  # [B], of [B, K]
-        return -F.logsigmoid(positives - against).mean()
-
-
 def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return anchors [B*V, D] and keys [N*V, D], of length 1, and the indices of each anchor's image among the keys,
     int64 [B*V, V]."""

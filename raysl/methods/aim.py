@@ -25,7 +25,6 @@ class AIM(PatchMethod):
     """Predicts the pixels of each patch from the patches before it."""
 
     logged = COLLAPSE
-    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

@@ -43,7 +43,6 @@ class Colorization(Method):
 
     logged = ("color_top1", *COLLAPSE)
     evaluated = ("color_top1", "color_error")
-    reconstructs = True
     bins: Tensor
     class_weights: Tensor
     mean: Tensor

@@ -27,7 +27,6 @@ class CrossMAE(PatchMethod):
     """Predicts the pixels of a part of the masked patches, each from the visible ones."""
 
     logged = COLLAPSE
-    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

@@ -30,7 +30,6 @@ class IGPT(Method):
     """Predicts the colour of each pixel from the pixels before it, or of hidden pixels from all others."""
 
     logged = ("color_top1", *COLLAPSE)
-    reconstructs = True
     backbone: ViT
 
     @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ class MAE(PatchMethod):
     """Predicts the pixels of masked patches from the visible ones."""
 
     logged: ClassVar[tuple[str, ...]] = COLLAPSE
-    reconstructs: ClassVar[bool] = True
     title: ClassVar[str] = "MAE"
     """Name in messages."""
 

@@ -51,8 +51,6 @@ class Method(nn.Module, ABC):
     """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None if unknown."""
     evaluated: ClassVar[tuple[str, ...]] = ()
     """Names of the values of `evaluation_step`; empty if the method has no task to measure on held-out images."""
-    reconstructs: ClassVar[bool] = False
-    """Whether `reconstruct` shows what the method predicts of images."""
     compiles: ClassVar[Literal["no", "step", "graphs"]] = "graphs"
     """How far `train.compile=step` holds: not at all, since `training_step` draws random numbers on the host; or
     without CUDA graphs, since it computes with numbers of the `Step`, which change; or with them."""

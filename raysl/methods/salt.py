@@ -31,7 +31,6 @@ class SALT(PatchMethod):
     """
 
     logged = COLLAPSE
-    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

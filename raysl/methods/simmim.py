@@ -22,7 +22,6 @@ class SimMIM(PatchMethod):
     """Predicts the pixels of masked squares from tokens by a linear layer."""
 
     logged = COLLAPSE
-    reconstructs = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):

@@ -1,4 +1,4 @@
-"""What a network says of each patch of some images: features, their principal components as colours, similarities."""
+"""Features of the patches of images, their principal components as colours, and their similarities."""
 
 from dataclasses import dataclass
 

@@ -140,7 +140,7 @@ class ViewSample:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchNetwork:
-    """What one network says of the patches of some images."""
+    """Pictures and codes of the patches of some images, from the features of one network."""
 
     title: str
     """Which network: `after training, step 120`."""
@@ -158,8 +158,8 @@ class PatchNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSample:
-    """Some images, and what networks say of their patches: first the one that training began with, then the trained
-    one."""
+    """Some images, and the pictures of their patches by network: first the one that training began with, then the
+    trained one."""
 
     images: Pixels
     """[N, H, W, 3]"""

@@ -19,6 +19,7 @@ from raysl.data.source import Split, make_source
 from raysl.data.stream.loader import Loader, ReadBlocks
 from raysl.data.stream.targets import TargetLoader
 from raysl.errors import ConfigError, Problems, log
+from raysl.methods.method import Method
 from raysl.methods.shared.device import check_device_settings
 from raysl.nn.adapters import add_adapters
 from raysl.nn.backbones.freezing import check_freeze
@@ -368,7 +369,7 @@ def _reconstructs(train: TrainConfig, classes: Classes) -> bool:
     """Return whether pictures show what the method predicts of pixels; the shares of fsdp would have to be put together
     for them."""
     is_wanted = train.reconstruct_every is not None and train.parallel != "fsdp"
-    return is_wanted and bool(classes.method.reconstructs)
+    return is_wanted and classes.method.reconstruct is not Method.reconstruct
 
 
 def _size_warnings(config: RunConfig, classes: Classes, recipe: ViewRecipe) -> Iterator[str | None]:

@@ -101,6 +101,17 @@ def test_the_map_is_the_stage_in_front_of_the_features_of_any_backbone() -> None
     assert values.shape == (2, network.token_dim, 4, 4)
 
 
+@pytest.mark.parametrize("output", ["class", "mean", "class_mean", "classes"])
+def test_the_map_of_a_vit_are_its_tokens_whatever_its_output_is(output: str) -> None:
+    extra = {"num_registers": 2} if output == "classes" else {}
+    config = ViT.Config(size="nano", width=24, depth=2, heads=2, patch_size=8, image_size=32, output=output, **extra)
+    network, images = ViT(config).eval(), torch.randn(2, 3, 32, 32)
+    features, values = features_and_map(network, images, last_map(ViT.info(config)))
+    patches = network.tokens(images)[:, network.num_prefix_tokens :]  # [2, 16, 24]
+    torch.testing.assert_close(values.flatten(2).transpose(1, 2), patches)
+    torch.testing.assert_close(features, network(images))
+
+
 def test_check_refuses_a_stage_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match=r"method\.stage is 'res9'; the stages of the backbone are conv1, stem, res2"):
         DenseCL.check(setup_of("method.stage=res9"))

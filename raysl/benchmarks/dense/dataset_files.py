@@ -136,8 +136,9 @@ class TargetSource(Source):
         return self.split(name)  # the other settings that choose images are for classes
 
     @override
+    @abstractmethod
     def split(self, name: str) -> TargetSplit:
-        raise NotImplementedError
+        """Return the split `train` or `test`, which each of these datasets has."""
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ class Measurement:
                     results = self._shown(is_logged=True)
                     notes = page.notes(self.requested, self.fitting.left_out, failures)
                     enter("writing the report")
-                    page.write(results, notes, facts(), maker.shown(tasks), maker.untrained)
+                    page.write(results, notes, facts(), maker.shown(tasks), lambda: maker.untrained)
                 if not failures and not keep_features:
                     work.forget_features()
         scores = scores_of(results)

@@ -169,7 +169,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 def patches(
     loaded: Checkpoint, pictured: Pictured, data: DataConfig, untrained: Callable[[], Backbone]
 ) -> PatchSample | None:
-    """Return what the network says of the patches of some images, before and after training; None where it has no map
+    """Return pictures of the patches of some images, by the network before and after training; None where it has no map
     of at least 4 x 4 places for them, or the run leaves these pictures out.
 
     Args:

@@ -101,14 +101,11 @@ class Tasks:
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
         """The networks to measure, by side."""
-        return {"trained": self.loaded.backbone, "untrained": self.untrained(), "pixels": RawPixels()}
-
-    def untrained(self) -> Backbone:
-        """Return the network with the initial weights of the run's seed, built once."""
-        return self._untrained
+        return {"trained": self.loaded.backbone, "untrained": self.untrained, "pixels": RawPixels()}
 
     @cached_property
-    def _untrained(self) -> Backbone:
+    def untrained(self) -> Backbone:
+        """The network with the initial weights of the run's seed."""
         return untrained_backbone(self.loaded)
 
     def of(self, keys: list[str]) -> Iterator[Task]:

@@ -25,6 +25,7 @@ class BackboneInfo:
         stages: widths of its named stages; empty if it names none.
         feature_stages: the stages whose concatenation are its features; empty if unknown.
         num_layers: see `Backbone.num_layers`.
+        map_stage: see `Backbone.map_stage`.
     """
 
     feature_dim: int
@@ -32,6 +33,7 @@ class BackboneInfo:
     stages: dict[str, int]
     feature_stages: tuple[str, ...] = field(default=(), compare=False)
     num_layers: int | None = None
+    map_stage: str | None = field(default=None, compare=False)
 
 
 class Backbone(nn.Module, ABC):
@@ -87,6 +89,7 @@ class Backbone(nn.Module, ABC):
             dict(network.stage_widths),
             network.feature_stages,
             network.num_layers,
+            network.map_stage,
         )
 
     @classmethod
@@ -160,6 +163,14 @@ class Backbone(nn.Module, ABC):
     def feature_stages(self) -> tuple[str, ...]:
         """Names of the stages that `forward` concatenates; empty if unknown."""
         return ()
+
+    @property
+    def map_stage(self) -> str | None:
+        """Name of the last stage that is a map or tokens; None if unknown. Default: the one before `feature_stages`."""
+        names = list(self.stage_widths)
+        if not self.feature_stages or self.feature_stages[0] not in names[1:]:
+            return None
+        return names[names.index(self.feature_stages[0]) - 1]
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:

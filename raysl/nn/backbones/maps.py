@@ -25,17 +25,18 @@ def as_map(backbone: nn.Module, stage: Tensor, images: Tensor) -> Tensor | None:
 
 
 def last_map(info: BackboneInfo) -> str:
-    """Return the stage in front of the features, which is a map in ResNets, ViTs and the networks of timm.
+    """Return the last stage that is a map or tokens.
 
     >>> from raysl.nn.backbones.resnet import ResNet
     >>> last_map(ResNet.info(ResNet.Config(depth=18)))
     'res5'
+
+    Raises:
+        ConfigError: if the backbone names none.
     """
-    names = list(info.stages)
-    position = names.index(info.feature_stages[0]) if info.feature_stages and info.feature_stages[0] in names else 0
-    if position == 0:
+    if info.map_stage is None:
         raise ConfigError("the backbone names no stage in front of its features; take one such as resnet or vit")
-    return names[position - 1]
+    return info.map_stage
 
 
 def features_and_map(backbone: Any, images: Tensor, stage: str) -> tuple[Tensor, Tensor]:

@@ -214,6 +214,11 @@ class ViT(TokenBackbone):
         return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
 
     @property
+    def map_stage(self) -> str:
+        """The tokens of which `forward` takes some or a mean, whatever the output is."""
+        return "norm"
+
+    @property
     def num_layers(self) -> int:
         """Number of blocks; embeddings and tokens are layer 0."""
         return len(self.blocks)

@@ -203,6 +203,10 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         kind.fit_to(config(tmp_path, min_depth=10.0), NO_IMAGES)
     with pytest.raises(ConfigError, match=r"test_area=\[9, 9, 0, 5\] is empty; give first row"):
         kind.fit_to(config(tmp_path, test_area=(9, 9, 0, 5)), NO_IMAGES)
+    kitti(tmp_path / "kitti")
+    too_low = Depth.Config(path=str(tmp_path / "kitti"), layout="kitti", batch_size=2, test_area=(0, 353, 0, 9))
+    with pytest.raises(ConfigError, match="the first test image, of 352x1216 pixels; give an area inside it, or"):
+        kind.fit_to(too_low, NO_IMAGES)
     given = context(tmp_path / "run", *RESNET).checkpoint
     kind.check(config(tmp_path), given)
     with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone"):
