@@ -46,6 +46,7 @@ def run_plan(
 
     if gpu is None and (as_json or images is not None):
         raise ConfigError("--json and --images go with --gpu; add --gpu h100, a100 or l4")
+    run = None
     if images is None:
         from raysl.train.prepare import prepare
 
@@ -58,7 +59,7 @@ def run_plan(
         from raysl.runs.begin import check_weights
 
         check_weights(config)
-    cost = None if gpu is None else _cost(setup, gpu)
+    cost = None if gpu is None else _cost(setup, gpu, run)
     if cost is not None and as_json:
         show_json(cost.as_dict())
         return
@@ -99,7 +100,8 @@ def _setup_of(config: "RunConfig", num_images: int, num_classes: int) -> "Setup"
     return Setup.of(fitting, num_images, num_classes, plan=plan)
 
 
-def _cost(setup: "Setup", gpu: str) -> "Cost":
+def _cost(setup: "Setup", gpu: str, run: "Prepared | None") -> "Cost":
+    """Return the cost of a setup on GPUs of a kind; `run` has its views, or is None if they are not checked yet."""
     from raysl.components import Classes as Components
     from raysl.plan.cards import card_of
     from raysl.plan.cost import Cost
@@ -107,18 +109,26 @@ def _cost(setup: "Setup", gpu: str) -> "Cost":
     from raysl.train.prepare import check_views
     from raysl.train.rehearsal import rehearse
     from raysl.train.view_stages import stage_steps, view_stages
+    from raysl.transforms import ViewRecipe
 
     card, config, old = card_of(gpu), setup.config, setup.plan
     # planned again for GPUs, where train.precision=auto means bf16
     plan = TrainPlan.from_config(config, setup.data.num_samples, old.world, "cuda", old.lanes)
     classes = Components.of(config)
     setup = replace(setup, plan=plan)
-    recipe = check_views(setup, classes)
-    cost = Cost.of(rehearse(setup, classes, recipe), card, plan, config.train)
-    stages = view_stages(setup, classes, recipe)
+    if run is None:
+        recipe = check_views(setup, classes)
+        stages = view_stages(setup, classes, recipe)
+    else:
+        recipe, stages = run.loader.recipe, run.loader.stages
+
+    def cost_of(views: ViewRecipe) -> Cost:
+        return Cost.of(rehearse(setup, classes, views), card, plan, config.train)
+
+    cost = cost_of(recipe)
     if not stages:
         return cost
-    bounds = [Cost.of(rehearse(setup, classes, stage), card, plan, config.train).bound_s for _, stage in stages]
-    hours = sum(num * bound for num, bound in zip(stage_steps(stages, setup), bounds, strict=True)) / 3600
+    bounds = [cost.bound_s if views is recipe else cost_of(views).bound_s for _, views in stages]
+    hours = sum(num * bound for num, bound in zip(stage_steps(stages, plan), bounds, strict=True)) / 3600
     assumption = "the duration of the run counts its smaller views, the other numbers are those of full size"
     return replace(cost, hours=hours, gpu_hours=hours * plan.world, assumptions=[*cost.assumptions, assumption])

@@ -49,8 +49,8 @@ class TrainConfig:
     view_scale: dict[str, Annotated[float, Within(0.1, 1)]] | None = None
     """Smaller views in a part of the run, for less time: {0%: 0.5, 75%: 1} trains with views of half the side for three
     quarters of the run, as FastDINOv2 does (arXiv 2507.03779; its noise at the end is not included). Points are shares
-    of the run or epochs (10ep); a stage begins with the next epoch. Sides become multiples of the patch size.
-    Evaluation keeps `data.image_size`. Default: views keep their size."""
+    of the run or epochs (10ep); a size holds from the first epoch that begins at its point or later. Sides become
+    multiples of the patch size. Evaluation keeps `data.image_size`. Default: views keep their size."""
     warm_heads: Length | None = None
     """How long a backbone that begins with weights waits while projector, predictor, prototypes or decoder learn: 1ep.
     Neither its weights nor its running statistics change, and the learning rate takes its course. Default: not at
@@ -93,11 +93,12 @@ class TrainConfig:
     """How often a method's pretext task (RotNet's rotations, Jigsaw's permutations) is evaluated on held-out images
     during training; default: never."""
     reconstruct_every: Every | None = field(default=Duration.parse("20%"), metadata=MAY_CHANGE)
-    """How often methods that predict pixels (MAE, SimMIM) show what they predict of ten held-out images, in the folder
-    `reconstructions` and in the report; the first step and the last one are always included. null: never."""
+    """How often methods that predict pixels (MAE, SimMIM) store pictures of their predictions for ten held-out images,
+    in the folder `reconstructions` and for the report; also at the start and at the end of the run. null: never. With
+    parallel=fsdp there are none."""
     patch_pictures: bool = field(default=True, metadata=MAY_CHANGE)
-    """Whether the report shows what the network says of the patches of ten held-out images, before and after
-    training: principal components, attention by head, and patches that are similar."""
+    """Whether the report shows the network's features of the patches of ten held-out images, before and after
+    training: principal components, attention by head, and similar patches."""
     max_failures: Annotated[int, Within(-1, 1_000_000)] = field(default=3, metadata=MAY_CHANGE)
     """Failures without a saved step between them after which the run continues; -1 for no limit. Nodes that are taken
     away after a notice do not count."""

@@ -123,6 +123,7 @@ def describe_mix(order: Order) -> str | None:
     first, shares = 0, []
     for part in order.mix:
         num = int(order.unit_sizes[first : first + part.units].sum())
-        shares.append(f"{part.rows / order.num_samples:.1%} from {part.name}, {part.rows / num:.3g} times its {num:,}")
+        share = 100 * part.rows / order.num_samples
+        shares.append(f"{share:.1f} % from {part.name}, {part.rows / num:.3g} times its {num:,}")
         first += part.units
-    return f"an epoch of {order.num_samples:,} images takes {'; '.join(shares)}".replace("%", " %")
+    return f"an epoch of {order.num_samples:,} images takes {'; '.join(shares)}"

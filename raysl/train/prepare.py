@@ -74,7 +74,6 @@ class Prepared:
         test: held-out images for measurements during training, or None.
         online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is measured on them.
-        has_reconstructions: whether the method's predictions of pixels are shown, of them or else of training images.
     """
 
     setup: Setup
@@ -83,13 +82,17 @@ class Prepared:
     test: Split | None
     online_knn: OnlineKNN | None = None
     has_held_out: bool = False
-    has_reconstructions: bool = False
     callbacks: tuple[Callback, ...] = ()
 
     @property
     def config(self) -> RunConfig:
         """The run's settings."""
         return self.setup.config
+
+    @property
+    def has_reconstructions(self) -> bool:
+        """Whether pictures show the pixels that the method predicts."""
+        return _reconstructs(self.config.train, self.classes)
 
 
 def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
@@ -121,7 +124,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
-    has_patches = setup.backbone.patch_size is not None
+    config, has_patches = setup.config, setup.backbone.patch_size is not None
     with problems.catching():
         check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
     with problems.catching():
@@ -139,14 +142,14 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         if measure is not None:
             if test is not None:
                 check_readable(test, "held-out")
-            measured = measure(setup.config, train, test)
-            check_expected_names(setup.config, classes.method, measured.names, measured.online, evaluated)
+            measured = measure(config, train, test)
+            check_expected_names(config, classes.method, measured.names, measured.online, evaluated)
             for line in measured.left_out:
                 log.warning(line)
             online_knn = measured.online_knn
     problems.check()
     _check_statistics(setup, classes, recipe)
-    if derived := describe_scaling(config):
+    if derived := describe_scaling(setup.as_written):
         log.info(derived)
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
@@ -157,22 +160,20 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     for warning in (
         _mean_warning(config),
         course_warning(plan),
-        warm_heads_warning(plan, setup.config.train.warm_heads),
+        warm_heads_warning(plan, config.train.warm_heads),
         *_size_warnings(config, classes, recipe),
         Reads.of(loader.order).warning(loader.row_bytes, config.data),
     ):
         if warning:
             log.warning(warning)
-    has_reconstructions = _reconstructs(config.train, classes)
-    is_measured = online_knn is not None or evaluated or has_reconstructions or config.train.online_probe is not None
+    is_measured = online_knn is not None or evaluated or config.train.online_probe is not None
     return Prepared(
         setup=setup,
         classes=classes,
         loader=loader,
-        test=test if is_measured else None,
+        test=test if is_measured or _reconstructs(config.train, classes) else None,
         online_knn=online_knn,
         has_held_out=bool(evaluated),
-        has_reconstructions=has_reconstructions,
         callbacks=callbacks,
     )
 
@@ -366,8 +367,8 @@ def make_loader(setup: Setup, classes: Classes, split: Split, recipe: ViewRecipe
 
 
 def _reconstructs(train: TrainConfig, classes: Classes) -> bool:
-    """Return whether pictures show what the method predicts of pixels; the shares of fsdp would have to be put together
-    for them."""
+    """Return whether pictures show the pixels that the method predicts."""
+    # with fsdp the main worker, which alone predicts, has only a share of the weights
     is_wanted = train.reconstruct_every is not None and train.parallel != "fsdp"
     return is_wanted and classes.method.reconstruct is not Method.reconstruct
 

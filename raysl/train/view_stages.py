@@ -9,6 +9,7 @@ from raysl.config.linked import view_size_override
 from raysl.config.load import apply_overrides
 from raysl.data.stream.loader import Stages
 from raysl.errors import ConfigError
+from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 from raysl.process.screen import only_errors
 from raysl.schedule import Duration
@@ -48,9 +49,8 @@ def describe_stages(stages: Stages) -> str | None:
     return f"views of {', '.join(parts)}"
 
 
-def stage_steps(stages: Stages, setup: Setup) -> list[int]:
+def stage_steps(stages: Stages, plan: TrainPlan) -> list[int]:
     """Return the number of updates of each stage."""
-    plan = setup.plan
     ends = [first * plan.epoch_len for first, _ in stages[1:]] + [plan.total_steps]
     return [end - first * plan.epoch_len for (first, _), end in zip(stages, ends, strict=True)]
 

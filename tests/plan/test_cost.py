@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -141,6 +142,38 @@ def test_the_command_prints_the_cost_of_images_that_are_not_there(
     assert cost["memory_total"] == pytest.approx(sum(cost["memory"].values()))
     assert cost["memory"]["gradients"] == cost["memory"]["weights"], "DDP holds them all the time"
     assert cost["assumptions"]
+
+
+@pytest.mark.parametrize("images", [["--images", "48", "--classes", "10"], []])
+def test_the_hours_are_those_of_each_stage_at_its_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], images: list[str]
+) -> None:
+    def cost_of(scale: str) -> dict[str, Any]:
+        words = [
+            "quickstart",
+            "views=null",
+            "data=synthetic",
+            "data.image_size=32",
+            "data.num_train=48",
+            "data.num_test=9",
+        ]
+        more = ["train.batch_size=16", "train.epochs=4", f"train.view_scale={scale}"]
+        monkeypatch.setattr("sys.argv", ["raysl", "plan", *words, *more, "--gpu", "l4", "--json", *images])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code in (0, None)
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    full, half, both = map(cost_of, ("null", "{0%: 0.5}", "{0%: 0.5, 75%: 1}"))
+    assert half["hours"] < full["hours"]
+    assert both["hours"] == both["gpu_hours"] == pytest.approx(0.75 * half["hours"] + 0.25 * full["hours"])
+    assert {**both, "hours": 0, "gpu_hours": 0, "assumptions": []} == {
+        **full,
+        "hours": 0,
+        "gpu_hours": 0,
+        "assumptions": [],
+    }
+    assert both["assumptions"][:-1] == full["assumptions"]
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ import pytest
 
 from raysl.cli import main
 from raysl.config.load import load_config
-from raysl.data.order import Order
+from raysl.data.order import Order, Part
 from raysl.data.split import runs
-from raysl.plan.reads import Reads
+from raysl.plan.reads import Reads, describe_mix
 from raysl.train.prepare import prepare
 
 ROW_BYTES = 300_000
@@ -123,3 +123,12 @@ def test_a_start_warns_once_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = caplog.messages
     assert line.startswith("the training images are stored in 8 read units of 5,000 images, for 16 lanes")
     assert "raysl ingest data=synthetic data.num_train=40000 data.unit_rows=5000" in line
+
+
+def test_a_mix_says_what_an_epoch_takes_from_each_source() -> None:
+    mix = (Part("100% cats", units=8, rows=700), Part("dogs", units=2, rows=300))
+    drawn = Order(0, "images", runs(1000, 100), 50, lanes=4, window=None, is_exact=True, mix=mix)
+    assert describe_mix(drawn) == (
+        "an epoch of 1,000 images takes 70.0 % from 100% cats, 0.875 times its 800; 30.0 % from dogs, 1.5 times its 200"
+    )
+    assert describe_mix(order(256)) is None

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from raysl.components import Classes
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
+from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, fit
-from raysl.train.prepare import Prepared, prepare
+from raysl.train.prepare import Prepared, check_views, prepare
 from raysl.train.state import TrainState
-from raysl.train.view_stages import describe_stages, stage_steps
+from raysl.train.view_stages import describe_stages, stage_steps, view_stages
 from tests.runs.runs import assert_same
 
 SMALL = [
@@ -39,7 +41,7 @@ def test_each_epoch_has_the_views_of_its_stage() -> None:
     sides = [batch.views["global"].shape[-1] for batch in islice(LocalBatches(run.loader).from_step(0), 12)]
     # 30 % of 4 epochs lies inside the second one, so the stage begins with the third
     assert sides == [16] * 6 + [24] * 3 + [32] * 3
-    assert stage_steps(run.loader.stages, run.setup) == [6, 3, 3]
+    assert stage_steps(run.loader.stages, run.setup.plan) == [6, 3, 3]
     assert describe_stages(run.loader.stages) == (
         "views of 16 px from epoch 0 on, 24 px from epoch 2 on, 32 px from epoch 3 on"
     )
@@ -106,3 +108,12 @@ def test_a_run_that_goes_on_in_any_stage_ends_in_the_same_bits(tmp_path: Path) -
 def test_stages_that_do_not_fit_are_refused(scale: str, method: str, more: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare(settings(scale, method, more))
+
+
+@pytest.mark.parametrize("method", ["aim", "cmae", "colorization", "mae", "pixio"])
+def test_methods_with_a_part_for_one_size_refuse_smaller_views(method: str) -> None:
+    words = ["train.batch_size=16", "train.epochs=4", "train.view_scale={0%: 0.5, 50%: 1}"]
+    config = load_config(f"cifar10/{method}", words)
+    setup, classes = Setup.of(config, 48, 10), Classes.of(config)
+    with pytest.raises(ConfigError, match=f"{method} needs views of one size"):
+        view_stages(setup, classes, check_views(setup, classes))

@@ -169,7 +169,7 @@ class Ends:
         self.reader.check_places(config)
         return SimpleNamespace(setup=None)
 
-    def cost(self, setup: Any, gpu: str) -> Any:
+    def cost(self, setup: Any, gpu: str, run: Any) -> Any:
         card_of(gpu)
         return SimpleNamespace(lines=list)
 

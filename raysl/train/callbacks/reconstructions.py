@@ -1,4 +1,4 @@
-"""Pictures of what a method that predicts pixels makes of held-out images, along the training."""
+"""Pictures of the pixels that a method predicts for held-out images, along the training."""
 
 import io
 from collections.abc import Sequence
@@ -25,22 +25,23 @@ from raysl.train.file_names import RECONSTRUCTIONS_FOLDER, reconstructed_name, r
 from raysl.transforms.channels import to_pixels
 
 NUM_IMAGES = 10
-"""Images of a picture."""
+"""Number of images in a picture."""
 
 
 class Reconstructions(Callback):
-    """Writes what the method predicts of ten held-out images, see `Method.reconstruct`.
+    """Writes the pixels that the method predicts for ten held-out images, see `Method.reconstruct`.
 
-    The folder `reconstructions` gets a picture for each step, `000001200.png`, in which the predictions stand side by
-    side, and `held_out.png`, or `training.png` where there are no held-out images: the images above what the method saw
-    of them. Step 0 and the last one are always included. It is the network that gradients train, also where an average
-    is exported. Nothing random is drawn, and the main worker alone takes part.
+    The folder `reconstructions` gets a picture for each step, `000001200.png`, with the predictions side by side. One
+    more picture, `held_out.png`, or `training.png` if there are no held-out images, has the images in its first row and
+    what the method saw of them in its second. Step 0 and the last step are always included. The predictions are those
+    of the trained weights, even if an average of them is exported. Nothing random is drawn, and only the main worker
+    takes part.
 
     Args:
-        loader: makes the views of training images.
-        split: the images to choose from.
-        is_held_out: whether training does not see them.
-        every: how often.
+        loader: loader of the run, which makes the views.
+        split: split that the images are chosen from.
+        is_held_out: whether the split is held out from training.
+        every: time between two pictures.
     """
 
     def __init__(self, loader: Loader, split: Split, is_held_out: bool, every: Duration) -> None:
@@ -91,11 +92,12 @@ class Reconstructions(Callback):
 
 
 def whole_images(loader: Loader, split: Split, device: torch.device) -> Batch:
-    """Return some images of a split with the method's masks: one view of a group, the middle of the image without
-    transforms.
+    """Return a batch of some images of a split, with masks as the method draws them.
+
+    Each group of views has one view: the middle of the image, without transforms.
 
     Raises:
-        DamagedData: if all of them are broken.
+        DamagedData: if all of these images are broken.
     """
     some = sample_of(split, NUM_IMAGES)
     loader = replace(loader, recipe=loader.recipe.of_whole_images())
