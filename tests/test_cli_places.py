@@ -196,7 +196,7 @@ def test_converted_weights_in_place_of_a_configuration_are_answered_by_the_line_
 def test_a_sweep_is_printed_with_the_meaning_of_each_setting_and_loads_back(run: Run, here: Path) -> None:
     code, out, err = run("config", "sweep/quickstart", "trials=9", "name=mine", "train.epochs=3")
     assert (code, err) == (0, "")
-    assert re.search(r"^trials: 9 +# Choices to draw of what varies", out, re.MULTILINE)
+    assert re.search(r"^trials: 9 +# Number of choices to draw from the space", out, re.MULTILINE)
     assert re.search(r"^storage: null +# Folder or URI", out, re.MULTILINE)
     assert "\n# beside them, of its runs: train.epochs=3\n# Ray Tune gets\n" in out
     assert re.search(r"^#   scheduler: ray.tune.schedulers.ASHAScheduler\(.*max_t=3, ", out, re.MULTILINE)
