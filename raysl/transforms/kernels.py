@@ -17,13 +17,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from raysl.transforms import programs
+from raysl.transforms.vector_kernels import FLOATS, SUMS, weigh_neighbors
 
 Pixels = NDArray[np.uint8]
 Planes = NDArray[np.float32]
 Line = NDArray[np.float32]
 Values = NDArray[np.float64]
 
-_BLUR_ROWS = 8  # that are blurred at a time: long loops, in the nearest cache
+_BLUR_ROWS = SUMS // FLOATS  # that are blurred at a time, in the nearest cache: the least with enough sums
 _LANES = 64  # partial sums of a mean, added up at the end in a fixed order
 _SMALL = np.float32(1e-20)
 _ZERO, _ONE, _THREE, _LEVELS = (np.float32(value) for value in (0, 1, 3, 255))
@@ -279,26 +280,34 @@ def _blur(planes: Planes, width: int, sigma: float, radius: int) -> None:
     """Down the columns, then along the rows, of the image in a frame of its reflection, a few rows at a time."""
     weights = _gaussian(sigma, radius)  # [reach + 1]
     reach = weights.size - 1
-    height, stride = planes.shape[1] // width, width + 2 * reach
-    framed = np.empty((height + 2 * reach) * stride, np.float32)
-    columns = np.empty(_BLUR_ROWS * stride, np.float32)
-    rows = np.empty(_BLUR_ROWS * stride, np.float32)
+    height = planes.shape[1] // width
+    # all rows of the frame begin at aligned positions, and all turns have as many rows
+    stride = (width + 2 * reach + FLOATS - 1) // FLOATS * FLOATS
+    num_turns = (height + _BLUR_ROWS - 1) // _BLUR_ROWS
+    framed = _aligned_zeros((num_turns * _BLUR_ROWS + 2 * reach) * stride)
+    rows = _aligned_zeros(_BLUR_ROWS * stride)
+    columns = _aligned_zeros(rows.size + 2 * reach)
     for channel in range(3):
         plane = planes[channel]
-        _frame(plane, width, reach, framed)
+        _frame(plane, width, reach, stride, framed)
         for top in range(0, height, _BLUR_ROWS):
-            num_rows = min(_BLUR_ROWS, height - top)
-            num = num_rows * stride
-            _weighted_sums(framed, (top + reach) * stride, stride, weights, columns[:num])
-            _weighted_sums(columns, reach, 1, weights, rows[: num - 2 * reach])
-            for row in range(num_rows):
+            weigh_neighbors(framed, (top + reach) * stride, stride, weights, reach, columns, rows.size)
+            weigh_neighbors(columns, reach, 1, weights, reach, rows, rows.size)
+            for row in range(min(_BLUR_ROWS, height - top)):
                 _copy(rows[row * stride :], plane[(top + row) * width : (top + row + 1) * width])
 
 
 @compiled
-def _frame(plane: Line, width: int, reach: int, framed: Line) -> None:
-    """Copy a plane [H * W] into the middle of [(H + 2 * reach) * (W + 2 * reach)], and reflect it around."""
-    height, stride = plane.size // width, width + 2 * reach
+def _aligned_zeros(num: int) -> Line:
+    values = np.zeros(num + FLOATS, np.float32)
+    first = -values.ctypes.data // 4 % FLOATS
+    return values[first : first + num]
+
+
+@compiled
+def _frame(plane: Line, width: int, reach: int, stride: int, framed: Line) -> None:
+    """Copy a plane [H * W] into the middle of H + 2 * reach rows of W + 2 * reach values, and reflect it around."""
+    height = plane.size // width
     for row in range(height):
         line = framed[(row + reach) * stride : (row + reach + 1) * stride]
         _copy(plane[row * width :], line[reach : reach + width])
@@ -310,45 +319,6 @@ def _frame(plane: Line, width: int, reach: int, framed: Line) -> None:
         above, below = (first - distance) * stride, (last + distance) * stride
         _copy(framed[(first + distance) * stride :], framed[above : above + stride])
         _copy(framed[(last - distance) * stride :], framed[below : below + stride])
-
-
-@compiled
-def _weighted_sums(values: Line, first: int, step: int, weights: Line, out: Line) -> None:
-    """out[n] = weights[0] * values[first + n] + weights[1] * (its neighbours `step` before and after) + ..."""
-    _scaled(values[first:], weights[0], out)
-    distance, reach = 1, weights.size - 1
-    while distance + 3 <= reach:
-        before, after = values[first - (distance + 3) * step :], values[first + distance * step :]
-        _add_four(before, after, step, weights[distance : distance + 4], out)
-        distance += 4
-    while distance <= reach:
-        _add_pair(values[first - distance * step :], values[first + distance * step :], weights[distance], out)
-        distance += 1
-
-
-@compiled
-def _scaled(values: Line, weight: np.float32, out: Line) -> None:
-    for n in range(out.size):
-        out[n] = weight * values[n]
-
-
-@compiled
-def _add_pair(before: Line, after: Line, weight: np.float32, out: Line) -> None:
-    for n in range(out.size):
-        out[n] = out[n] + weight * (before[n] + after[n])
-
-
-@compiled
-def _add_four(before: Line, after: Line, step: int, weights: Line, out: Line) -> None:
-    """Add the neighbours at four distances in their order, which takes fewer passes over `out`."""
-    before0, before1, before2 = before[3 * step :], before[2 * step :], before[step:]
-    after1, after2, after3 = after[step:], after[2 * step :], after[3 * step :]
-    weight0, weight1, weight2, weight3 = weights[0], weights[1], weights[2], weights[3]
-    for n in range(out.size):
-        total = out[n] + weight0 * (before0[n] + after[n])
-        total = total + weight1 * (before1[n] + after1[n])
-        total = total + weight2 * (before2[n] + after2[n])
-        out[n] = total + weight3 * (before[n] + after3[n])
 
 
 @compiled

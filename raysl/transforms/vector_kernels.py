@@ -1,7 +1,7 @@
 """Vector instructions for compiled loops, where Numba finds none by itself: LLVM's generic ones, so that they become
 AVX2, AVX-512 or NEON on the processor at hand.
 
-Both functions take positions in flat memory, which nothing checks: the caller guarantees that all of them exist.
+All functions take positions in flat memory, which nothing checks: the caller guarantees that all of them exist.
 """
 
 from typing import Any
@@ -16,9 +16,13 @@ from raysl.transforms.programs import LINE
 _code: Any = cgutils  # has no types
 _operation: Any = intrinsic  # callers leave out its first argument, which mypy does not know
 
-_BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_BYTE, _WORD, _INT, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
 BLOCK = 16
 """Side of the squares of `turn_block`."""
+FLOATS = 16
+"""Floats of the largest vector; loads are fastest at positions that are multiples of it."""
+SUMS = 8 * FLOATS
+"""Least number of sums of `weigh_neighbors`, which makes so many at a time."""
 
 
 def _indices(values: list[int]) -> Any:
@@ -186,3 +190,60 @@ def _pack(builder: Any, quarters: list[Any]) -> Any:
         bound = ir.Constant(total.type, [limit] * LINE)
         total = builder.select(builder.icmp_signed(sign, total, bound), bound, total)
     return builder.trunc(total, ir.VectorType(_BYTE, LINE))
+
+
+@_operation
+def weigh_neighbors(
+    _typing: Any, values: Any, first: Any, step: Any, weights: Any, reach: Any, out: Any, num: Any
+) -> Any:
+    """Write the sums `weights[0] * value + weights[1] * (both neighbours at distance 1) + ...`, added in this order.
+
+    Args:
+        values: array float32.
+        first: position of the first value; there are `reach * step` values before it, and behind the last one.
+        step: values from a neighbour to the next.
+        weights: array float32, of the value itself and of its neighbours at each distance.
+        reach: the largest distance.
+        out: array float32.
+        num: number of sums, at least `SUMS`; the last ones are written twice.
+    """
+    vector = ir.VectorType(_FLOAT, FLOATS)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, scales, target = (_data(context, builder, signature.args[n], args[n], _FLOAT) for n in (0, 3, 5))
+        start, stride, furthest, length = (args[n] for n in (1, 2, 4, 6))
+
+        def constant(value: int) -> Any:
+            return ir.Constant(start.type, value)
+
+        def vectors(array: Any, offset: Any) -> list[Any]:
+            offsets = [builder.add(offset, constant(part * FLOATS)) for part in range(SUMS // FLOATS)]
+            return [builder.bitcast(builder.gep(array, [one]), vector.as_pointer()) for one in offsets]
+
+        def loaded(offset: Any) -> list[Any]:
+            return [builder.load(pointer, align=4) for pointer in vectors(source, offset)]
+
+        def weight(number: Any) -> Any:
+            return _repeated(builder, builder.load(builder.gep(scales, [number])), FLOATS)
+
+        sums = [_code.alloca_once(builder, vector) for _ in range(SUMS // FLOATS)]
+        last = builder.sub(length, constant(SUMS))
+        with _code.for_range_slice(builder, constant(0), length, constant(SUMS), start.type) as (column, _):
+            column = builder.select(builder.icmp_signed("<", column, last), column, last)
+            here, scale = builder.add(start, column), weight(constant(0))
+            for part, value in zip(sums, loaded(here), strict=True):
+                builder.store(builder.fmul(scale, value), part)
+            distances = _code.for_range_slice(
+                builder, constant(1), builder.add(furthest, constant(1)), constant(1), start.type
+            )
+            with distances as (distance, _):
+                far, scale = builder.mul(distance, stride), weight(distance)
+                pairs = zip(loaded(builder.sub(here, far)), loaded(builder.add(here, far)), strict=True)
+                for part, pair in zip(sums, pairs, strict=True):
+                    builder.store(builder.fadd(builder.load(part), builder.fmul(scale, builder.fadd(*pair))), part)
+            for part, pointer in zip(sums, vectors(target, column), strict=True):
+                builder.store(builder.load(part), pointer, align=4)
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.void(values, size, size, weights, size, out, size), generate
