@@ -114,7 +114,7 @@ def test_every_level_is_loaded_with_the_bits_of_a_division(load: Callable[..., N
 
 
 @pytest.mark.parametrize("radius", range(1, 8))
-@pytest.mark.parametrize(("height", "width"), [(8, 9), (17, 30), (32, 32)])
+@pytest.mark.parametrize(("height", "width"), [(8, 9), (17, 30), (32, 32), (15, 200)])
 def test_a_blur_adds_neighbours_in_the_order_of_their_distance(radius: int, height: int, width: int) -> None:
     planes = np.random.default_rng(radius).random((3, height * width), dtype=np.float32)
     weights = kernels._gaussian(2.0, radius)
