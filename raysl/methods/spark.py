@@ -59,12 +59,13 @@ class SparK(Method):
         self.squares = pyramid.mask(config.mask_ratio)
         self.stages = pyramid.stages
         widths = [backbone.stage_widths[name] for name in self.stages]
-        self.densify = nn.ModuleList(
+        densify = [
             Densify(width, config.decoder_width // 2**number, kernel_size=3 if number else 1)
             for number, width in enumerate(widths)
-        )
+        ]
+        self.densify = nn.ModuleList(densify)
         self.decoder = Decoder(config.decoder_width, pyramid.num_doublings, backbone.in_channels)
-        self.sparse = Sparse([backbone, *(layer.norm for layer in self.densify)])
+        self.sparse = Sparse([backbone, *(layer.norm for layer in densify)])
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -213,7 +214,7 @@ class Pyramid:
     mask_size: int
     """Side in pixels of the square of an image that one place of the smallest map stands for."""
     num_squares: int
-    """Number of such squares in a view."""
+    """Number of these squares in a view."""
     num_doublings: int
     """Number of doublings from the side of the smallest map to that of a view."""
 

@@ -17,7 +17,8 @@ from raysl.nn.drop_path import Drawing
 
 _WRITE = nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d
 _NORMALISE = _BatchNorm, nn.GroupNorm
-_KEEP = nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU, nn.ELU, nn.Identity, Drawing
+_ACTIVATIONS = nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU, nn.ELU
+_KEEP = *_ACTIVATIONS, nn.Identity, nn.Dropout, Drawing
 """Layers that leave 0 as it is."""
 
 
@@ -103,7 +104,8 @@ class Sparse:
         tall, wide = self._cell(x)
         squares = _cut(x, tall, wide)  # [B, L, C * tall * wide]
         shown = squares.gather(1, self._keep[:, :, None].expand(-1, -1, squares.shape[2]))  # [B, K, C * tall * wide]
-        return shown.unflatten(2, (x.shape[1], tall, wide)).transpose(1, 2).flatten(2, 3)
+        cells = shown.view(len(x), -1, x.shape[1], tall, wide)  # [B, K, C, tall, wide]
+        return cells.transpose(1, 2).flatten(2, 3)
 
     def _scatter_output(self, layer: nn.Module, args: Any, out: Tensor) -> Tensor:
         """Put visible values [B, C, K * tall, wide] back into maps [B, C, H, W] of zeros."""
@@ -111,8 +113,9 @@ class Sparse:
             return out
         num, channels, _, wide = out.shape
         height, width = self._visible.shape[2:]
-        squares = out.unflatten(2, (self._keep.shape[1], -1)).transpose(1, 2)  # [B, K, C, tall, wide]
-        tall = squares.shape[3]
+        num_visible = self._keep.shape[1]
+        tall = out.shape[2] // num_visible
+        squares = out.reshape(num, channels, num_visible, tall, wide).transpose(1, 2)  # [B, K, C, tall, wide]
         empty = out.new_zeros(num, height * width, channels * tall * wide)
         places = self._keep[:, :, None].expand(-1, -1, empty.shape[2])
         filled = empty.scatter(1, places, squares.flatten(2)).view(num, height, width, channels, tall, wide)

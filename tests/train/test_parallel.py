@@ -37,7 +37,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "mae": ("train.clip_grad=0.1",),
     "spark": ("optim=lamb", "optim.lr=0.01", "method.decoder_width=16"),
 }
-"""Methods with a head of their own, prototypes, a teacher, tokens, sparse convolutions; optimizers and clipping by whole tensors' norms."""
+"""Methods with a head of their own, prototypes, a teacher, tokens, sparse convolutions; optimizers and clipping by
+whole tensors' norms."""
 
 
 def spread(name: str, folder: str) -> dict[str, Any]:
