@@ -73,6 +73,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "simmim": "raysl.methods.simmim:SimMIM",
         "simsiam": "raysl.methods.simsiam:SimSiam",
         "smog": "raysl.methods.smog:SMoG",
+        "spark": "raysl.methods.spark:SparK",
         "ssl_ey": "raysl.methods.ssl_ey:SSLEY",
         "supcon": "raysl.methods.supcon:SupCon",
         "supervised": "raysl.methods.supervised:Supervised",
@@ -113,6 +114,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "optimizer": {
         "adam": "raysl.optim.adam:Adam",
         "adamw": "raysl.optim.adam:AdamW",
+        "lamb": "raysl.optim.lamb:LAMB",
         "larc": "raysl.optim.larc:LARC",
         "lars": "raysl.optim.lars:LARS",
         "sgd": "raysl.optim.sgd:SGD",

@@ -60,6 +60,7 @@ LESS = {
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
     "salt": ("method.predictor_depth=2", "method.target=latents", "method.teacher=untrained"),
     "smog": ("method.num_groups=4", "method.queue_size=512"),
+    "spark": ("method.decoder_width=64", "backbone.num_stages=3"),
     "ssl_ey": ("method.dim=64",),
     "vibcreg": ("method.dim=64",),
     "vicreg": ("method.dim=64",),

@@ -88,8 +88,8 @@ class SyncBatchNorm(_BatchNorm):
 def convert_sync_batch_norm(module: nn.Module, group: dist.Group | None = None) -> nn.Module:
     """Replace the module's BatchNorm layers, in place, by layers over all ranks or over those of a group.
 
-    Parameters and buffers stay the same objects, and a layer that contains others, such as timm's with an activation,
-    still ends with them.
+    Parameters and buffers stay the same objects, hooks stay in force, and a layer that contains others, such as timm's
+    with an activation, still ends with them.
 
     >>> type(convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(4)))[0]).__name__
     'SyncBatchNorm'
@@ -140,6 +140,7 @@ def _synchronised(layer: _BatchNorm, group: dist.Group | None) -> nn.Module:
     new.running_mean, new.running_var = layer.running_mean, layer.running_var
     new.num_batches_tracked = layer.num_batches_tracked
     new.training = layer.training
+    new._forward_pre_hooks, new._forward_hooks = layer._forward_pre_hooks, layer._forward_hooks
     for name, child in children.items():
         new.add_module(name, child)
     return new

@@ -6,7 +6,7 @@ Besides `params`, a group of `Method.param_groups` may have
 * `is_lr_constant` (False): use the peak learning rate times `lr_scale` throughout, without the schedule
 * `weight_decay_scale` (1): factor of the scheduled weight decay, 0 for none
 * `weight_decay`: a constant weight decay instead of the scheduled one
-* `layer_scaling` (True): whether LARS and LARC scale its updates by the weights' norm
+* `layer_scaling` (True): whether LARS, LAMB and LARC scale its updates by the weights' norm
 * other values of settings of the optimizer, such as `momentum`
 """
 

@@ -1,4 +1,4 @@
-"""LARS and LARC neither wait for a GPU nor take more operations for more tensors."""
+"""LARS, LAMB and LARC neither wait for a GPU nor take more operations for more tensors."""
 
 import pytest
 import torch
@@ -36,5 +36,12 @@ def test_a_step_takes_as_many_operations_for_any_number_of_tensors(
 ) -> None:
     few, waits = second_step(name, 3, is_fp16, **settings)
     many, more_waits = second_step(name, 30, is_fp16, **settings)
+    assert many == few > 3
+    assert waits == more_waits == [], "nor a copy"
+
+
+def test_lamb_takes_as_many_operations_for_any_number_of_tensors() -> None:
+    few, waits = second_step("lamb", 3, is_fp16=False)
+    many, more_waits = second_step("lamb", 30, is_fp16=False)
     assert many == few > 3
     assert waits == more_waits == [], "nor a copy"

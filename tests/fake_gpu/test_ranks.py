@@ -54,7 +54,7 @@ def test_a_wrapped_method_exchanges_no_more_than_is_linear_in_ranks(name: str, k
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lars", "larc"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb", "lars", "larc"])
 def test_shards_are_updated_in_fp16(optimizer: str) -> None:
     """torch has no rule for its fused SGD of shards, whose step it would refuse."""
     words = "train.parallel=fsdp", "train.precision=fp16", f"optim={optimizer}"

@@ -23,6 +23,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "cmae": (*SMALL, "method.decoder_width=12", "method.decoder_depth=1", "method.decoder_heads=2"),
     "cross_mae": (*SMALL, "method.decoder_width=12", "method.decoder_depth=1", "method.decoder_heads=2"),
     "simmim": SMALL,
+    "spark": ("backbone.width=8", "method.decoder_width=16", "train.batch_size=2"),
     "aim": (*SMALL, "method.head_width=8", "method.head_depth=1"),
     "salt": (*SMALL, "method.target=pixels", "method.predictor_width=12", "method.predictor_depth=1"),
     "igpt": SMALL,
@@ -63,7 +64,7 @@ def test_every_method_with_pictures_is_tested_here() -> None:
     assert {name for name, kind in kinds.items() if kind.reconstruct is not Method.reconstruct} == set(WORDS)
 
 
-@pytest.mark.parametrize("name", ["mae", "pixio", "cmae", "cross_mae", "simmim"])
+@pytest.mark.parametrize("name", ["mae", "pixio", "cmae", "cross_mae", "simmim", "spark"])
 def test_visible_patches_stay_and_all_masked_ones_are_predicted(name: str) -> None:
     method, batch = made(name)
     images, hidden = batch.views["global"][:, 0], hidden_in(batch, 4).expand(-1, 3, -1, -1)
@@ -86,6 +87,8 @@ def test_visible_patches_stay_and_all_masked_ones_are_predicted(name: str) -> No
         ("mae", ("method.is_normalised=false",)),
         ("pixio", ()),
         ("simmim", ()),
+        ("spark", ()),
+        ("spark", ("method.is_normalised=false",)),
         ("cross_mae", ("method.predicted_ratio=0.75", "method.mask_ratio=0.75")),
     ],
 )

@@ -10,6 +10,7 @@ from raysl.config.schema import OptimConfig
 from raysl.optim.adam import AdamW
 from raysl.optim.build import build_optimizer, lr_at, set_schedules
 from raysl.optim.groups import complete_groups, split_groups
+from raysl.optim.lamb import LAMB
 from raysl.optim.larc import LARC
 from raysl.optim.lars import LARS
 from raysl.optim.sgd import SGD
@@ -90,7 +91,7 @@ def test_groups_are_completed_with_what_they_leave_out() -> None:
         complete_groups([{"params": [], "weight_decay": 0.7, "weight_decay_scale": 1.0}], SGD.Config())
 
 
-@pytest.mark.parametrize("config", [SGD.Config, LARS.Config, LARC.Config, AdamW.Config])
+@pytest.mark.parametrize("config", [SGD.Config, LARS.Config, LAMB.Config, LARC.Config, AdamW.Config])
 def test_scales_of_groups_stay_through_steps(config: type[OptimConfig]) -> None:
     optim = config(**COURSE, **DECAY)
     method = Probe(*SCALED)
@@ -121,7 +122,7 @@ def test_what_is_excluded_stays_without_decay_as_that_grows() -> None:
     assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.0])
 
 
-@pytest.mark.parametrize("config", [SGD.Config, LARS.Config, LARC.Config, AdamW.Config])
+@pytest.mark.parametrize("config", [SGD.Config, LARS.Config, LAMB.Config, LARC.Config, AdamW.Config])
 def test_a_state_without_scales_takes_those_of_the_method(config: type[OptimConfig]) -> None:
     optim = config(**COURSE, **DECAY)
     whole, again = Probe(*SCALED), Probe(*SCALED)

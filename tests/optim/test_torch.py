@@ -79,9 +79,12 @@ def test_other_names_and_options_are_refused(words: list[str], message: str) -> 
     [
         (
             "optim=larc optim.betas=[0.9,0.95]",
-            "optim.betas: optim=larc has no such setting, adam and adamw have; .*w$",
+            "optim.betas: optim=larc has no such setting, adam, adamw and lamb have; .*lamb$",
         ),
-        ("optim=lars optim.eps=1e-8", "optim.eps: optim=lars has no such setting, adam, adamw and larc have; leave it"),
+        (
+            "optim=lars optim.eps=1e-8",
+            "optim.eps: optim=lars has no such setting, adam, adamw, lamb and larc have; leave it",
+        ),
         ("optim=adamw optim.momentum=0.9", "optim.momentum: optim=adamw has no such .* or set optim=sgd"),
         ("optim={name: lars, betas: [0.9, 0.95]}", "optim.betas: optim=lars has no such setting"),
         ("optim.beta=1", "optim.beta: no such setting; did you mean"),

@@ -48,7 +48,8 @@ def drawn(weights: Sequence[Tensor], fans: Sequence[tuple[int, int]] = ()) -> Dr
     }
     if rules:
         return Drawn(rules)
-    mean = sum(stds) / len(stds)
+    # of all values together: a tensor of few says little
+    mean = sum(std * value.numel() for std, value in zip(stds, values, strict=True)) / sum(map(len, values))
     if all(_near(found, mean, value) for found, value in zip(stds, values, strict=True)):
         numbers = _two_digits(mean, _slack(values))
         return Drawn({f"{family} {number:g}" for family in families for number in numbers})

@@ -7,7 +7,7 @@
 | `warmup_epochs` | length of the warm-up |
 | `lr`, `weight_decay` | at the start, the end of the warm-up, a quarter, a half and the end of the run |
 | `decay_of` | kinds of parameters that decay: weights, biases, norms, tokens, positions, scales |
-| `scaled_of` | of LARS and LARC, the kinds whose updates are scaled |
+| `scaled_of` | of LARS, LAMB and LARC, the kinds whose updates are scaled |
 | `constant_lr_of` | parts whose learning rate has no schedule |
 | `clip` | largest norm of the gradient of all weights |
 | `ema` | share of the teacher that an update keeps, at the five points |
@@ -19,7 +19,8 @@
 | `init.patch_embed`, `init.qkv`, `init.qkv_each` (queries, keys and values by themselves), `init.TOKEN` | of a ViT |
 | `init.last_gamma` | scale of the last batch normalisation of each residual block |
 | `init.layer_scale` | factors of a ViT's branches |
-| `init.PART`, `init.PART_bias` | of the linear layers of a head |
+| `init.PART`, `init.PART_bias` | of the linear layers and convolutions of a head |
+| `init.PART_transposed`, `init.PART_transposed_bias` | of the transposed convolutions of a head |
 | `drop_path` | of the first, the middle and the last block |
 | `dropout` | of single values in the backbone, attention's too |
 | `queue` | rows |
@@ -100,7 +101,7 @@ def _groups(recipe: Recipe) -> dict[str, Any]:
     found = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     named = [(name, kind, found[id(p)]) for name, kind, p in _kinds(recipe) if id(p) in found]
     facts = {"decay_of": _kinds_where(named, lambda group: group["weight_decay"] > 0)}
-    if optim.name in ("lars", "larc"):
+    if optim.name in ("lars", "lamb", "larc"):
         facts["scaled_of"] = _kinds_where(named, lambda group: group["layer_scaling"])
     constant = {name.partition(".")[0] for name, _, group in named if group["is_lr_constant"]}
     facts["constant_lr_of"] = [part for part, _ in method.named_children() if part in constant]
@@ -208,6 +209,8 @@ def _initial(recipe: Recipe) -> dict[str, Any]:
     for part, head in _heads(method):
         linear = [layer for layer in head.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
         facts |= _drawn_layers(f"init.{part}", linear)
+        transposed = [layer for layer in head.modules() if isinstance(layer, nn.ConvTranspose2d)]
+        facts |= _drawn_layers(f"init.{part}_transposed", transposed)
         for name, parameter in head.named_parameters(recurse=False):
             if not isinstance(head, nn.Linear):
                 facts[f"init.{part}.{name}"] = drawn([parameter])

@@ -279,6 +279,7 @@ METHODS = (
     "simclr",
     "simmim",
     "smog",
+    "spark",
     "ssl_ey",
     "swav",
     "vicregl",

@@ -35,8 +35,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "train.clip_grad_over=tensor",
     ),
     "mae": ("train.clip_grad=0.1",),
+    "spark": ("optim=lamb", "optim.lr=0.01", "method.decoder_width=16"),
 }
-"""Methods with a head of their own, prototypes, a teacher, tokens; optimizers and clipping by whole tensors' norms."""
+"""Methods with a head of their own, prototypes, a teacher, tokens, sparse convolutions; optimizers and clipping by
+whole tensors' norms."""
 
 
 def spread(name: str, folder: str) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def in_fp16(optimizer: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lars", "larc"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb", "lars", "larc"])
 def test_shares_in_fp16_leave_out_the_steps_that_ddp_leaves_out(optimizer: str, run_ranks: RunRanks) -> None:
     first, second = run_ranks(2, in_fp16, optimizer, timeout=200)
     scales = first["ddp"]["scales"]

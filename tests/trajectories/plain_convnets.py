@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -836,11 +837,126 @@ class Colorization(Plain):
         return mean(terms)
 
 
+class SparK(Plain):
+    """Tian et al. 2023, section 3, with a ResNet of basic blocks; its maps are rows of visible places."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of hidden squares, a square at a time."""
+        images, masks = all_views(batch), batch.extras["global.mask"].flatten(0, 1)
+        side = images.shape[-1] // masks.shape[-1]
+        terms = []
+        for image, mask, told in zip(images, masks, self._decoded(images, masks), strict=True):
+            for row, column in mask.nonzero().tolist():
+                at = slice(row * side, (row + 1) * side), slice(column * side, (column + 1) * side)
+                pixels = image[:, *at]
+                centred = pixels - pixels.mean()
+                pixels = centred / (centred.square().sum() / (pixels.numel() - 1) + 1e-6).sqrt()
+                terms.append((told[:, *at] - pixels).square().mean())
+        return mean(terms)
+
+    def _decoded(self, images: Tensor, masks: Tensor) -> Tensor:
+        """Images [N, C, H, W] as the decoder draws them."""
+        maps, x = self._maps(images, masks), torch.zeros((), dtype=images.dtype)
+        for number, block in enumerate(self.net.decoder.blocks):
+            if number < min(len(maps), self.config.num_maps):
+                x = x + self._dense(maps[-1 - number], self.net.densify[number], len(images))
+            x = block(x)
+        return self.net.decoder.pixels(x)  # type: ignore[no-any-return]
+
+    def _maps(self, images: Tensor, masks: Tensor) -> list["SparseMap"]:
+        """Those that the decoder gets, the largest first."""
+        network = self.net.backbone
+        x = SparseMap.of_images(images, masks)
+        x = x.convolved(network.conv1).normalised(network.bn1).rectified()
+        maps = []
+        for number in range(network.config.num_stages):
+            for block in getattr(network, f"layer{number + 1}"):
+                out = x.convolved(block.conv1).normalised(block.bn1).rectified()
+                out = out.convolved(block.conv2).normalised(block.bn2)
+                short = x
+                if block.downsample is not None:
+                    short = x.convolved(block.downsample[0]).normalised(block.downsample[1])
+                x = replace(out, rows=out.rows + short.rows).rectified()
+            maps.append(x)
+        return maps
+
+    def _dense(self, sparse: "SparseMap", layer: Any, num: int) -> Tensor:
+        rows = sparse.normalised(layer.norm).rows
+        side = sparse.cell * sparse.masks.shape[-1]
+        table = [
+            [
+                [rows[sparse.at[n, y, x]] if (n, y, x) in sparse.at else layer.mask_token for x in range(side)]
+                for y in range(side)
+            ]
+            for n in range(num)
+        ]
+        filled = torch.stack([torch.stack([torch.stack(row) for row in square]) for square in table])  # [N, H, W, C]
+        return layer.project(filled.permute(0, 3, 1, 2))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class SparseMap:
+    """A map that has values at visible places alone.
+
+    Args:
+        rows: values of the places [P, C].
+        at: number of each place, by image, row and column.
+        masks: hidden squares of the images, bool [N, h, w].
+        cell: places along a side of a square.
+    """
+
+    rows: Tensor
+    at: dict[tuple[int, int, int], int]
+    masks: Tensor
+    cell: int
+
+    @classmethod
+    def of_images(cls, images: Tensor, masks: Tensor) -> "SparseMap":
+        """Their visible pixels."""
+        cell = images.shape[-1] // masks.shape[-1]
+        at = cls._places(masks, cell)
+        return cls(torch.stack([images[n, :, y, x] for n, y, x in at]), at, masks, cell)
+
+    @staticmethod
+    def _places(masks: Tensor, cell: int) -> dict[tuple[int, int, int], int]:
+        num, height, width = masks.shape
+        every = [(n, y, x) for n in range(num) for y in range(height * cell) for x in range(width * cell)]
+        seen = [(n, y, x) for n, y, x in every if not masks[n, y // cell, x // cell]]
+        return {place: number for number, place in enumerate(seen)}
+
+    def convolved(self, layer: Any) -> "SparseMap":
+        """The sums over visible places around each visible one."""
+        size, stride, pad = layer.kernel_size[0], layer.stride[0], layer.padding[0]
+        cell = self.cell // stride
+        at = self._places(self.masks, cell)
+        rows = torch.cat([self.rows, self.rows.new_zeros(1, self.rows.shape[1])])
+        around = [
+            [
+                self.at.get((n, y * stride + i - pad, x * stride + j - pad), len(self.rows))
+                for i in range(size)
+                for j in range(size)
+            ]
+            for n, y, x in at
+        ]
+        weight = layer.weight.flatten(2)  # [D, C, k*k]
+        return replace(self, rows=torch.einsum("pkc,dck->pd", rows[torch.tensor(around)], weight), at=at, cell=cell)
+
+    def normalised(self, layer: Any) -> "SparseMap":
+        """The values at mean 0 and variance 1 over all visible places."""
+        return replace(self, rows=layer(self.rows[:, :, None, None]).flatten(1))
+
+    def rectified(self) -> "SparseMap":
+        """The values above 0."""
+        return replace(self, rows=self.rows.clamp(min=0))
+
+
 CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
     "nnclr": (NNCLR, ()),
     "nnbyol": (NNBYOL, ()),
     "nnsiam": (NNSiam, ("method.queue_size=32", "method.output_dim=16")),
     "all4one": (All4One, ("method.queue_size=32", "method.output_dim=16", "method.encoder_lr_scale=1")),
+    "spark": (SparK, ("method.decoder_width=16",)),
+    "spark-last": (SparK, ("method.decoder_width=16", "method.num_maps=1")),
     "ssl_ey": (SSLEY, ("method.dim=8",)),
     "densecl": (DenseCL, ("method.queue_size=32",)),
     "co2": (CO2, ("method.queue_size=32", "method.consistency=3", "method.consistency_temperature=0.3")),
