@@ -123,6 +123,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "copy_detection": "raysl.benchmarks.copy_detection:CopyDetection",
         "depth": "raysl.benchmarks.depth:Depth",
         "detection": "raysl.benchmarks.detection:Detection",
+        "dse": "raysl.benchmarks.dse:DSE",
         "finetune": "raysl.benchmarks.finetune:Finetune",
         "geometry": "raysl.benchmarks.geometry:Geometry",
         "knn": "raysl.benchmarks.knn:KNN",
