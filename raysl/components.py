@@ -63,6 +63,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "nnsiam": "raysl.methods.nnsiam:NNSiam",
         "npid": "raysl.methods.npid:NPID",
         "npid_plus": "raysl.methods.npid_plus:NPIDPlus",
+        "paka": "raysl.methods.paka:PaKA",
         "pirl": "raysl.methods.pirl:PIRL",
         "pixio": "raysl.methods.pixio:Pixio",
         "pmsn": "raysl.methods.pmsn:PMSN",

@@ -90,7 +90,7 @@ def _radii(rows: Tensor, labels: Tensor) -> list[float]:
     The radius is the sum of the singular values of the centred rows, over sqrt(max(rows - 1, D)).
     """
     radii = []
-    for cluster in labels.unique().tolist():
+    for cluster in range(int(labels.max()) + 1):
         members = rows[labels == cluster].double()
         if len(members) > 1:
             centred = members - members.mean(dim=0)
@@ -118,4 +118,5 @@ def _dimensionality(patches: Tensor, seed: int) -> float:
 def _singular_values(rows: Tensor) -> Tensor:
     """Return the singular values of float64 [n, D] as square roots of the eigenvalues of the smaller product."""
     products = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
-    return torch.linalg.eigvalsh(products).clamp_min(0).sqrt()
+    eigenvalues: Tensor = torch.linalg.eigvalsh(products)
+    return eigenvalues.clamp_min(0).sqrt()
