@@ -41,6 +41,11 @@ LESS = {
     "dino": tuple(f"method.head.{size}" for size in SMALL_HEAD),
     "dino_v2": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
     "franca": tuple(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
+    "paka": (
+        *(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
+        "method.paka_hidden_dim=64",
+        "method.paka_dim=32",
+    ),
     "dino_v3": (
         *(f"method.{head}.{size}" for head in ("head", "patch_head") for size in SMALL_HEAD),
         "method.gram_teacher=untrained",

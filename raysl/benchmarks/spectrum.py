@@ -73,14 +73,15 @@ class Spectrum:
         self._chunks = []
 
 
-def effective_rank(values: Tensor) -> float:
+def effective_rank(values: Tensor, eps: float = RANK_EPS) -> float:
     """Return exp of the entropy of normalised singular values: the number of directions that are in use.
 
-    RankMe if the values are those of features (Garrido et al. 2023, equation 1); without RANK_EPS it is the effective
+    RankMe if the values are those of features (Garrido et al. 2023, equation 1); without `eps` it is the effective
     rank of Roy and Vetterli 2007. 0 if all values are 0.
 
     Args:
         values: at least 0, float64 [K].
+        eps: number added to each normalised value.
 
     >>> round(effective_rank(torch.ones(8)), 3)
     8.0
@@ -88,7 +89,7 @@ def effective_rank(values: Tensor) -> float:
     total = values.sum()
     if total <= 0:
         return 0.0
-    shares = values / total + RANK_EPS
+    shares = values / total + eps
     return float((-(shares * shares.log()).sum()).exp())
 
 

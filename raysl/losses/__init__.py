@@ -36,6 +36,7 @@ from raysl.losses.non_contrastive import (
 from raysl.losses.normality import VISRegTerms, characteristic_sums, epps_pulley, quantile_distance, visreg
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify, unnormalise_patches, unpatchify
+from raysl.losses.relations import cka
 from raysl.losses.spectrum import coding_rate, frossl, mmcr, nuclear_norm, ssl_ey
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "best_matches",
     "byol",
     "characteristic_sums",
+    "cka",
     "cluster_cross_entropy",
     "co2",
     "coding_rate",

@@ -65,7 +65,8 @@ def ibot(
         scores, codes: rows of class tokens [B, V, K] and [B, G, K], as `dino` takes them.
         patch_scores: the student's, of M patches of each large view [..., M, K].
         patch_codes: the teacher's, of the same patches [..., M, K].
-        mask: bool [..., M], True where the student's patch was masked; the others have no loss.
+        mask: bool [..., M], True where the student's patch was masked; the others have no loss. True everywhere is
+            iBOT++ (Cao et al. 2026, arXiv 2604.12012).
         temperature: divides the student's scores, above 0.
         class_weight: factor of the loss of class tokens, at least 0.
         patch_weight: factor of the loss of masked patches, at least 0.
@@ -156,7 +157,8 @@ def masked_prediction(scores: Tensor, codes: Tensor, mask: Tensor, temperature: 
     Args:
         scores: rows of M patches of each view, [..., M, K].
         codes: assignments, each summing to 1, [..., M, K]; no gradient flows into them.
-        mask: bool [..., M], True where a patch is masked.
+        mask: bool [..., M], True where a patch is masked; True everywhere for the mean over all patches of iBOT++ (Cao
+            et al. 2026, arXiv 2604.12012).
         temperature: divides the scores, above 0.
 
     Raises:

@@ -2,6 +2,7 @@
 
 Oquab et al. 2023, arXiv 2304.07193. DINO on class tokens and iBOT on masked patches, each with its own projector;
 assignments are balanced over the batch by Sinkhorn-Knopp instead of centred, and KoLeo spreads the class tokens.
+With `patch_loss=all` every patch is predicted, as in iBOT++ of TIPSv2 (Cao et al. 2026, arXiv 2604.12012).
 Registers (Darcet, Oquab, Mairal and Bojanowski 2024, arXiv 2309.16588) are those of the backbone.
 """
 
@@ -15,11 +16,18 @@ from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.losses import dino, koleo, masked_prediction
 from raysl.methods.method import Backbone, Batch, ConfigError, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.shared.patches import PatchMethod, block_mask, check_block_masks, most_masked
+from raysl.methods.shared.patches import (
+    PatchLoss,
+    PatchMethod,
+    block_mask,
+    check_block_masks,
+    learned_places,
+    num_learned,
+)
 from raysl.methods.shared.setup_checks import check_some_views
 from raysl.nn import COLLAPSE, DINOHead, HeadConfig, NestedHead, Teacher, batch_collapse
 from raysl.nn.sinkhorn import sinkhorn
-from raysl.nn.views import at_places, masked_places, token_crops
+from raysl.nn.views import at_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms import AsymmetricMultiCrop, Mask
 
@@ -41,7 +49,10 @@ class DINOv2(PatchMethod):
         class_weight: Amount = 1.0
         """Factor of the loss of class tokens (the authors' code)."""
         patch_weight: Amount = 1.0
-        """Factor of the loss of masked patches (the authors' code)."""
+        """Factor of the loss of patches (the authors' code)."""
+        patch_loss: PatchLoss = "masked"
+        """Patches of a large view that have a loss: the masked ones, or all, a mean over masked and visible ones alike
+        (iBOT++). All of them take memory: each has as many scores as there are prototypes."""
         koleo_weight: Amount = 0.1
         """Factor of KoLeo, which is summed over the large views (the authors' code)."""
         mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.5)
@@ -87,7 +98,7 @@ class DINOv2(PatchMethod):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         dim = self.backbone.token_dim
-        self.num_masked = most_masked(setup, self.title)
+        self.num_learned = num_learned(setup, self.title)
         self.head, self.patch_head = self._head(dim, self.config.head), self._head(dim, self.config.patch_head)
         self.teacher = Teacher(backbone)
         self.teacher_head, self.teacher_patch_head = Teacher(self.head), Teacher(self.patch_head)
@@ -113,15 +124,15 @@ class DINOv2(PatchMethod):
         """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""
         config, large = self.config, batch.views["global"]  # [B, G, C, H, W]
         mask = batch.extras["global.mask"]  # [B, G, h, w]
-        chosen, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
+        chosen, is_learned = learned_places(mask, self.num_learned, config.patch_loss)  # [B, G, M]
         seen = mask if self.hides_patches else None
         h, patches = token_crops(self.backbone, batch.views, seen)  # [B, V, D], [B, G, N, D]
         scores = self.head(h)  # [B, V, K]
         patch_scores = self.patch_head(at_places(patches, chosen))  # [B, G, M, P]
-        codes, patch_codes = self._codes(large, chosen, is_masked, step)  # [B, G, K], [B, G, M, P]
+        codes, patch_codes = self._codes(large, chosen, is_learned, step)  # [B, G, K], [B, G, M, P]
 
         class_loss = self._class_loss(scores, codes)
-        patch_loss = self._patch_loss(patch_scores, patch_codes, is_masked)
+        patch_loss = self._patch_loss(patch_scores, patch_codes, is_learned)
         h_all, rows = dist.all_gather(h[:, : large.shape[1]]), dist.own_rows(h)  # [N, G, D], [B]
         # KoLeo of each view by itself: views of one image must not push each other apart (the authors' code)
         views = range(large.shape[1])
@@ -160,9 +171,9 @@ class DINOv2(PatchMethod):
         """Return the loss of class tokens, of scores [B, V, K] and codes [B, G, K]."""
         return dino(scores, codes, self.config.temperature)
 
-    def _patch_loss(self, scores: Tensor, codes: Tensor, is_masked: Tensor) -> Tensor:
-        """Return the loss of masked patches, of scores and codes [B, G, M, P]."""
-        return masked_prediction(scores, codes, is_masked, self.config.temperature)
+    def _patch_loss(self, scores: Tensor, codes: Tensor, is_learned: Tensor) -> Tensor:
+        """Return the loss of patches, of scores and codes [B, G, M, P], of those that `is_learned` [B, G, M] has."""
+        return masked_prediction(scores, codes, is_learned, self.config.temperature)
 
     def _balanced(self, head: nn.Module, scores: Tensor, temp: float, mask: Tensor | None = None) -> Tensor:
         """Return the assignments [n, K] of scores [n, K] that `head` gives, balanced over those rows of all ranks that
@@ -178,9 +189,9 @@ class DINOv2(PatchMethod):
         return self.teacher.module, self.teacher_head, self.teacher_patch_head
 
     @torch.no_grad()
-    def _codes(self, images: Tensor, chosen: Tensor, is_masked: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def _codes(self, images: Tensor, chosen: Tensor, is_learned: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Return the teacher's assignments of class tokens [B, G, K], balanced over the large views of all ranks, and
-        of patches [B, G, M, P], balanced over the masked patches of all ranks. It sees large views [B, G, C, H, W]
+        of patches [B, G, M, P], balanced over the learned patches of all ranks. It sees large views [B, G, C, H, W]
         whole.
         """
         config = self.config
@@ -190,5 +201,5 @@ class DINOv2(PatchMethod):
         teacher_scores = head(h)  # [B, G, K]
         teacher_patch_scores = patch_head(at_places(patches, chosen))  # [B, G, M, P]
         codes = self._balanced(self.head, teacher_scores.flatten(0, 1), temp)
-        patch_codes = self._balanced(self.patch_head, teacher_patch_scores.flatten(0, 2), temp, is_masked.flatten())
+        patch_codes = self._balanced(self.patch_head, teacher_patch_scores.flatten(0, 2), temp, is_learned.flatten())
         return codes.view_as(teacher_scores), patch_codes.view_as(teacher_patch_scores)

@@ -84,11 +84,11 @@ class Franca(DINOv2):
         levels = zip(*map(cast(NestedHead, self.head).split, (scores, codes)), strict=True)
         return torch.stack([dino(student, target, self.config.temperature) for student, target in levels]).sum()
 
-    def _patch_loss(self, scores: Tensor, codes: Tensor, is_masked: Tensor) -> Tensor:
-        """Return the sum over the heads of the loss of masked patches."""
+    def _patch_loss(self, scores: Tensor, codes: Tensor, is_learned: Tensor) -> Tensor:
+        """Return the sum over the heads of the loss of patches."""
         levels = zip(*map(cast(NestedHead, self.patch_head).split, (scores, codes)), strict=True)
         temp: float = self.config.temperature
-        return torch.stack([masked_prediction(student, target, is_masked, temp) for student, target in levels]).sum()
+        return torch.stack([masked_prediction(student, target, is_learned, temp) for student, target in levels]).sum()
 
     def _balanced(self, head: nn.Module, scores: Tensor, temp: float, mask: Tensor | None = None) -> Tensor:
         """Return the assignments of all heads [n, K], each balanced by itself."""

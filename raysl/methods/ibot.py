@@ -1,7 +1,8 @@
 """iBOT: Image BERT Pre-Training with Online Tokenizer.
 
 Zhou, Wei, Wang, Shen, Xie, Yuille and Kong 2021, arXiv 2111.07832. DINO, and the same for patches: a student that sees
-a view with blocks of patches masked predicts what a teacher, which sees it whole, says of each masked patch.
+a view with blocks of patches masked predicts what a teacher, which sees it whole, says of each masked patch. With
+`patch_loss=all` it predicts that of every patch: iBOT++ of TIPSv2 (Cao et al. 2026, arXiv 2604.12012).
 """
 
 from dataclasses import dataclass, field
@@ -13,10 +14,17 @@ from torch import Tensor
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.losses import ibot
 from raysl.methods.method import Backbone, Batch, MethodConfig, Setup, StepOutput, TokenBackbone
-from raysl.methods.shared.patches import PatchMethod, block_mask, check_block_masks, most_masked
+from raysl.methods.shared.patches import (
+    PatchLoss,
+    PatchMethod,
+    block_mask,
+    check_block_masks,
+    learned_places,
+    num_learned,
+)
 from raysl.methods.shared.setup_checks import check_some_views
 from raysl.nn import COLLAPSE, Centre, DINOHead, HeadConfig, Teacher, batch_collapse
-from raysl.nn.views import at_places, masked_places, token_crops
+from raysl.nn.views import at_places, token_crops
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms import AsymmetricMultiCrop, BlockMask
 
@@ -37,7 +45,10 @@ class IBOT(PatchMethod):
         class_weight: Amount = 1.0
         """Factor of the loss of class tokens (section 3.2: both losses are summed as they are)."""
         patch_weight: Amount = 1.0
-        """Factor of the loss of masked patches (section 3.2)."""
+        """Factor of the loss of patches (section 3.2)."""
+        patch_loss: PatchLoss = "masked"
+        """Patches of a large view that have a loss: the masked ones, or all, a mean over masked and visible ones alike
+        (iBOT++)."""
         mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.5)
         """Range of the masked share of a large view's patches; half of the views stay whole (section
         3.2, "Pre-Training Setup")."""
@@ -76,7 +87,7 @@ class IBOT(PatchMethod):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         config, dim = self.config, self.backbone.token_dim
-        self.num_masked = most_masked(setup, "iBOT")
+        self.num_learned = num_learned(setup, "iBOT")
         self.head = DINOHead(dim, config.head)
         self.patch_head = None if config.shared_head else DINOHead(dim, config.head)
         self.teacher, self.teacher_head = Teacher(backbone), Teacher(self.head)
@@ -95,14 +106,14 @@ class IBOT(PatchMethod):
         return block_mask(setup, "iBOT")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Sum the losses of class tokens and of masked patches (section 3; algorithm 1)."""
+        """Sum the losses of class tokens and of patches (section 3; algorithm 1)."""
         config, mask = self.config, batch.extras["global.mask"]  # [B, G, h, w]
-        chosen, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
+        chosen, is_learned = learned_places(mask, self.num_learned, config.patch_loss)  # [B, G, M]
         h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
         scores = self.head(h)  # [B, V, K]
         patch_scores = (self.patch_head or self.head)(at_places(patches, chosen))  # [B, G, M, K]
 
-        # the teacher sees whole views and the student masked ones; they are compared at masked patches
+        # the teacher sees whole views and the student masked ones; they are compared patch by patch
         teacher_scores, teacher_patch_scores = self._teacher_scores(batch.views["global"])  # [B, G, K], [B, G, N, K]
         codes = self.centre(teacher_scores, self._warmed(step, config.teacher_temp))
         patch_codes = self.patch_centre(
@@ -111,7 +122,7 @@ class IBOT(PatchMethod):
 
         weights = config.class_weight, config.patch_weight
         loss, class_loss, patch_loss = ibot(
-            scores, codes, patch_scores, patch_codes, is_masked, config.temperature, *weights
+            scores, codes, patch_scores, patch_codes, is_learned, config.temperature, *weights
         )
         metrics = {
             "class_loss": class_loss.detach(),

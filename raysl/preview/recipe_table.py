@@ -44,7 +44,10 @@ def _view(view: View, first: int, num: int) -> str:
         chain += f"<p>Patches masked: {_named(view.mask)}</p>"
     if view.tile_transforms:
         chain += f"<p>Of each tile:</p>{_chain(view.tile_transforms)}"
-    return f"<td>{numbers}</td><td>{_named(view.crop)}</td><td>{chain or 'none'}</td>"
+    crop = _named(view.crop)
+    if view.inside is not None:
+        crop += f"<p>Inside view {view.inside + 1}, counted over all groups</p>"
+    return f"<td>{numbers}</td><td>{crop}</td><td>{chain or 'none'}</td>"
 
 
 def _chain(transforms: tuple[Transform, ...]) -> str:

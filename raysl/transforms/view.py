@@ -38,6 +38,8 @@ class View:
         mask: mask of the crop's patches, for the method; the pixels stay as they are.
         repeats: number of the view, among all views of the image, whose random numbers this one takes, so that it shows
             the same part of the image, flipped alike; None for numbers of its own.
+        inside: number of the view, among all views of the image, whose crop this one's lies in: it is drawn as from an
+            image that is that crop. Both are a `RandomResizedCrop`. None for a crop of the whole image.
         box: whether the method gets `box`, float32 [B, V, 6], to know which places of two views are the same: where the
             upper left corner of the view lies in the image (y, x), where its lower right corner lies (y, x), and the
             image's height and width, all in pixels of the whole image. The left edge of a view that was mirrored has
@@ -50,6 +52,7 @@ class View:
     tile_transforms: tuple[Transform, ...] = ()
     mask: "Mask | None" = None
     repeats: int | None = None
+    inside: int | None = None
     box: bool = False
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.transforms.crop import CenterCrop
+from raysl.transforms.crop import CenterCrop, CropParams, RandomResizedCrop
 from raysl.transforms.cutting import boxes_of, crop_each
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
@@ -36,7 +36,8 @@ class ViewRecipe:
         cycle: number of epochs after which an image's views come again. Default: they never do.
 
     Raises:
-        ValueError: if there is no group, an empty one, or one with two sizes.
+        ValueError: if there is no group, an empty one, or one with two sizes; or if a view lies inside one that is not
+            an earlier one with a box.
     """
 
     groups: dict[str, tuple[View, ...]]
@@ -55,6 +56,7 @@ class ViewRecipe:
             if len(kinds := {view.extra_names for view in views}) != 1:
                 extras = " and ".join(", ".join(names) or "nothing" for names in sorted(kinds))
                 raise ValueError(f"group {name!r} has views with extras {extras}; give each kind a group of its own")
+        self._check_inside()
 
     @property
     def size(self) -> int:
@@ -137,12 +139,13 @@ class ViewRecipe:
         num_channels = images[0].shape[0] if images else 3
         small = stack_small(images)
         out = {}
-        for name, views, randoms in self._with_randoms(seed, epoch, index):
+        drawn = self._drawn_crops(heights, widths, index, seed, epoch)
+        for name, views in self.groups.items():
             side = views[0].crop.size
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
             boxes = torch.empty(len(images), len(views), 6)
-            for number, (view, random) in enumerate(zip(views, randoms, strict=True)):
-                params = view.crop.draw(random.at(_CROP), heights, widths)
+            for number, view in enumerate(views):
+                params = next(drawn)
                 if small is None or not view.crop.cut_small(small, params, group[:, number]):
                     crop_each(view.crop, images, params, sizes, group[:, number])
                 if view.box:
@@ -162,11 +165,8 @@ class ViewRecipe:
             epoch: pass over the dataset.
         """
         heights, widths = sizes.T
-        rooms = [
-            view.crop.room(view.crop.draw(random.at(_CROP), heights, widths), heights, widths)
-            for _, views, randoms in self._with_randoms(seed, epoch, index)
-            for view, random in zip(views, randoms, strict=True)
-        ]
+        drawn = self._drawn_crops(heights, widths, index, seed, epoch)
+        rooms = [view.crop.room(params, heights, widths) for view, params in zip(self._all_views, drawn, strict=True)]
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
     def blank(self, num: int, num_channels: int = 3) -> dict[str, Tensor]:
@@ -198,6 +198,36 @@ class ViewRecipe:
             for extra in results[0][1]:
                 extras[f"{name}.{extra}"] = torch.stack([values[extra] for _, values in results], dim=1)
         return Augmented(out, extras)
+
+    @property
+    def _all_views(self) -> list[View]:
+        """Views of all groups in the order of their numbers."""
+        return [view for views in self.groups.values() for view in views]
+
+    def _drawn_crops(self, heights: Ints, widths: Ints, index: Ints, seed: int, epoch: int) -> Iterator[CropParams]:
+        """Yield the parameters of each view's crop for images of these sizes, int64 [B] each."""
+        drawn: list[CropParams] = []
+        for _, views, randoms in self._with_randoms(seed, epoch, index):
+            for view, random in zip(views, randoms, strict=True):
+                if view.inside is None:
+                    params = view.crop.draw(random.at(_CROP), heights, widths)
+                else:
+                    outer = drawn[view.inside]
+                    params = view.crop.draw(random.at(_CROP), outer["height"], outer["width"])
+                    params |= {side: params[side] + outer[side] for side in ("top", "left")}
+                drawn.append(params)
+                yield params
+
+    def _check_inside(self) -> None:
+        """Refuse a view that lies in a later one, and crops that are not boxes."""
+        views = self._all_views
+        for number, view in enumerate(views):
+            if view.inside is None:
+                continue
+            if not 0 <= view.inside < number:
+                raise ValueError(f"view {number} lies inside view {view.inside}; give the number of an earlier view")
+            if {type(view.crop), type(views[view.inside].crop)} != {RandomResizedCrop}:
+                raise ValueError(f"view {number} lies inside view {view.inside}; both need a RandomResizedCrop")
 
     def _with_randoms(
         self, seed: int, epoch: int, index: Ints

@@ -34,6 +34,16 @@ def test_it_equals_a_slow_loop_in_which_every_view_weighs_the_same() -> None:
     assert found.item() == pytest.approx(slow_loss(scores, codes, MASK, 0.3), rel=1e-12)
 
 
+def test_with_all_patches_it_is_ibot_plus_plus_whatever_is_masked() -> None:
+    scores, codes = numbers(2, 2, 3, 5), torch.softmax(numbers(2, 2, 3, 5, seed=1), dim=-1)
+    terms = []  # equation of TIPSv2: the sum over all patches, masked or not
+    for patch_scores, patch_codes in zip(scores.view(-1, 5), codes.view(-1, 5), strict=True):
+        exps = [math.exp(score / 0.3) for score in patch_scores.tolist()]
+        terms.append(-sum(c * math.log(e / sum(exps)) for c, e in zip(patch_codes.tolist(), exps, strict=True)))
+    found = masked_prediction(scores, codes, torch.ones_like(MASK), 0.3)
+    assert found.item() == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+
+
 def test_what_is_not_masked_is_of_no_matter() -> None:
     scores, codes = numbers(2, 2, 3, 5).requires_grad_(), torch.softmax(numbers(2, 2, 3, 5, seed=1), dim=-1)
     masked_prediction(scores, codes, MASK).backward()

@@ -68,7 +68,9 @@ def expected_losses(method: DINOv2, batch: Batch) -> dict[str, Tensor]:
     small = [[method.backbone.tokens(batch.views["local"][i, [v]])[0] for v in range(2)] for i in range(3)]
     told = torch.stack([method.teacher_head.module(whole[i][v][:1])[0] for i in range(3) for v in range(2)])
     codes = balanced(told).view(3, 2, 7)
-    triples = [(i, v, place) for i in range(3) for v in range(2) for place in MASKED[i][v]]
+    everywhere = [[range(16)] * 2] * 3
+    learned = everywhere if method.config.patch_loss == "all" else MASKED
+    triples = [(i, v, place) for i in range(3) for v in range(2) for place in learned[i][v]]
     rows = [method.teacher_patch_head.module(whole[i][v][prefix + p : prefix + p + 1])[0] for i, v, p in triples]
     patch_codes = dict(zip(triples, balanced(torch.stack(rows)), strict=True))
     class_terms, patch_terms, spread = [], [], torch.zeros(())
@@ -80,7 +82,7 @@ def expected_losses(method: DINOv2, batch: Batch) -> dict[str, Tensor]:
                     class_terms.append(-(codes[i, assigned] * log_p).sum())
         for v in range(2):
             log_p = torch.log_softmax(method.patch_head(seen[i][v][prefix:]) / 0.1, dim=1)
-            terms = [-(patch_codes[i, v, place] * log_p[place]).sum() for place in MASKED[i][v]]
+            terms = [-(patch_codes[i, v, place] * log_p[place]).sum() for place in learned[i][v]]
             patch_terms.append(torch.stack(terms).mean() if terms else log_p.new_zeros(()))
     for v in range(2):
         units = [seen[i][v][0] / seen[i][v][0].norm() for i in range(3)]
@@ -104,6 +106,16 @@ def test_the_loss_is_that_of_class_tokens_masked_patches_and_koleo() -> None:
     assert tuple(out.metrics) == DINOv2.logged
 
 
+def test_ibot_plus_plus_balances_and_learns_every_patch() -> None:
+    method, batch = small_dino_v2("method.patch_loss=all"), whole_batch()
+    expected = expected_losses(method, batch)
+    out = method(batch, STEP)
+    for name, value in expected.items():
+        torch.testing.assert_close(out.metrics[name], value.detach(), rtol=1e-8, atol=0)
+    total = expected["class_loss"] + expected["patch_loss"] + 0.1 * expected["koleo"]
+    torch.testing.assert_close(out.loss, total, rtol=1e-8, atol=0)
+
+
 def test_gradients_are_those_of_the_losses_by_hand_and_reach_registers_and_mask_token() -> None:
     method, batch = small_dino_v2(), whole_batch()
     method(batch, STEP).loss.backward()
@@ -120,7 +132,7 @@ def test_gradients_are_those_of_the_losses_by_hand_and_reach_registers_and_mask_
 def test_patches_that_are_not_masked_have_no_say_in_the_codes() -> None:
     method, batch = small_dino_v2(), whole_batch()
     before = method(batch, STEP).metrics["patch_loss"]
-    method.num_masked = 16  # gathers all patches, masked or not
+    method.num_learned = 16  # gathers all patches, masked or not
     torch.testing.assert_close(method(batch, STEP).metrics["patch_loss"], before, rtol=1e-9, atol=0)
 
 

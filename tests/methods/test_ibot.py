@@ -82,7 +82,8 @@ def expected_losses(method: IBOT, batch: Batch) -> tuple[Tensor, Tensor]:
             for view, tokens in enumerate(seen + locals_):
                 if view != assigned:
                     class_terms.append(cross_entropy(told, method.centre.value, head(tokens[:1])[0]))
-        for view, places in enumerate(MASKED[image]):
+        for view, masked in enumerate(MASKED[image]):
+            places = range(16) if method.config.patch_loss == "all" else masked
             told = teacher_patch_head(whole[view][1:])
             said = patch_head(seen[view][1:])
             terms = [cross_entropy(told[place], method.patch_centre.value, said[place]) for place in places]
@@ -114,6 +115,15 @@ def test_gradients_are_those_of_the_losses_by_hand_and_reach_the_mask_token(shar
     sum(expected_losses(method, batch)).backward()
     for name, grad in ours.items():
         torch.testing.assert_close(grad, method.get_parameter(name).grad, rtol=1e-7, atol=1e-12)
+
+
+def test_ibot_plus_plus_learns_every_patch_of_views_that_are_masked_as_ibots() -> None:
+    method, batch = small_ibot("method.patch_loss=all", "method.patch_weight=0.7"), whole_batch()
+    out = method(batch, STEP)
+    class_loss, patch_loss = expected_losses(method, batch)
+    torch.testing.assert_close(out.metrics["patch_loss"], patch_loss.detach(), rtol=1e-9, atol=0)
+    torch.testing.assert_close(out.loss, class_loss + 0.7 * patch_loss, rtol=1e-9, atol=0)
+    assert patch_loss != expected_losses(small_ibot(), batch)[1]
 
 
 def test_without_any_masked_patch_the_patch_loss_is_zero_and_all_is_finite() -> None:
@@ -178,8 +188,9 @@ def test_views_and_masks_are_the_papers() -> None:
 
 def test_the_most_patches_that_a_mask_hides_are_gathered() -> None:
     setup = setup_of("method.mask_share=[0.2,0.6]")
-    assert small_ibot("method.mask_share=[0.2,0.6]").num_masked == 9  # of 16
-    assert small_ibot().num_masked == 8
+    assert small_ibot("method.mask_share=[0.2,0.6]").num_learned == 9  # of 16
+    assert small_ibot().num_learned == 8
+    assert small_ibot("method.patch_loss=all").num_learned == 16
     (view, _) = IBOT.views(setup).groups["global"]
     assert view.mask is not None
     assert view.mask.most_masked(196) == 117

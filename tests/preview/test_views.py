@@ -23,7 +23,7 @@ from raysl.hashing import Int64s
 from raysl.preview.recipe_table import recipe_table
 from raysl.preview.samples import masked, sample_views, spread_samples, view_picture
 from raysl.preview.views_page import ViewRequest, requested, views_page, write_views
-from raysl.transforms.crop import CenterCrop
+from raysl.transforms.crop import CenterCrop, RandomResizedCrop
 from raysl.transforms.recipes import Crops, MultiCrop
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.view import View
@@ -291,3 +291,10 @@ def test_views_need_no_ray() -> None:
     code = "import sys, raysl.preview.views_page; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_table_of_views_names_the_view_that_another_lies_in() -> None:
+    crop = RandomResizedCrop(size=8)
+    said = text(recipe_table(ViewRecipe({"large": (View(crop),) * 2, "small": (View(crop, inside=1),)})))
+    assert said.count("Inside view") == 1
+    assert "Inside view 2, counted over all groups" in said

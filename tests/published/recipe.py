@@ -45,6 +45,7 @@ NARROW = {
     "ibot": _HEADS,
     "ijepa": ("method.predictor_depth=2",),
     "mmcr": ("method.hidden_dim=1024",),
+    "paka": (*_TWO_HEADS, "method.paka_hidden_dim=512"),
     "pixio": ("method.decoder_depth=2",),
     "ressl": ("method.queue_size=4096",),
     "simmim": ("backbone.width=384", "backbone.heads=6"),

@@ -273,6 +273,7 @@ METHODS = (
     "mim_refiner",
     "nepa",
     "nnsiam",
+    "paka",
     "pixio",
     "rotnet",
     "salt",

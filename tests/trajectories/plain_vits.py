@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
+from torchvision.ops import roi_align
 
 from raysl.data.batch import Batch
 from raysl.schedule import Step
@@ -650,6 +651,53 @@ class Franca(DINOv2):
                     parameter.grad = None
 
 
+class PaKA(DINOv2):
+    """Yeo et al. 2025: DINOv2, and the alignment of the centred kernels of a small view's patches."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """DINOv2's, and that of each small view of each image."""
+        net, views, boxes = self.net, batch.views, batch.extras
+        prefix, terms = net.backbone.num_prefix_tokens, []
+        for image in range(len(batch)):
+            for number in range(views["paka"].shape[1]):
+                around = number % 2
+                said = net.paka_head(net.backbone.tokens(views["paka"][image, [number]])[0, prefix:])
+                with torch.no_grad():
+                    tokens = net.teacher.module.tokens(views["clean"][image, [around]])[0, prefix:]
+                    outer, inner = boxes["clean.box"][image, around], boxes["paka.box"][image, number]
+                    told = net.teacher_paka_head.module(self._read(tokens, outer, inner, round(len(said) ** 0.5)))
+                ours, theirs = self._centred(said), self._centred(told)
+                terms.append(1 - (ours * theirs).sum() / (ours.square().sum() * theirs.square().sum()).sqrt())
+        return super().loss(batch, step) + self.config.paka_weight * mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teachers follow."""
+        super().after_update(batch, step)
+        momentum = cosine_course(step, self.config.momentum, self.config.momentum_end)
+        follow(self.net.teacher_paka_head, (self.net.paka_head,), momentum)
+
+    @staticmethod
+    def _read(tokens: Tensor, outer: Tensor, inner: Tensor, side: int) -> Tensor:
+        """The teacher's patches at those of a small view: torchvision's RoIAlign of maps that are turned back."""
+        grid = round(len(tokens) ** 0.5)
+        (top, left, bottom, right), (y, x, end_y, end_x) = outer.double().tolist()[:4], inner.double().tolist()[:4]
+        maps = tokens.T.reshape(1, -1, grid, grid)
+        maps = maps.flip(3) if right < left else maps
+        low, high = min(left, right), max(left, right)
+        near, far = min(x, end_x), max(x, end_x)
+        rows, columns = grid / (bottom - top), grid / (high - low)
+        roi = [0, (near - low) * columns, (y - top) * rows, (far - low) * columns, (end_y - top) * rows]
+        found = roi_align(maps, torch.tensor([roi], dtype=maps.dtype), side, sampling_ratio=2, aligned=True)
+        return (found.flip(3) if end_x < x else found)[0].flatten(1).T
+
+    @staticmethod
+    def _centred(z: Tensor) -> Tensor:
+        """The kernel of patches [N, D], less the means of its rows and columns, plus that of all."""
+        kernel = torch.stack([torch.stack([one @ other for other in z]) for one in z])
+        rows, columns = kernel.mean(dim=1, keepdim=True), kernel.mean(dim=0, keepdim=True)
+        return kernel - rows - columns + kernel.mean()
+
+
 class DINOv3(DINOv2):
     """Simeoni et al. 2025, section 4.2: small views count less, and a third network anchors the cosines of patches."""
 
@@ -736,6 +784,7 @@ VITS = {
     "salt-pixels": (SALT, ("method.teacher=null", "method.target=pixels")),
     "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
     "dino_v3": (DINOv3, ("method.head.norm=false", "method.patch_head.norm=false", "backbone.rope_rescale=1")),
+    "paka": (PaKA, ("method.head.norm=false", "method.patch_head.norm=false")),
     "pixio": (Pixio, ()),
     "pmsn-small": (PMSN, ()),
 }

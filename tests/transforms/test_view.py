@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from raysl.transforms import (
     GaussianBlur,
     Grayscale,
     HorizontalFlip,
+    RandomCrop,
     RandomResizedCrop,
     Solarize,
     View,
@@ -249,3 +251,39 @@ def test_whole_images_keep_masks_and_lose_what_is_random(cuts: Callable[..., lis
     assert torch.equal(augmented.views["global"], recipe.crop(images, index, 5, 5)["global"])
     assert augmented.extras["global.mask"].shape == (3, 1, 4, 4)
     assert augmented.extras["global.mask"].float().mean() == 0.5
+
+
+def test_a_view_inside_another_is_drawn_as_from_an_image_that_is_that_crop() -> None:
+    outer, inner = RandomResizedCrop(size=8, scale=(0.3, 0.9)), RandomResizedCrop(size=4, scale=(0.1, 0.4))
+    images = [torch.arange(60 * 80, dtype=torch.int64).remainder(251).to(torch.uint8).view(1, 60, 80)] * 2
+    recipe = ViewRecipe({"large": (View(outer), View(outer)), "small": (View(inner, inside=1), View(inner, inside=1))})
+    index = np.array([3, 9])
+    crops = recipe.crop(images, index, seed=0, epoch=1)
+    slot = crc32(b"crop")
+    box = outer.draw(SampleRandom(0, 1, index, 1).at(slot), np.full(2, 60), np.full(2, 80))
+    for number in range(2):
+        drawn = inner.draw(SampleRandom(0, 1, index, 2 + number).at(slot), box["height"], box["width"])
+        for row in range(2):
+            params = {name: int(values[row]) for name, values in drawn.items()}
+            top, left = int(box["top"][row]), int(box["left"][row])
+            part = images[row][:, top : top + int(box["height"][row]), left : left + int(box["width"][row])]
+            assert torch.equal(crops["small"][row, number], inner.apply(part, params))
+    # other views do not change
+    alone = ViewRecipe({"large": (View(outer), View(outer))}).crop(images, index, seed=0, epoch=1)
+    assert torch.equal(crops["large"], alone["large"])
+    rooms = recipe.room(np.array([[60, 80], [60, 80]]), index, seed=0, epoch=1)
+    sides = np.minimum(box["height"], box["width"]) * np.sqrt(0.4) / 4
+    assert (rooms <= sides + 1).all()
+
+
+def test_a_view_lies_only_inside_an_earlier_one_of_which_the_box_is_known() -> None:
+    box = RandomResizedCrop(size=8)
+    for inside in (1, 2, -1):
+        with pytest.raises(ValueError, match=f"view 1 lies inside view {inside}; give the number of an earlier view"):
+            ViewRecipe({"views": (View(box), View(box, inside=inside))})
+    for views in (
+        (View(CenterCrop(size=8, resize=8)), View(box, inside=0)),
+        (View(box), View(RandomCrop(size=8, resize=9), inside=0)),
+    ):
+        with pytest.raises(ValueError, match="view 1 lies inside view 0; both need a RandomResizedCrop"):
+            ViewRecipe({"views": views})

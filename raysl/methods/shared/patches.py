@@ -1,8 +1,14 @@
 """Patches and their masks, for methods on ViTs, and the checks of these methods before a process starts."""
 
+from typing import Literal
+
+import torch
+from torch import Tensor
+
 from raysl.config.linked import find_size_setting
 from raysl.methods.method import Backbone, ConfigError, Method, Setup, TokenBackbone
 from raysl.nn.backbones.vit import ViT
+from raysl.nn.views import masked_places
 from raysl.transforms import BlockMask, MultiBlockMask
 
 
@@ -116,6 +122,28 @@ def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockM
 def most_masked(setup: Setup, title: str) -> int:
     """Return the largest number of masked patches in a large view; arguments are those of `block_mask`."""
     return block_mask(setup, title).most_masked(grid_side(setup, title) ** 2)
+
+
+PatchLoss = Literal["masked", "all"]
+"""Patches of large views that have a loss."""
+
+
+def num_learned(setup: Setup, title: str) -> int:
+    """Return the largest number of patches of a large view that have a loss; arguments are those of `block_mask`."""
+    return grid_side(setup, title) ** 2 if setup.method.patch_loss == "all" else most_masked(setup, title)
+
+
+def learned_places(mask: Tensor, num: int, patch_loss: PatchLoss) -> tuple[Tensor, Tensor]:
+    """Return indices of each view's patches with a loss, int64 [B, G, num], and which of these have one, bool.
+
+    >>> learned_places(torch.tensor([[[[False, True], [False, False]]]]), num=4, patch_loss="all")[1]
+    tensor([[[True, True, True, True]]])
+
+    Args:
+        mask: mask of the large views, bool [B, G, h, w].
+        num: result of `num_learned`.
+    """
+    return masked_places(mask if patch_loss == "masked" else torch.ones_like(mask), num)
 
 
 def check_block_masks(setup: Setup, title: str) -> None:
