@@ -22,7 +22,7 @@ BLOCK = 16
 FLOATS = 16
 """Floats of the largest vector; loads are fastest at positions that are multiples of it."""
 SUMS = 8 * FLOATS
-"""Least number of sums of `weigh_neighbors`, which makes so many at a time."""
+"""Number of sums that `weigh_neighbors` makes at a time, and the least it takes."""
 
 
 def _indices(values: list[int]) -> Any:
@@ -230,15 +230,15 @@ def weigh_neighbors(
         last = builder.sub(length, constant(SUMS))
         with _code.for_range_slice(builder, constant(0), length, constant(SUMS), start.type) as (column, _):
             column = builder.select(builder.icmp_signed("<", column, last), column, last)
-            here, scale = builder.add(start, column), weight(constant(0))
-            for part, value in zip(sums, loaded(here), strict=True):
+            middle, scale = builder.add(start, column), weight(constant(0))
+            for part, value in zip(sums, loaded(middle), strict=True):
                 builder.store(builder.fmul(scale, value), part)
             distances = _code.for_range_slice(
                 builder, constant(1), builder.add(furthest, constant(1)), constant(1), start.type
             )
             with distances as (distance, _):
                 far, scale = builder.mul(distance, stride), weight(distance)
-                pairs = zip(loaded(builder.sub(here, far)), loaded(builder.add(here, far)), strict=True)
+                pairs = zip(loaded(builder.sub(middle, far)), loaded(builder.add(middle, far)), strict=True)
                 for part, pair in zip(sums, pairs, strict=True):
                     builder.store(builder.fadd(builder.load(part), builder.fmul(scale, builder.fadd(*pair))), part)
             for part, pointer in zip(sums, vectors(target, column), strict=True):
