@@ -19,6 +19,7 @@ from raysl.distributed.parallel import is_sharded as is_sharded
 from raysl.distributed.parallel import load_optimizer_state as load_optimizer_state
 from raysl.distributed.parallel import local as local
 from raysl.distributed.parallel import optimizer_state as optimizer_state
+from raysl.distributed.parallel import own_state as own_state
 from raysl.distributed.parallel import shard as shard
 from raysl.distributed.parallel import shard_like as shard_like
 from raysl.distributed.parallel import shared_optimizer as shared_optimizer

@@ -7,7 +7,7 @@ checkpoint, which has no shards, and `shard_like` shards them again, over any nu
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeGuard
 
@@ -201,6 +201,13 @@ def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
         for index, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": shared})
+
+
+def own_state(optimizer: Optimizer) -> MutableMapping[Tensor, dict[str, Any]]:
+    """Return the state of the parameters that this rank updates, to be changed in place."""
+    # a shared optimizer has one of its own for this rank's share; itself, it holds None for the shares of others
+    local: Optimizer = optimizer.optim if _is_of(optimizer, "optim", "ZeroRedundancyOptimizer") else optimizer
+    return local.state
 
 
 def _state_like(value: Tensor, param: Tensor) -> Tensor:

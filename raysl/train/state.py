@@ -235,7 +235,7 @@ def make_average(method: Method, config: RunConfig) -> WeightAverage | None:
 def _lay_out_state(optimizer: Optimizer) -> None:
     """Give the state of each parameter its memory format, which fused kernels expect: a checkpoint of a CPU has another
     one than a GPU with `train.channels_last`."""
-    for parameter, values in optimizer.state.items():
+    for parameter, values in dist.own_state(optimizer).items():
         for name, value in values.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
                 values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

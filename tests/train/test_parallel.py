@@ -106,7 +106,6 @@ def test_what_is_measured_is_whole_on_every_rank(case: Spread) -> None:
         assert_close(rank["fsdp"]["exported"], case.ranks[0]["ddp"]["exported"], 1e-6)  # float32
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_shares_goes_on_at_three_ranks_as_with_ddp(case: Spread, run_ranks: RunRanks) -> None:
     whole, *others = run_ranks(3, gone_on, case.name, ["ddp", "zero1", "fsdp"], case.folder, timeout=200)[0]
     for other in others:
