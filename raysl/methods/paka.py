@@ -1,9 +1,9 @@
 """PaKA: Patch-Level Kernel Alignment for Dense Self-Supervised Learning.
 
-Yeo, Jang and Kim 2025, arXiv 2509.05606. A trained ViT goes on with the losses of DINOv2 and one of patches: how the
-patches of a small view are related in the student is to be how they are related in the teacher, which sees the large
-view around it in its own colours. Two kernels are compared, each of the products of all pairs of patches, by centred
-kernel alignment (CKA). lightly-train has this method as DINOv3.1; settings that are said to be its are of its code.
+Yeo, Jang and Kim 2025, arXiv 2509.05606. A trained ViT goes on with the losses of DINOv2 and one of relations between
+patches. The student sees a small view, the teacher the large view around it in its own colours. Each gives a kernel:
+the products of all pairs of the small view's patches. The loss is one minus their centred kernel alignment (CKA).
+lightly-train has this method as DINOv3.1. A setting marked as lightly-train's has the value of its code.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ SAMPLES = 2
 
 
 class PaKA(DINOv2):
-    """DINOv2 whose student relates the patches of a small view as the teacher relates them in the view around it."""
+    """DINOv2, with an alignment of the relations between patches of a small view in student and teacher."""
 
     title = "PaKA"
     logged = ("class_loss", "patch_loss", "koleo", "paka", "teacher_entropy", *COLLAPSE)
