@@ -154,7 +154,7 @@ def test_the_table_of_who_else_has_a_method_has_each_once_and_none_that_is_missi
     _, rest = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").split("\n## Who else has them\n")
     ours, missing = rest.partition("\n## ")[0].split("\n| method | who has it |")
     rows = [re.findall(r"^\| `(\w+)`", part, re.MULTILINE) for part in (ours, missing)]
-    assert len(rows[1]) > 5
+    assert len(rows[1]) == missing.count("\n| ") > 0
     assert rows[0] == sorted(ALIASES["method"])
     assert rows[1] == sorted(rows[1])
     assert not set(rows[1]) & set(ALIASES["method"])

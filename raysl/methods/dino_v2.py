@@ -158,10 +158,14 @@ class DINOv2(PatchMethod):
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow."""
-        momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
+        momentum = self.teacher_momentum(step)
         self.teacher.update(self.backbone, momentum)
         self.teacher_head.update(self.head, momentum)
         self.teacher_patch_head.update(self.patch_head, momentum)
+
+    def teacher_momentum(self, step: Step) -> float:
+        """Return the share of the teacher that an update keeps."""
+        return cosine(step.progress, self.config.momentum, self.config.momentum_end)
 
     def _head(self, dim: int, config: HeadConfig) -> DINOHead | NestedHead:
         """Return a projector of tokens [..., D]."""

@@ -20,7 +20,7 @@ from raysl.methods.method import Backbone, Batch, ConfigError, Setup, TokenBackb
 from raysl.methods.shared.patches import patch_side
 from raysl.nn import COLLAPSE, Teacher, mlp
 from raysl.nn.places import place_centres
-from raysl.schedule import Step, cosine
+from raysl.schedule import Step
 from raysl.transforms import HorizontalFlip, VerticalFlip, View, ViewRecipe
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
@@ -89,8 +89,7 @@ class PaKA(DINOv2):
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """Let the teacher follow, its projector of related patches too."""
         super().after_update(step, batch, carry)
-        momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
-        self.teacher_paka_head.update(self.paka_head, momentum)
+        self.teacher_paka_head.update(self.paka_head, self.teacher_momentum(step))
 
     def _more_of_patches(self, batch: Batch, patches: Tensor, step: Step) -> tuple[Tensor | float, dict[str, Tensor]]:
         """Return the loss of relations, a mean over small views (section 3)."""

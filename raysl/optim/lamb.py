@@ -1,20 +1,19 @@
 """LAMB: Large Batch Optimization for Deep Learning (You, Li, Reddi et al. 2019, arXiv 1904.00962)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from typing_extensions import override
 
 from raysl.config.ranges import Within
 from raysl.optim.adam import Adam
-from raysl.optim.layerwise import norms
-from raysl.optim.plain import Plain
+from raysl.optim.layerwise import Layerwise, norms, trust_ratios
 
 
-class LAMB(Plain, Optimizer):
+class LAMB(Layerwise):
     """AdamW in which every weight tensor moves by a share of its norm, the learning rate.
 
     For a parameter w with gradient g at update t: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
@@ -43,22 +42,8 @@ class LAMB(Plain, Optimizer):
         held = {name: getattr(config, name) for name in ("lr", "betas", "eps", "weight_decay")}
         super().__init__(params, {"layer_scaling": True} | held)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient, and return the result of `closure`, if any."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if params:
-                torch._foreach_add_(params, self._updates(params, group), alpha=-group["lr"])
-        return loss
-
-    def _updates(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Return d of each parameter."""
-        grads = [parameter.grad for parameter in params if parameter.grad is not None]
+    @override
+    def move(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         means, squares, steps = ([self._held(each)[name] for each in params] for name in ("mean", "square", "step"))
         beta1, beta2 = group["betas"]
         torch._foreach_add_(steps, 1)
@@ -73,10 +58,8 @@ class LAMB(Plain, Optimizer):
         if group["weight_decay"] != 0:
             torch._foreach_add_(updates, params, alpha=group["weight_decay"])
         if group["layer_scaling"]:
-            weight_norms, lengths = norms(params), norms(updates)
-            is_scaled = (weight_norms > 0) & (lengths > 0)
-            torch._foreach_mul_(updates, list(torch.where(is_scaled, weight_norms / lengths, 1.0).unbind()))
-        return updates
+            torch._foreach_mul_(updates, trust_ratios(norms(params), norms(updates)))
+        torch._foreach_add_(params, updates, alpha=-group["lr"])
 
     def _held(self, parameter: Tensor) -> dict[str, Tensor]:
         """Return the running means of a parameter's gradient and of its square, and its number of updates."""

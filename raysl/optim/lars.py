@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysl.config.ranges import Momentum, Positive
 from raysl.config.schema import OptimConfig
-from raysl.optim.layerwise import LayerwiseSGD, norms
+from raysl.optim.layerwise import LayerwiseSGD, norms, trust_ratios
 
 
 class LARS(LayerwiseSGD):
@@ -50,6 +50,4 @@ class LARS(LayerwiseSGD):
             return updates
         weight_norms = norms(params)  # [number of tensors]
         lengths = norms(grads) + decay * weight_norms if group["separate_norms"] else norms(updates)
-        is_scaled = (weight_norms > 0) & (lengths > 0)
-        ratios = torch.where(is_scaled, group["trust_coefficient"] * weight_norms / lengths, 1.0)
-        return list(torch._foreach_mul(updates, ratios.unbind()))
+        return list(torch._foreach_mul(updates, trust_ratios(weight_norms, lengths, group["trust_coefficient"])))

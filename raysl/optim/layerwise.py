@@ -1,4 +1,4 @@
-"""Base class of LARS and LARC: SGD with momentum whose updates are scaled tensor by tensor."""
+"""Base classes of LARS, LARC and LAMB, whose updates are scaled tensor by tensor."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -6,12 +6,34 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.config.schema import OptimConfig
 from raysl.optim.plain import Plain, can_fuse
 
 
-class LayerwiseSGD(Plain, ABC):
+class Layerwise(Plain, ABC):
+    """An optimizer that updates all parameters of a group together."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient, and return the result of `closure`, if any."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if params:
+                self.move(params, [parameter.grad for parameter in params if parameter.grad is not None], group)
+        return loss
+
+    @abstractmethod
+    def move(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        """Update parameters of a group by their gradients, which are not written to."""
+
+
+class LayerwiseSGD(Layerwise, ABC):
     """SGD with momentum over updates d that a subclass computes from gradients: m = momentum * m + d; w -= lr * m.
 
     With `nesterov` in a group, w -= lr * (d + momentum * m). All parameters of a group are updated together. On a GPU a
@@ -34,21 +56,8 @@ class LayerwiseSGD(Plain, ABC):
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Return the update d of each parameter; gradients are not written to."""
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient, and return the result of `closure`, if any."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if params:
-                self._move(params, group)
-        return loss
-
-    def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        grads = [parameter.grad for parameter in params if parameter.grad is not None]
+    @override
+    def move(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         updates = self.updates(params, grads, group)
         momenta = [self._momentum(parameter) for parameter in params]
         if self.found_inf is not None:
@@ -94,3 +103,18 @@ def norms(tensors: list[Tensor]) -> Tensor:
     tensor([5., 0.])
     """
     return torch.stack(torch._foreach_norm(tensors))
+
+
+def trust_ratios(weight_norms: Tensor, lengths: Tensor, coefficient: float = 1.0) -> list[Tensor]:
+    """Return the factors that bring updates to `coefficient` times their weights' norm, 1 where either norm is 0.
+
+    >>> trust_ratios(torch.tensor([5.0, 0.0]), torch.tensor([2.0, 2.0]))
+    [tensor(2.5000), tensor(1.)]
+
+    Args:
+        weight_norms: norms of weights [number of tensors].
+        lengths: norms of their updates [number of tensors].
+        coefficient: wanted norm of an update as a share of that of its weights.
+    """
+    is_scaled = (weight_norms > 0) & (lengths > 0)
+    return list(torch.where(is_scaled, coefficient * weight_norms / lengths, 1.0).unbind())

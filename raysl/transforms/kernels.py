@@ -24,7 +24,7 @@ Planes = NDArray[np.float32]
 Line = NDArray[np.float32]
 Values = NDArray[np.float64]
 
-_BLUR_ROWS = SUMS // FLOATS  # that are blurred at a time, in the nearest cache: the least with enough sums
+_BLUR_ROWS = SUMS // FLOATS  # blurred at a time: few, for the nearest cache, and at least SUMS values at any width
 _LANES = 64  # partial sums of a mean, added up at the end in a fixed order
 _SMALL = np.float32(1e-20)
 _ZERO, _ONE, _THREE, _LEVELS = (np.float32(value) for value in (0, 1, 3, 255))
