@@ -28,7 +28,7 @@ from raysl.process.waiting import enter
 from raysl.storage.reads import short_reason
 
 ANSWER_S = 20.0
-"""Seconds in which a node must answer."""
+"""Seconds in which a node must answer a first question."""
 SUM_S, IMAGES_S = 45.0, 45.0
 MOST_PATIENCE = 4.0
 """By which these grow at most on nodes with more processes than cores."""
@@ -112,7 +112,7 @@ def ask_growth(nodes: Sequence[Node]) -> dict[str, Any] | None:
     return {"cpus": cpus, "gpus": gpus, "origin": growth.origin, "problem": problem}
 
 
-def ask_facts(nodes: Sequence[Node]) -> dict[str, Answer]:
+def ask_facts(nodes: Sequence[Node], patience: float = 1.0) -> dict[str, Answer]:
     """Return `node_facts` of nodes, by id, with `clock_s`: how far a node's clock is ahead of ours, in seconds.
 
     That is within `clock_bound_s` of the truth: half of the time of the fastest of several questions to it.
@@ -124,7 +124,7 @@ def ask_facts(nodes: Sequence[Node]) -> dict[str, Answer]:
     try:
         actors = {node.id: ray.remote(num_cpus=0, scheduling_strategy=_at(node))(NodeActor).remote() for node in nodes}
         tasks = {node: actor.facts.remote() for node, actor in actors.items()}
-        answers = _collect(tasks, ANSWER_S, is_cancelled=False)
+        answers = _collect(tasks, ANSWER_S * patience, is_cancelled=False)
         answers = {node: _with_clock(answer, actors[node]) for node, answer in answers.items()}
         for actor in actors.values():
             ray.kill(actor)

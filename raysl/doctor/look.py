@@ -21,7 +21,7 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     """
     connect()
     nodes, driver_facts = cluster.live_nodes(), node_facts()
-    answers = cluster.ask_facts(nodes)
+    answers = cluster.ask_facts(nodes, cluster.patience([driver_facts]))
     described = [findings.describe(node, answers[node.id]) for node in nodes]
     problems = [line for each in described for line in findings.of_node(each, driver_facts)]
     awake = [node for node in nodes if answers[node.id].error is None]

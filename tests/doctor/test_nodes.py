@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,11 +96,11 @@ def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes
         process.suspend()
     start = time.monotonic()
     lines = nodes.doctor(tmp_path)["cluster"]["problems"]
-    assert time.monotonic() - start < 120
+    assert time.monotonic() - start < 200
     for process in frozen:
         process.resume()
     name = cluster["nodes"][1]["name"]
-    assert f"node {name}: no answer within 20 s; look at its load" in lines[0]
+    assert re.match(rf"node {re.escape(name)}: no answer within \d+ s; look at its load", lines[0])
 
 
 @pytest.mark.cluster
