@@ -1,4 +1,5 @@
-"""MixMIM, also called MixMAE: Mixed and Masked Autoencoder for Efficient Pretraining of Hierarchical Vision Transformers.
+"""MixMAE: Mixed and Masked Autoencoder for Efficient Pretraining of Hierarchical Vision Transformers, called MixMIM in
+its authors' code.
 
 Liu, Huang, Zheng, Liu and Li 2022, arXiv 2205.13137. Squares of one image take the place of the hidden squares of
 another. A Swin transformer sees this mixed image, and attention keeps the two apart. A decoder, discarded later,
@@ -196,8 +197,8 @@ def _square_side(setup: Setup) -> int:
     if rest := size % side:
         ways = [str(width) for width in (size - rest, size - rest + side) if width]
         raise ConfigError(
-            f"views of {size} pixels are not covered by squares of {side}, a place of the backbone's last map each; set "
-            f"{find_size_setting(setup.config, size)}={' or '.join(ways)}, or a backbone with fewer stages "
+            f"views of {size} pixels are not covered by squares of {side}, a place of the backbone's last map each; "
+            f"set {find_size_setting(setup.config, size)}={' or '.join(ways)}, or a backbone with fewer stages "
             "(backbone.depths) or smaller patches"
         )
     return side

@@ -103,7 +103,9 @@ def plain_block(block: SwinBlock, x: Tensor, side: int, shifts: list[int], group
 
 @pytest.mark.parametrize("size", [(8, 8), (6, 9), (3, 8), (2, 3)])
 @pytest.mark.parametrize("has_shift", [False, True])
-def test_attention_is_that_of_a_loop_over_places_of_a_window_and_a_group(size: tuple[int, int], has_shift: bool) -> None:
+def test_attention_is_that_of_a_loop_over_places_of_a_window_and_a_group(
+    size: tuple[int, int], has_shift: bool
+) -> None:
     torch.manual_seed(0)
     block = SwinBlock(8, heads=2, window=4).double()
     x = torch.randn(2, *size, 8, dtype=torch.float64)

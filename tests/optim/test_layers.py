@@ -11,8 +11,8 @@ from raysl.config.schema import OptimConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
-from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.swin import Swin
+from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.adam import AdamW
 from raysl.optim.build import build_optimizer, set_schedules

@@ -1,4 +1,4 @@
-"""Swin transformers (Liu et al. 2021, arXiv 2103.14030), also those of MixMAE, with the names of their authors' code."""
+"""Swin transformers (Liu et al. 2021, arXiv 2103.14030), also those of MixMAE, with their authors' names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
