@@ -98,8 +98,8 @@ class MixMIM(Method):
         everywhere = torch.ones_like(mask.flatten(1))
         loss = masked_patch_mse(predictions, targets, everywhere, self.config.is_normalised)
         # the squares of the image itself, each of which saw no other image
-        own = (h.detach() * ~squares).sum(dim=1) / (~squares).sum(dim=1)  # [B*V, D]
-        return StepOutput(loss, batch_collapse(own.view(*views.shape[:2], -1)))
+        means = (h.detach() * ~squares).sum(dim=1) / (~squares).sum(dim=1)  # [B*V, D]
+        return StepOutput(loss, batch_collapse(means.view(*views.shape[:2], -1)))
 
     def reconstruct(self, batch: Batch) -> Reconstruction:
         """Return the predictions of the squares that those of the next image replace."""

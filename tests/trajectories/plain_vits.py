@@ -857,14 +857,14 @@ VITS = {
     "nepa": (NEPA, ()),
     "nepa-qk": (NEPA, ("backbone.qk_norm=true", "backbone.norm_eps=1e-12", "backbone.layer_scale=0.5")),
     "mixmim": (MixMIM, ("method.decoder_width=16", "method.decoder_depth=1")),
-    "mixmim-windows": (
+    "mixmim-whole": (
         MixMIM,
         (
             "method.decoder_width=16",
             "method.decoder_depth=1",
             "method.mask_ratio=0.25",
             "method.is_normalised=false",
-            "backbone.windows=[4,2]",
+            "backbone.windows=[8,4]",
         ),
     ),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),

@@ -74,6 +74,7 @@ class Swin(Backbone):
         """Initial weights of linear layers: normal with deviation 0.02, as in the authors' and timm's code, or Xavier's
         uniform ones, as in MAE's and MixMAE's."""
 
+    map_stride: int
     absolute_pos_embed: Tensor | None
 
     def __init__(self, config: Config) -> None:
@@ -85,7 +86,10 @@ class Swin(Backbone):
         side = -(-config.image_size // config.patch_size)
         self.native_grid = (side, side)
         self.patch_embed = PatchEmbed(width, config.patch_size, config.in_channels)
-        positions = sincos_positions(side, side, width, num_prefix=0) if config.position == "sincos" else None
+        positions = None
+        if config.position == "sincos":
+            # on the device of the weights, which have no values on the meta device
+            positions = sincos_positions(side, side, width, num_prefix=0).to(self.patch_embed.proj.weight.device)
         self.register_buffer("absolute_pos_embed", positions)
         total = sum(depths)
         rates = [config.drop_path * number / max(total - 1, 1) for number in range(total)]
@@ -182,7 +186,7 @@ class Swin(Backbone):
         x = self.patch_embed(images)  # [B, h, w, C]
         if self.absolute_pos_embed is not None:
             grid = (x.shape[1], x.shape[2])
-            x = x + resize_positions(self.absolute_pos_embed, self.native_grid, grid).unflatten(1, grid)
+            x = x + resize_positions(self.absolute_pos_embed, self.native_grid, grid).view(1, *grid, -1)
         outputs: dict[str, Tensor] = {}
         for name, layer in zip(names, self._named_layers().values(), strict=False):
             outputs[name] = layer(x, groups)
@@ -309,9 +313,10 @@ class Windows(NamedTuple):
     def _regions(self, size: tuple[int, int], groups: Tensor | None, device: torch.device) -> Tensor:
         """Return the region of each place [B or 1, h, w]; places of different regions do not attend to each other."""
         # a shift brings the first rows and columns into the windows of the last ones, from which they are far
-        above = torch.arange(size[0], device=device) < self.shift[0]
-        left = torch.arange(size[1], device=device) < self.shift[1]
-        ends = 2 * above[:, None] + left[None].long()  # [h, w]
+        is_row, is_column = (
+            torch.arange(side, device=device) < num for side, num in zip(size, self.shift, strict=True)
+        )
+        ends = 2 * is_row[:, None] + is_column[None].long()  # [h, w]
         return ends[None] if groups is None else 4 * groups.long() + ends
 
     def cut(self, x: Tensor, fill: float = 0) -> Tensor:
@@ -321,8 +326,9 @@ class Windows(NamedTuple):
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
         height, width = self.sides
-        grid = x.unflatten(2, (-1, width)).unflatten(1, (-1, height))  # [B, n_h, t_h, n_w, t_w, C]
-        return grid.transpose(2, 3).flatten(0, 2).flatten(1, 2)
+        batch, rows, columns, channels = x.shape
+        grid = x.reshape(batch, rows // height, height, columns // width, width, channels)
+        return grid.transpose(2, 3).reshape(-1, height * width, channels)  # from [B, n_h, n_w, t_h, t_w, C]
 
     def join(self, windows: Tensor, size: tuple[int, int]) -> Tensor:
         """Return the map [B, h, w, C] of its windows [B * n, T, C]."""
@@ -344,6 +350,8 @@ class Windows(NamedTuple):
 
 class WindowAttention(Attention):
     """Self-attention in windows, with a table of relative positions [(2s - 1)^2, heads] for windows of side s."""
+
+    relative_position_bias_table: nn.Parameter
 
     def __init__(self, width: int, heads: int, window: int) -> None:
         super().__init__(width, heads)
