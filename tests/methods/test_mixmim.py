@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from raysl import distributed as dist
 from raysl.components import Classes
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
@@ -19,6 +20,7 @@ from raysl.schedule import Step
 from raysl.train.prepare import check_views
 from raysl.train.view_stages import view_stages
 from raysl.transforms import RandomMask, SampleRandom
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 NUM = 3
@@ -109,6 +111,20 @@ def test_every_image_of_an_odd_batch_is_mixed_with_another_one() -> None:
     assert next_rows(rows).flatten().tolist() == [1, 2, 3, 4, 0]
     assert next_rows(rows[:1]).flatten().tolist() == [0]
     assert next_rows(rows[:0]).shape == (0, 1)
+
+
+def next_of_ranks() -> list[list[int]]:
+    rows = torch.arange(14).view(7, 2)
+    shares = {2: [5, 2], 3: [4, 0, 3]}, {2: [0, 7], 3: [0, 0, 7]}
+    return [next_rows(rows.split(counts[dist.world()])[dist.rank()]).flatten().tolist() for counts in shares]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_row_behind_the_last_one_of_a_rank_is_the_first_of_the_next_rank_with_rows(
+    world: int, run_ranks: RunRanks
+) -> None:
+    for ranks in zip(*run_ranks(world, next_of_ranks), strict=True):
+        assert [number for rows in ranks for number in rows] == [*range(2, 14), 0, 1]
 
 
 def test_each_mix_has_a_mask_of_its_own_of_24_of_49_squares_and_views_are_the_authors() -> None:

@@ -139,12 +139,12 @@ class Swin(Backbone):
     def layer_of(self, name: str) -> int:
         """Return 0 for `patch_embed`, i + 1 for the block after i others in all stages, the layer of the next block for
         a merge of tokens (the code of MixMAE), and L + 1 for the final norm, as in a ViT."""
-        words = name.split(".")
-        if words[0] != "layers":
-            return self.num_layers + 1 if words[0] == "norm" else 0
+        parts = name.split(".")
+        if parts[0] != "layers":
+            return self.num_layers + 1 if parts[0] == "norm" else 0
         depths = [len(layer.blocks) for layer in self._named_layers().values()]
-        stage = int(words[1])
-        return sum(depths[:stage]) + (int(words[3]) if words[2] == "blocks" else depths[stage]) + 1
+        stage = int(parts[1])
+        return sum(depths[:stage]) + (int(parts[3]) if parts[2] == "blocks" else depths[stage]) + 1
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
