@@ -10,7 +10,8 @@ from torchvision.models.swin_transformer import SwinTransformer
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.shapes import SHAPES, measure_cost
-from raysl.nn.backbones.swin import Swin, SwinBlock, Windows
+from raysl.nn.backbones.swin import Swin
+from raysl.nn.backbones.windows import SwinBlock, Windows
 
 SMALL = {"width": 16, "head_dim": 8, "depths": (2, 2), "windows": (4,), "image_size": 32}
 
