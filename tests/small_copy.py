@@ -35,6 +35,7 @@ LESS = {
     "directclr": ("method.dim=16",),
     "emp_ssl": ("method.hidden_dim=64", "method.output_dim=32", "data.image_size=64"),
     "frossl": ("method.hidden_dim=64", "method.output_dim=32"),
+    "mixmim": ("method.decoder_depth=1", "method.decoder_width=48", "method.decoder_heads=3"),
     "mmcr": ("method.hidden_dim=64", "method.output_dim=32"),
     "nnsiam": ("method.queue_size=512", "method.output_dim=64"),
     "nnbyol": ("method.queue_size=512", "method.hidden_dim=64"),

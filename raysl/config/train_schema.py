@@ -93,7 +93,7 @@ class TrainConfig:
     """How often a method's pretext task (RotNet's rotations, Jigsaw's permutations) is evaluated on held-out images
     during training; default: never."""
     reconstruct_every: Every | None = field(default=Duration.parse("20%"), metadata=MAY_CHANGE)
-    """How often methods that predict pixels (MAE, SimMIM, SparK) store pictures of their predictions for ten held-out
+    """How often methods that predict pixels (MAE, MixMIM, SparK) store pictures of their predictions for ten held-out
     images, in the folder `reconstructions` and for the report; also at the start and at the end of the run. null:
     never. With parallel=fsdp there are none."""
     patch_pictures: bool = field(default=True, metadata=MAY_CHANGE)

@@ -40,6 +40,7 @@ SMALL = (
 )
 TINY = {
     "resnet": ("backbone.depth=10", "backbone.width=8"),
+    "swin": ("backbone.depths=[1,2]", "backbone.windows=[4]", "backbone.width=16", "backbone.head_dim=8"),
     "vit": ("backbone.depth=2", "backbone.width=24", "backbone.heads=3"),
 }
 """Settings of a small network of each kind."""

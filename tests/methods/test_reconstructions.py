@@ -22,6 +22,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "pixio": (*SMALL, "method.decoder_width=12", "method.decoder_depth=1", "method.decoder_heads=2"),
     "cmae": (*SMALL, "method.decoder_width=12", "method.decoder_depth=1", "method.decoder_heads=2"),
     "cross_mae": (*SMALL, "method.decoder_width=12", "method.decoder_depth=1", "method.decoder_heads=2"),
+    "mixmim": ("backbone.width=16", "method.decoder_width=12", "method.decoder_depth=1", "method.decoder_heads=2"),
     "simmim": SMALL,
     "spark": ("backbone.width=8", "method.decoder_width=16", "train.batch_size=2"),
     "aim": (*SMALL, "method.head_width=8", "method.head_depth=1"),
@@ -64,7 +65,7 @@ def test_every_method_with_pictures_is_tested_here() -> None:
     assert {name for name, kind in kinds.items() if kind.reconstruct is not Method.reconstruct} == set(WORDS)
 
 
-@pytest.mark.parametrize("name", ["mae", "pixio", "cmae", "cross_mae", "simmim", "spark"])
+@pytest.mark.parametrize("name", ["mae", "pixio", "cmae", "cross_mae", "mixmim", "simmim", "spark"])
 def test_visible_patches_stay_and_all_masked_ones_are_predicted(name: str) -> None:
     method, batch = made(name)
     images, hidden = batch.views["global"][:, 0], hidden_in(batch, 4).expand(-1, 3, -1, -1)

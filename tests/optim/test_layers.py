@@ -11,6 +11,7 @@ from raysl.config.schema import OptimConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.backbones.swin import Swin
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.adam import AdamW
@@ -91,6 +92,17 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     assert [found[f"backbone.{name}"] for name in names] == pytest.approx([2 / 32, 2 / 32, 2 / 16, 2 / 8, 2 / 2])
     short = ResNet(ResNet.Config(depth=18, width=4, num_stages=2))
     assert rates(on(short), SGD.Config(**COURSE, layer_decay=0.5))["backbone.layer2.0.conv1.weight"] == 1.0
+
+
+def test_layers_of_a_swin_are_its_blocks() -> None:
+    swin = Swin(Swin.Config(width=32, depths=(2, 1), windows=(4,), image_size=32))
+    names = {"patch_embed.norm.weight": 0, "layers.0.blocks.0.norm1.bias": 1,
+             "layers.0.blocks.1.attn.relative_position_bias_table": 2, "layers.0.downsample.reduction.weight": 3,
+             "layers.1.blocks.0.mlp.fc1.weight": 3, "norm.weight": 4}  # fmt: skip
+    assert swin.num_layers == 3
+    assert {name: swin.layer_of(name) for name in names} == names
+    found = rates(on(swin), AdamW.Config(**COURSE, layer_decay=0.5))
+    assert [found[f"backbone.{name}"] for name in names] == pytest.approx([2 / 16, 2 / 8, 2 / 4, 2 / 2, 2 / 2, 2])
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ NARROW = {
     "franca": _TWO_HEADS,
     "ibot": _HEADS,
     "ijepa": ("method.predictor_depth=2",),
+    "mixmim": ("method.decoder_depth=2",),
     "mmcr": ("method.hidden_dim=1024",),
     "paka": (*_TWO_HEADS, "method.paka_hidden_dim=512"),
     "pixio": ("method.decoder_depth=2",),
@@ -53,6 +54,7 @@ NARROW = {
     "vicreg": ("method.dim=1024",),
     "vicregl": ("method.dim=1024",),
     "resnet": ("backbone.width=32",),
+    "swin": ("backbone.depths=[1,1,2,1]",),
     "vit": ("backbone.width=192", "backbone.heads=3"),
 }
 """Settings of methods and backbones whose weights are drawn quickly, by the same rules."""

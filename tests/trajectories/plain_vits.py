@@ -1,5 +1,6 @@
 """Methods on patches, written again from their papers in plain loops over images and patches."""
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from raysl.schedule import Step
 from tests.trajectories.ours import Course
 from tests.trajectories.plain import (
     Plain,
+    all_views,
     balanced,
     cosine_course,
     cross_entropy,
@@ -98,6 +100,81 @@ class MaskFeat(Plain):
                 said = self.net.head(tokens[image, row * masks.shape[2] + column])
                 terms.append((said - torch.stack(told).flatten()).square().mean())
         return mean(terms)
+
+
+class MixMIM(Plain):
+    """Liu et al. 2022, with a Swin whose windows are not shifted: each image of a mix by itself, a place at a time."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Squared error of a mix's two images where the other one lies."""
+        images, masks, decoder = all_views(batch), batch.extras["global.mask"].flatten(0, 1), self.net.decoder
+        size = images.shape[-1] // masks.shape[-1]
+        terms = []
+        for number, (image, mask) in enumerate(zip(images, masks, strict=True)):
+            other = images[(number + 1) % len(images)]
+            for target, is_own in ((image, ~mask), (other, mask)):
+                x = self._seen(target, is_own)
+                x = [
+                    decoder.embed(x[place]) if place in x else decoder.mask_token
+                    for place in itertools.product(*map(range, mask.shape))
+                ]
+                y = (torch.stack(x) + decoder.positions[0])[None]
+                for block in decoder.blocks:
+                    y = block(y)
+                said = decoder.pixels(decoder.norm(y))[0].view(*mask.shape, -1)
+                for row, column in (~is_own).nonzero().tolist():
+                    at = slice(row * size, (row + 1) * size), slice(column * size, (column + 1) * size)
+                    pixels = target[:, *at].permute(1, 2, 0).flatten()
+                    if self.config.is_normalised:
+                        centred = pixels - pixels.mean()
+                        pixels = centred / (centred.square().sum() / (len(pixels) - 1) + 1e-6).sqrt()
+                    terms.append((said[row, column] - pixels).square().mean())
+        return mean(terms)
+
+    def _seen(self, image: Tensor, is_own: Tensor) -> dict[tuple[int, int], Tensor]:
+        """Features of an image's squares in a mix, by row and column, from these squares alone."""
+        network = self.net.backbone
+        size = network.config.patch_size
+        tokens = network.patch_embed(image[None])[0] + network.absolute_pos_embed[0].unflatten(
+            0, (image.shape[1] // size, -1)
+        )
+        x = {
+            (row, column): tokens[row, column]
+            for row, column in itertools.product(*map(range, tokens.shape[:2]))
+            if is_own[row * len(is_own) // len(tokens), column * len(is_own) // len(tokens)]
+        }
+        for layer in network.layers:
+            for block in layer.blocks:
+                x = self._block(block, x, layer.window)
+            if layer is not network.layers[-1]:
+                four = {
+                    (row, column): torch.cat([x[2 * row + dy, 2 * column + dx] for dx in (0, 1) for dy in (0, 1)])
+                    for row, column in {(row // 2, column // 2) for row, column in x}
+                }
+                x = {at: layer.downsample.reduction(layer.downsample.norm(row)) for at, row in four.items()}
+        return {at: network.norm(row) for at, row in x.items()}
+
+    @staticmethod
+    def _block(block: Any, x: dict[tuple[int, int], Tensor], side: int) -> dict[tuple[int, int], Tensor]:
+        """A place attends to those of its window."""
+        table, heads = block.attn.relative_position_bias_table, block.attn.heads
+        windows: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for row, column in x:
+            windows.setdefault((row // side, column // side), []).append((row, column))
+        outputs = {}
+        for places in windows.values():
+            before = torch.stack([x[at] for at in places])
+            qkv = block.attn.qkv(block.norm1(before)).view(len(places), 3, heads, -1)
+            q, k, v = qkv.unbind(1)  # [n, heads, d]
+            seen = []
+            for number, (row, column) in enumerate(places):
+                offsets = [(row - r + side - 1) * (2 * side - 1) + column - c + side - 1 for r, c in places]
+                logits = (k * q[number]).sum(dim=2) / q.shape[2] ** 0.5 + table[offsets]  # [n, heads]
+                weights = torch.stack([log_softmax(one).exp() for one in logits.T], dim=1)
+                seen.append((weights[:, :, None] * v).sum(dim=0).flatten())
+            after = before + block.attn.proj(torch.stack(seen))
+            outputs |= dict(zip(places, after + block.mlp(block.norm2(after)), strict=True))
+        return outputs
 
 
 class AIM(Plain):
@@ -779,6 +856,17 @@ VITS = {
     "mim_refiner": (MIMRefiner, ("method.queue_size=32",)),
     "nepa": (NEPA, ()),
     "nepa-qk": (NEPA, ("backbone.qk_norm=true", "backbone.norm_eps=1e-12", "backbone.layer_scale=0.5")),
+    "mixmim": (MixMIM, ("method.decoder_width=16", "method.decoder_depth=1")),
+    "mixmim-whole": (
+        MixMIM,
+        (
+            "method.decoder_width=16",
+            "method.decoder_depth=1",
+            "method.mask_ratio=0.25",
+            "method.is_normalised=false",
+            "backbone.windows=[8,4]",
+        ),
+    ),
     "maskfeat": (MaskFeat, ("method.cell_size=2",)),
     "salt": (SALT, ()),
     "salt-pixels": (SALT, ("method.teacher=null", "method.target=pixels")),

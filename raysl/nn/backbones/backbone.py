@@ -52,6 +52,8 @@ class Backbone(nn.Module, ABC):
     patch_size: int | None = None
     native_size: int = 224
     """Side in pixels of square images that fit the network."""
+    map_stride: int | None = None
+    """Side in pixels of the square that a place of the last map stands for, of a network with `grouped_map`."""
     frozen_modules: tuple[str, ...] = ()
     """Names of the modules that stay in evaluation mode, see `raysl.nn.backbones.freezing`."""
 
@@ -184,6 +186,22 @@ class Backbone(nn.Module, ABC):
         Raises:
             ValueError: if a name is not a stage of this network; the message lists the stages.
         """
+
+    def grouped_map(self, images: Tensor, groups: Tensor) -> Tensor:
+        """Return the last map [B, C, h, w] of images in which parts of several images lie side by side: nothing in it
+        depends on squares of another group.
+
+        Args:
+            images: normalised images [B, 3, h * map_stride, w * map_stride].
+            groups: group of each square, bool or int64 [B, h, w], not below 0.
+
+        Raises:
+            TypeError: if the network cannot keep groups apart.
+            ValueError: if the squares do not cover the images exactly, or `groups` has another number of them.
+        """
+        raise TypeError(
+            f"{type(self).__name__} cannot keep parts of an image apart; take backbone=swin, or write `grouped_map`"
+        )
 
     def stages_up_to(self, names: Sequence[str]) -> list[str]:
         """Return the names of all stages up to the deepest of these.

@@ -35,6 +35,13 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "resnet50_w2_sk": {"width": 128, "sk_ratio": 0.0625},
         "resnet152_w3_sk": {"depth": 152, "width": 192, "sk_ratio": 0.0625},
     },
+    "swin": {
+        **{f"swin_{size}_patch4_window7": {"size": size} for size in ("tiny", "small", "base", "large")},
+        **{
+            f"mixmim_{size}": {"size": size, "windows": (14, 14, 14, 7), "shift": False, "position": "sincos"}
+            for size in ("base", "large", "huge")
+        },
+    },
     "torchvision": {
         name: {"model": name}
         for name in ("convnext_tiny", "efficientnet_b0", "mobilenet_v3_large", "regnet_y_16gf", "swin_t")
