@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pyarrow import fs
 
 from raysl.checkpoint.checkpoint_folder import META_FILE, SETTINGS_FILE
 from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError, did_you_mean
-from raysl.leaderboard.run_summary import RunSummary, summarise
+from raysl.leaderboard.run_summary import RunSummary, State, summarise
 from raysl.report.contents import is_beside
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, absolute, storage_errors
@@ -143,19 +143,29 @@ def _parsed(text: str) -> tuple[str, Callable[[RunSummary], bool]]:
             f"{text!r} is no condition; give key=value, also with !=, <, <=, > or >=, such as method=dino"
         )
     key, test, wanted = match["key"], _TESTS[match["test"]], match["value"]
+    states = get_args(State)
+    if key == "state" and wanted.lower() not in states:
+        raise ConfigError(f"{text!r}: no run has the state {wanted!r}; give one of {', '.join(states)}")
+    number = _number(wanted)
+    if match["test"] not in ("=", "!=") and number is None:
+        raise ConfigError(f"{text!r} compares with {wanted!r}, which is no number; give one, or test with = or !=")
 
     def holds(run: RunSummary) -> bool:
         value = value_of(run, key)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                return test(float(value), float(wanted))
-            except ValueError:
-                return match["test"] == "!="
+            return match["test"] == "!=" if number is None else test(float(value), number)
         if match["test"] in ("=", "!="):
             return test("null" if value is None else str(value).lower(), wanted.lower())
         return False
 
     return key, holds
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _names_local(root: Folder) -> Iterator[str]:
