@@ -1,8 +1,10 @@
 """One step of one rank on tensors of shapes alone, to know its memory, FLOPs and bytes before a run."""
 
+import logging
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +60,17 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
                 moments = tree_leaves(list(state.optimizer.state.values()))
                 shapes.assign("optimizer", [leaf for leaf in moments if isinstance(leaf, Tensor)])
         return _counts(state, batch, shapes)
+
+
+@contextmanager
+def silent_shapes() -> Iterator[None]:
+    """Print no traceback of torch's of a rehearsal that fails, for callers that explain the failure."""
+    shapes_log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, shapes_log.disabled = shapes_log.disabled, True
+    try:
+        yield
+    finally:
+        shapes_log.disabled = was_disabled
 
 
 def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
