@@ -104,7 +104,8 @@ def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
     """Return a batch whose masks and permutations are drawn; its views are one number, repeated."""
     num_drawn, data = min(rows, DRAWN), setup.config.data
     drawn = np.arange(num_drawn)
-    augmented = recipe.augment(recipe.blank(num_drawn), drawn, setup.seed, 0)
+    num_channels = data.channels if isinstance(data.channels, int) else 3
+    augmented = recipe.augment(recipe.blank(num_drawn, num_channels), drawn, setup.seed, 0)
     inputs = {name: network_input(view, data.mean, data.std, data.channels) for name, view in augmented.views.items()}
     sources = torch.arange(rows) % num_drawn
     return Batch(

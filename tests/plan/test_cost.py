@@ -203,6 +203,15 @@ def test_the_hours_are_those_of_each_stage_with_its_patches(
     assert "counts its smaller views and left-out patches" in smaller["assumptions"][-1]
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_batches_have_the_channels_of_the_data(channels: int) -> None:
+    words = ["data.path=/nowhere", f"data.channels={channels}", "train.batch_size=8", "train.workers=1"]
+    small = ["backbone.depth=18", "backbone.width=8", "method.views.size=32", "method.hidden_dim=16"]
+    setup, counts = counts_of("imagenet/simclr", *words, *small)
+    assert setup.config.backbone.in_channels == channels
+    assert counts.peak["batch"] == 8 * 2 * channels * 32 * 32 * 4
+
+
 @pytest.mark.slow
 def test_the_largest_recipe_takes_less_than_a_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
