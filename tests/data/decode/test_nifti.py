@@ -16,7 +16,7 @@ from raysl.data.decode.gzipped import inflated_head, read_inflated
 from raysl.data.decode.nifti import find_slices, is_nifti, without_text
 from raysl.data.limits import Limits, limiting
 from raysl.data.split import Missing
-from tests.data.nifti import TEXT, nifti
+from tests.data.nifti import TEXT, nifti, nifti_gz
 
 RANDOM = np.random.default_rng(0)
 CT = RANDOM.integers(-1000, 1000, (7, 5)).astype(np.int16)  # [X, Y]
@@ -69,6 +69,12 @@ def test_other_values_without_a_range_are_refused_with_their_own(bands: Bands | 
     file[124:132] = np.array([400, -20], "<f4").tobytes()  # cal_max and cal_min
     with pytest.raises(WrongBands, match=r"are float64 from .* \(its header shows -20 to 400\), and the pipeline"):
         decode(bytes(file), bands=bands)
+
+
+@pytest.mark.parametrize("bands", [None, Bands(1, SOFT)])
+def test_a_compressed_volume_outside_of_a_folder_says_what_reads_it(bands: Bands | None) -> None:
+    with pytest.raises(CorruptImage, match=r"compressed by gzip; image_folder and file_list read \.nii\.gz, and raysl"):
+        decode(nifti_gz(CT), bands=bands)
 
 
 def test_values_that_are_no_numbers_make_a_slice_corrupt() -> None:
