@@ -83,7 +83,7 @@ def _reads(run: "Prepared") -> list[str]:
     from raysl.train.view_stages import describe_stages
 
     lines = Reads.of(run.loader.order).lines(run.loader.row_bytes)
-    lines += filter(None, (describe_mix(run.loader.order), describe_stages(run.loader.stages)))
+    lines += filter(None, (describe_mix(run.loader.order), describe_stages(run.loader.stages), run.drops.describe()))
     return [f"{'' if number else 'reads':<12}{line}" for number, line in enumerate(lines)]
 
 
@@ -103,9 +103,11 @@ def _setup_of(config: "RunConfig", num_images: int, num_classes: int) -> "Setup"
 def _cost(setup: "Setup", gpu: str, run: "Prepared | None") -> "Cost":
     """Return the cost of a setup on GPUs of a kind; `run` has its views, or is None if they are not checked yet."""
     from raysl.components import Classes as Components
+    from raysl.nn.patch_drop import dropping_patches
     from raysl.plan.cards import card_of
     from raysl.plan.cost import Cost
     from raysl.plan.plan import TrainPlan
+    from raysl.train.patch_drops import check_patch_drop, drop_stages
     from raysl.train.prepare import check_views
     from raysl.train.rehearsal import rehearse
     from raysl.train.view_stages import stage_steps, view_stages
@@ -118,17 +120,22 @@ def _cost(setup: "Setup", gpu: str, run: "Prepared | None") -> "Cost":
     setup = replace(setup, plan=plan)
     if run is None:
         recipe = check_views(setup, classes)
-        stages = view_stages(setup, classes, recipe)
+        stages, drops = view_stages(setup, classes, recipe), check_patch_drop(setup, classes, recipe)
     else:
-        recipe, stages = run.loader.recipe, run.loader.stages
+        recipe, stages, drops = run.loader.recipe, run.loader.stages, run.drops
 
-    def cost_of(views: ViewRecipe) -> Cost:
-        return Cost.of(rehearse(setup, classes, views), card, plan, config.train)
+    def cost_of(views: ViewRecipe, share: float) -> Cost:
+        with dropping_patches(share):
+            return Cost.of(rehearse(setup, classes, views), card, plan, config.train)
 
-    cost = cost_of(recipe)
-    if not stages:
+    cost = cost_of(recipe, 0.0)
+    if not stages and not drops.shares:
         return cost
-    bounds = [cost.bound_s if views is recipe else cost_of(views).bound_s for _, views in stages]
-    hours = sum(num * bound for num, bound in zip(stage_steps(stages, plan), bounds, strict=True)) / 3600
-    assumption = "the duration of the run counts its smaller views, the other numbers are those of full size"
+    parts = drop_stages(stages, drops.shares, recipe)
+    bounds = [cost.bound_s if part == (recipe, 0.0) else cost_of(*part).bound_s for _, part in parts]
+    hours = sum(num * bound for num, bound in zip(stage_steps(parts, plan), bounds, strict=True)) / 3600
+    saved = " and ".join(
+        name for name, is_set in (("smaller views", stages), ("left-out patches", drops.shares)) if is_set
+    )
+    assumption = f"the duration of the run counts its {saved}, the other numbers are those of full size"
     return replace(cost, hours=hours, gpu_hours=hours * plan.world, assumptions=[*cost.assumptions, assumption])

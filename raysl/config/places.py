@@ -29,8 +29,10 @@ ENDINGS = {
     "PPM": ("ppm", "pgm", "pbm", "pnm"),
     "JPEG2000": ("jp2", "j2k", "jpx"),
     "DICOM": ("dcm", "dicom"),
+    "NIfTI": ("nii", "nii.gz"),
 }
-"""File endings of the formats that raysl reads, by Pillow's names of the formats, and DICOM, which pydicom reads."""
+"""File endings of the formats that raysl reads, by Pillow's names of the formats, and two that pydicom and nibabel
+read."""
 
 IMAGES = tuple(dict.fromkeys(ending for endings in ENDINGS.values() for ending in endings))
 EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)
@@ -139,8 +141,8 @@ _NOUNS = {
 
 
 def _source_of(name: str) -> str | None:
-    suffix = os.path.splitext(name)[1].lower()
-    return "image_folder" if suffix in EXTENSIONS else SOURCES.get(suffix)
+    is_image = name.lower().endswith(EXTENSIONS)
+    return "image_folder" if is_image else SOURCES.get(os.path.splitext(name)[1].lower())
 
 
 def _names(uri: str) -> Iterator[str]:

@@ -51,6 +51,11 @@ class TrainConfig:
     quarters of the run, as FastDINOv2 does (arXiv 2507.03779; its noise at the end is not included). Points are shares
     of the run or epochs (10ep); a size holds from the first epoch that begins at its point or later. Sides become
     multiples of the patch size. Evaluation keeps `data.image_size`. Default: views keep their size."""
+    patch_drop: dict[str, Annotated[float, Within(0, 1, below=True)]] | None = None
+    """Share of each view's patches that a ViT leaves out in training, drawn anew for each view, for less time: {0%:
+    0.5, 90%: 0} trains on half of the patches for nine tenths of the run and then on all of them, as FLIP does (arXiv
+    2212.00794). Points are as those of `view_scale`. A momentum teacher and all measurements see all patches. For
+    methods that take one feature of each whole view. Default: all patches stay."""
     warm_heads: Length | None = None
     """How long a backbone that begins with weights waits while projector, predictor, prototypes or decoder learn: 1ep.
     Neither its weights nor its running statistics change, and the learning rate takes its course. Default: not at
@@ -143,9 +148,10 @@ class TrainConfig:
     """Use deterministic GPU kernels, so that results on a GPU repeat bit for bit, as they always do on CPUs."""
 
     def __post_init__(self) -> None:
-        for start in self.view_scale or ():
-            if Duration.parse(start).unit == "st":
-                raise ValueError(f"view_scale: {start} is in updates; give a share of the run (75%) or epochs (10ep)")
+        for name in ("view_scale", "patch_drop"):
+            for start in getattr(self, name) or ():
+                if Duration.parse(start).unit == "st":
+                    raise ValueError(f"{name}: {start} is in updates; give a share of the run (75%) or epochs (10ep)")
         if self.most_workers > 1 and self.gpus_per_worker < 1 and self.device != "cpu":
             raise ValueError(
                 f"gpus_per_worker={self.gpus_per_worker:g} with {self.most_workers} workers: NCCL allows one rank per "

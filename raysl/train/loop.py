@@ -23,6 +23,7 @@ from raysl.train.gradients import backward_in_parts, clip_norm
 from raysl.train.late import FiniteCheck
 from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
+from raysl.train.patch_drops import PatchDrops
 from raysl.train.reporter import LocalReporter, Reporter
 from raysl.train.state import TrainState
 from raysl.train.warm_heads import WarmHeads
@@ -74,6 +75,7 @@ def fit(
     is_shown = isinstance(reporter, LocalReporter) and reporter.show_progress and dist.is_main()
     lines = EpochLines(plan, state.step) if is_shown else None
     warm = WarmHeads(method, state.config.train.warm_heads)
+    drops = PatchDrops.of(state.setup, plan, method.backbone)
     for callback in callbacks:
         callback.on_train_start(run)
     if state.step == 0:
@@ -91,7 +93,12 @@ def fit(
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
         is_logged = run.is_log_due(plan.step(step.index + 1))
-        with dist.planned_rows(plan.shares(step)), collapse.logging(is_logged), warm.holding(step):
+        with (
+            dist.planned_rows(plan.shares(step)),
+            collapse.logging(is_logged),
+            warm.holding(step),
+            drops.dropping(step),
+        ):
             out = backward_in_parts(model, batch, plan, step, state.scaler)
             finite.add(out.loss, step)
             method.after_backward(step)

@@ -36,6 +36,7 @@ from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.callbacks.online_probe import check_probe
 from raysl.train.expected import check_expected_names, course_warning
+from raysl.train.patch_drops import PatchDrops, check_patch_drop
 from raysl.train.rehearsal import rehearse
 from raysl.train.view_stages import describe_stages, view_stages
 from raysl.train.warm_heads import check_warm_heads, warm_heads_warning
@@ -71,6 +72,7 @@ class Prepared:
     """A run whose settings fit its images.
 
     Args:
+        drops: patches that training leaves out.
         test: held-out images for measurements during training, or None.
         online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is measured on them.
@@ -79,6 +81,7 @@ class Prepared:
     setup: Setup
     classes: Classes
     loader: Loader
+    drops: PatchDrops
     test: Split | None
     online_knn: OnlineKNN | None = None
     has_held_out: bool = False
@@ -137,6 +140,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         recipe = check_views(setup, classes)
         if config.train.online_probe is not None:
             check_probe(train, recipe)
+        drops = check_patch_drop(setup, classes, recipe)
     with problems.catching():
         evaluated, online_knn = _evaluated(config, classes, test), None
         if measure is not None:
@@ -154,7 +158,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     if config.train.online_probe is not None and test is None:
         log.warning("train.online_probe measures no held-out images: the data has none; give data.test=")
     loader = make_loader(setup, classes, train, recipe, config.data.augment_on == "task")
-    for line in (describe_mix(loader.order), describe_stages(loader.stages)):
+    for line in (describe_mix(loader.order), describe_stages(loader.stages), drops.describe()):
         if line:
             log.info(line)
     for warning in (
@@ -171,6 +175,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         setup=setup,
         classes=classes,
         loader=loader,
+        drops=drops,
         test=test if is_measured or _reconstructs(config.train, classes) else None,
         online_knn=online_knn,
         has_held_out=bool(evaluated),

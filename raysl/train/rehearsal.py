@@ -1,8 +1,10 @@
 """One step of one rank on tensors of shapes alone, to know its memory, FLOPs and bytes before a run."""
 
+import logging
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +62,17 @@ def rehearse(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Counts:
         return _counts(state, batch, shapes)
 
 
+@contextmanager
+def silent_shapes() -> Iterator[None]:
+    """Print no traceback of torch's of a rehearsal that fails, for callers that explain the failure."""
+    shapes_log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, shapes_log.disabled = shapes_log.disabled, True
+    try:
+        yield
+    finally:
+        shapes_log.disabled = was_disabled
+
+
 def _build(setup: Setup, classes: Classes, shapes: Shapes) -> TrainState:
     config = setup.config
     torch.manual_seed(config.seed)
@@ -91,7 +104,8 @@ def _drawn(setup: Setup, recipe: ViewRecipe, rows: int) -> Batch:
     """Return a batch whose masks and permutations are drawn; its views are one number, repeated."""
     num_drawn, data = min(rows, DRAWN), setup.config.data
     drawn = np.arange(num_drawn)
-    augmented = recipe.augment(recipe.blank(num_drawn), drawn, setup.seed, 0)
+    num_channels = data.channels if isinstance(data.channels, int) else 3
+    augmented = recipe.augment(recipe.blank(num_drawn, num_channels), drawn, setup.seed, 0)
     inputs = {name: network_input(view, data.mean, data.std, data.channels) for name, view in augmented.views.items()}
     sources = torch.arange(rows) % num_drawn
     return Batch(

@@ -1,7 +1,6 @@
 """Smaller views for a part of the run, `train.view_scale`: cheaper training that ends at full size."""
 
-import logging
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from raysl.components import Classes
@@ -12,8 +11,8 @@ from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 from raysl.process.screen import only_errors
-from raysl.schedule import Duration
-from raysl.train.rehearsal import rehearse
+from raysl.train.epoch_stages import epoch_stages
+from raysl.train.rehearsal import rehearse, silent_shapes
 from raysl.transforms import ViewRecipe
 
 
@@ -33,10 +32,9 @@ def view_stages(setup: Setup, classes: Classes, recipe: ViewRecipe) -> Stages:
         raise ConfigError(f"train.view_scale: {setup.method.name} makes images with targets and no views; leave it out")
     if setup.config.train.cuda_graphs:
         raise ConfigError("train.view_scale: a recorded step has views of one size; set train.cuda_graphs=false")
-    firsts = _first_epochs(setup, scales)
     return tuple(
         (first, recipe if scale == 1 else _scaled_recipe(setup, classes, scale))
-        for first, scale in sorted(zip(firsts, scales.values(), strict=True))
+        for first, scale in epoch_stages("train.view_scale", scales, setup.plan)
     )
 
 
@@ -49,31 +47,10 @@ def describe_stages(stages: Stages) -> str | None:
     return f"views of {', '.join(parts)}"
 
 
-def stage_steps(stages: Stages, plan: TrainPlan) -> list[int]:
-    """Return the number of updates of each stage."""
+def stage_steps(stages: Sequence[tuple[int, object]], plan: TrainPlan) -> list[int]:
+    """Return the number of updates of each stage, which comes with its first epoch."""
     ends = [first * plan.epoch_len for first, _ in stages[1:]] + [plan.total_steps]
     return [end - first * plan.epoch_len for (first, _), end in zip(stages, ends, strict=True)]
-
-
-def _first_epochs(setup: Setup, scales: dict[str, float]) -> list[int]:
-    """Return the epoch with which each stage begins, in the order of the settings."""
-    plan = setup.plan
-    lengths = [Duration.parse(start).length(plan.total_steps, plan.epoch_len) / plan.epoch_len for start in scales]
-    firsts = [math.ceil(length - 1e-9) for length in lengths]
-    if 0 not in firsts:
-        raise ConfigError(
-            f"train.view_scale: no stage begins with the run; add 0%, such as {{0%: 0.5, {next(iter(scales))}: 1}}"
-        )
-    num_epochs = -(-plan.total_steps // plan.epoch_len)
-    for start, first in zip(scales, firsts, strict=True):
-        if first >= num_epochs:
-            raise ConfigError(
-                f"train.view_scale: sizes change where an epoch begins, and none of the {num_epochs} epochs begins at "
-                f"{start} or later; give an earlier point, or more train.epochs"
-            )
-        if firsts.count(first) > 1:
-            raise ConfigError(f"train.view_scale: two stages would begin with epoch {first}; leave one of them out")
-    return firsts
 
 
 def _scaled_recipe(setup: Setup, classes: Classes, scale: float) -> ViewRecipe:
@@ -87,14 +64,10 @@ def _scaled_recipe(setup: Setup, classes: Classes, scale: float) -> ViewRecipe:
             classes.backbone.check_side(config.backbone, side)
     except ValueError as error:  # ConfigErrors are ValueErrors
         raise ConfigError(f"train.view_scale: {scale:g}: {error}") from error
-    shapes_log = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, shapes_log.disabled = shapes_log.disabled, True  # it would print a traceback before the message below
     try:
-        with only_errors():
+        with only_errors(), silent_shapes():
             rehearse(setup, classes, recipe)
     except (ValueError, RuntimeError, TypeError, AssertionError, IndexError) as error:
         reason = f"{config.method.name} needs views of one size"
         raise ConfigError(f"train.view_scale: {reason} ({error}); leave it out") from error
-    finally:
-        shapes_log.disabled = was_disabled
     return recipe

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -174,6 +175,41 @@ def test_the_hours_are_those_of_each_stage_at_its_size(
         "assumptions": [],
     }
     assert both["assumptions"][:-1] == full["assumptions"]
+
+
+def test_the_hours_are_those_of_each_stage_with_its_patches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cost_of(drop: str, more: Sequence[str] = ()) -> dict[str, Any]:
+        network = ["backbone=vit", "backbone.width=32", "backbone.depth=2", "backbone.patch_size=4"]
+        words = ["quickstart", "views=null", "data=synthetic", "data.image_size=32", "data.num_train=48", *network]
+        changes = [*words, "train.batch_size=16", "train.epochs=4", f"train.patch_drop={drop}", *more]
+        monkeypatch.setattr("sys.argv", ["raysl", "plan", *changes, "--gpu", "l4", "--json", "--images", "48"])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code in (0, None)
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    full, half, both = map(cost_of, ("null", "{0%: 0.5}", "{0%: 0.5, 75%: 0}"))
+    assert half["hours"] < full["hours"]
+    assert both["hours"] == pytest.approx(0.75 * half["hours"] + 0.25 * full["hours"])
+    assert {**both, "hours": 0, "gpu_hours": 0, "assumptions": full["assumptions"]} == {
+        **full,
+        "hours": 0,
+        "gpu_hours": 0,
+    }
+    smaller = cost_of("{0%: 0.5}", ["train.view_scale={0%: 0.5, 50%: 1}"])
+    assert smaller["hours"] < half["hours"]
+    assert "counts its smaller views and left-out patches" in smaller["assumptions"][-1]
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_batches_have_the_channels_of_the_data(channels: int) -> None:
+    words = ["data.path=/nowhere", f"data.channels={channels}", "train.batch_size=8", "train.workers=1"]
+    small = ["backbone.depth=18", "backbone.width=8", "method.views.size=32", "method.hidden_dim=16"]
+    setup, counts = counts_of("imagenet/simclr", *words, *small)
+    assert setup.config.backbone.in_channels == channels
+    assert counts.peak["batch"] == 8 * 2 * channels * 32 * 32 * 4
 
 
 @pytest.mark.slow

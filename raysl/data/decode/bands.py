@@ -35,7 +35,7 @@ def bands_of(data: DataConfig) -> "Bands | None":
     return Bands(data.channels, data.value_range) if isinstance(data.channels, int) else None
 
 
-_BROKEN = (
+BROKEN = (
     *(ValueError, TypeError, LookupError, EOFError, OSError, SyntaxError, OverflowError, MemoryError, RuntimeError),
     *(tokenize.TokenError, struct.error, zlib.error, zipfile.BadZipFile),
 )
@@ -111,7 +111,7 @@ def read_array(data: bytes, num: int, most_bytes: int) -> np.ndarray:
         samples = _parse(content)
     except CorruptImage:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         raise CorruptImage(f"a damaged array: {error}") from error
     if samples.ndim not in (2, 3) or samples.dtype.kind not in "buif" or 0 in samples.shape:
         raise WrongBands(

@@ -17,7 +17,9 @@ from raysl.data.decode.bands import TIFFS, Bands, WrongBands, is_array, read_arr
 from raysl.data.decode.dicom import dicom_size, read_dicom
 from raysl.data.decode.dicom_header import is_dicom
 from raysl.data.decode.fast_jpeg import USUAL, fast_decoder
+from raysl.data.decode.gzipped import GZIP
 from raysl.data.decode.jpeg import JpegHeader, read_header
+from raysl.data.decode.nifti import is_nifti, nifti_size, read_nifti
 from raysl.data.decode.pixels import CorruptImage as CorruptImage
 from raysl.data.decode.pixels import rgb_pixels
 from raysl.data.decode.quiet import quiet_libraries, quiet_module
@@ -58,8 +60,8 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE, ba
     it. Channels of more than 8 bits are scaled to 8, see `raysl.data.decode.pixels.rgb_pixels`.
 
     Args:
-        image: an encoded file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000, DICOM), or pixels uint8 [H, W],
-            [H, W, 3] or, with alpha, [H, W, 4]; None is a missing image.
+        image: an encoded file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000, DICOM, NIfTI of one slice), or pixels
+            uint8 [H, W], [H, W, 3] or, with alpha, [H, W, 4]; None is a missing image.
         reduce: how many times smaller (1, 2, 4 or 8) a JPEG file is decoded, which is faster than decoding and
             resizing it; the sides are the stored ones divided by this, rounded up. Other formats allow only 1.
         background: the colour behind transparent pixels; None ignores transparency, as Pillow's `convert("RGB")` does.
@@ -91,8 +93,8 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE, ba
             return _pixels(Image.fromarray(image), background)
         pixels = torch.from_numpy(np.require(image, requirements=("C", "W")))
         return pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    if is_dicom(image):
-        return _decode_dicom(image, None)
+    if is_dicom(image) or is_nifti(image):
+        return _decode_medical(image, None)
     return _decode_jpeg(image, reduce) if is_jpeg else _turn_upright(*_decode_by_pillow(image, background))
 
 
@@ -118,8 +120,8 @@ def image_size(image: Encoded) -> tuple[int, int]:
         height, width, orientation, *_ = _jpeg_header(image)
     elif _is_plain_png(image):
         height, width, orientation = *_png_size(image), 1
-    elif is_dicom(image):
-        height, width = dicom_size(image)
+    elif is_dicom(image) or is_nifti(image):
+        height, width = dicom_size(image) if is_dicom(image) else nifti_size(image)
         _check_size(height, width, 1)
         orientation = 1
     else:
@@ -141,6 +143,10 @@ def open_image(data: bytes) -> "Iterator[Image]":
     except CorruptImage:
         raise
     except UnidentifiedImageError as error:
+        if data[: len(GZIP)] == GZIP:
+            raise CorruptImage(
+                "a file compressed by gzip; image_folder and file_list read .nii.gz, and raysl ingest stores its slices"
+            ) from error
         raise CorruptImage(f"{len(data):,} bytes that are not an image; they begin with {data[:8]!r}") from error
     except (*_BROKEN, Image.DecompressionBombError) as error:
         raise CorruptImage(str(error) or type(error).__name__) from error
@@ -183,8 +189,8 @@ def _decode_by_pillow(data: bytes, background: Color | None) -> tuple[Tensor, in
 
 def _decode_bands(image: bytes | np.ndarray, bands: Bands) -> Tensor:
     """Return the channels of an image as they are stored, uint8 [C, H, W]."""
-    if isinstance(image, bytes) and is_dicom(image):
-        return _decode_dicom(image, bands)
+    if isinstance(image, bytes) and (is_dicom(image) or is_nifti(image)):
+        return _decode_medical(image, bands)
     orientation = 1
     if isinstance(image, np.ndarray):
         samples = image
@@ -198,9 +204,10 @@ def _decode_bands(image: bytes | np.ndarray, bands: Bands) -> Tensor:
     return _turn_upright(torch.from_numpy(pixels).permute(2, 0, 1), orientation)
 
 
-def _decode_dicom(data: bytes, bands: Bands | None) -> Tensor:
-    """Return RGB pixels, or with `bands` the channels that are stored, uint8 [C, H, W]."""
-    pixels = torch.from_numpy(np.require(read_dicom(data, bands, _check_size), requirements=("C", "W")))
+def _decode_medical(data: bytes, bands: Bands | None) -> Tensor:
+    """Return RGB pixels of a DICOM or NIfTI file, or with `bands` the channels that are stored, uint8 [C, H, W]."""
+    read = read_dicom if is_dicom(data) else read_nifti
+    pixels = torch.from_numpy(np.require(read(data, bands, _check_size), requirements=("C", "W")))
     if pixels.ndim == 3:
         return pixels.permute(2, 0, 1)
     return pixels.expand(3 if bands is None else 1, *pixels.shape)

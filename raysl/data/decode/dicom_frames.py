@@ -1,7 +1,6 @@
 """Where the frames of a DICOM file lie, so that each can be read alone and decoded as a file of one frame."""
 
 import struct
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -16,6 +15,7 @@ from raysl.data.decode.dicom_header import (
     undecodable,
     written,
 )
+from raysl.data.decode.frames import Frames
 from raysl.data.decode.pixels import CorruptImage
 from raysl.hashing import Int64s
 
@@ -29,44 +29,6 @@ _UNDEFINED = 0xFFFFFFFF  # length of pixels that are cut into fragments
 _IMPLICIT, _BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
 _VARYING = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence")
 """Elements that differ between frames of one file."""
-
-
-def _none() -> Int64s:
-    return np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Frames:
-    """The frames of one file.
-
-    Args:
-        num: number of frames, 0 of a file without pixels.
-        problem: compression that no installed decoder reads, and what to do; empty otherwise.
-        damage: why the frames cannot be read; empty if they can.
-        offsets, sizes: int64 [num], bytes of each frame in the file; empty where the file is read whole.
-        heads: beginnings of a file of one frame, each different one once.
-        head_of: int64 [num], number of each frame's head.
-        tail: bytes behind a frame in a file of one frame.
-    """
-
-    num: int
-    problem: str = ""
-    damage: str = ""
-    offsets: Int64s = field(default_factory=_none)
-    sizes: Int64s = field(default_factory=_none)
-    heads: tuple[bytes, ...] = ()
-    head_of: Int64s = field(default_factory=_none)
-    tail: bytes = b""
-
-    def as_file(self, frame: int, content: bytes) -> bytes:
-        """Return a DICOM file of one frame, with no more of the header than its pixels need.
-
-        Args:
-            frame: number of the frame, from 0.
-            content: bytes of the frame.
-        """
-        head: bytes = self.heads[self.head_of[frame]]
-        return head + content + bytes(len(content) % 2) + self.tail
 
 
 def find_frames(file: BinaryIO, num_bytes: int) -> Frames:

@@ -16,6 +16,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.bands import TIFFS, is_array
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
 from raysl.data.decode.dicom_header import is_dicom
+from raysl.data.decode.nifti import is_nifti
 from raysl.data.ingest.parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.limits import limiting
 from raysl.data.source import Int64s, Split
@@ -193,8 +194,8 @@ def _describe_problems(image: Encoded, pixels: Tensor, name: str, kinds: Counter
     if split.bands is not None and (is_array(image) or image[:4] in TIFFS):
         kinds["array" if is_array(image) else "TIFF"] += 1
         return problems
-    if is_dicom(image):
-        kinds["DICOM"] += 1
+    if is_dicom(image) or is_nifti(image):
+        kinds["DICOM" if is_dicom(image) else "NIfTI"] += 1
         return problems
     with open_image(image) as file:
         kind, mode = file.format or "unknown", file.mode

@@ -19,6 +19,7 @@ from raysl.config.ranges import Count, Seed, Within
 from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import CorruptImage, Encoded, decode
 from raysl.data.decode.dicom_header import is_dicom, without_patient
+from raysl.data.decode.nifti import is_nifti, without_text
 from raysl.data.ingest.folder import footer_of, stored_schema
 from raysl.data.ingest.parts import RowOrder, SplitPart
 from raysl.data.limits import limiting
@@ -267,8 +268,8 @@ def encode_for_storage(
         bands: channels that are taken as they are stored, see `decode`; such images are not shrunk.
 
     Returns:
-        The file unchanged, pixels as a PNG file, or a shrunk image as a JPEG file; of a DICOM file, only the elements
-        that decide its pixels.
+        The file unchanged, pixels as a PNG file, or a shrunk image as a JPEG file; of a DICOM or NIfTI file, only
+        what decides its pixels.
     """
     pixels = decode(image, background=background, bands=bands)
     if resize is not None and min(pixels.shape[1:]) > resize:
@@ -276,6 +277,8 @@ def encode_for_storage(
         return _encode(small, "JPEG", quality=quality)
     if not isinstance(image, bytes):
         return encode_png(np.asarray(image))
+    if is_nifti(image):
+        return without_text(image)
     return without_patient(image) if is_dicom(image) else image
 
 

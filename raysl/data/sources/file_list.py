@@ -32,7 +32,7 @@ class FileList(Source):
     also compressed (`.gz`, `.bz2`, `.zst`). Labels are integers from 0 (-1: unlabelled) or names, which are sorted and
     numbered by the training images. The dataset is multi-label if labels are an array `.npy` [N, K] or a column for
     each class, of 1 present, 0 absent and -1 ignore, or name several classes: `cat|dog`. Each frame of a DICOM file is
-    an image; `scan.dcm#3` lists the third alone.
+    an image, and each slice of a NIfTI file or of an array of slices; `scan.dcm#3` lists the third alone.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class FileList(Source):
                 )
             return None
         files, labels, origin = self._read(self.config.test, self.config.test_labels)
-        split = _split(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
+        split = self._split(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
         check_seen(split, self._train, origin)
         return split
 
@@ -82,7 +82,7 @@ class FileList(Source):
     def _train(self) -> Split:
         files, labels, origin = self._training
         classes = labels.classes or class_names(labels.values)
-        return _split(files, self._as_numbers(labels, origin), classes, labels.notes)
+        return self._split(files, self._as_numbers(labels, origin), classes, labels.notes)
 
     @cached_property
     def _training(self) -> tuple[Paths, Labels, str]:
@@ -132,6 +132,15 @@ class FileList(Source):
         _check_some(files, uri)
         return files, labels or Labels(np.full(len(files), -1)), labels_uri or uri
 
+    def _split(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...], notes: tuple[str, ...]) -> Split:
+        """Return the listed images; a path that ends in `#` and a number is one frame of a file."""
+        channels = self.config.channels
+        chosen = np.fromiter((parse_frame(file)[1] for file in files), np.int64, len(files))
+        if not chosen.any():
+            return with_frames(_ListSplit(files, labels, classes, notes), channels)
+        paths = Paths(parse_frame(file)[0] for file in files)
+        return with_frames(_ListSplit(paths, labels, classes, notes), channels, chosen)
+
     def _absolute(self, listed: Iterable[str], root: str, origin: str) -> Iterator[str]:
         for path in listed:
             # checked as it is listed: a prefix that replaces its beginning below is the user's own, and trusted
@@ -180,14 +189,6 @@ def _resolve(path: str) -> tuple[fs.FileSystem, str]:
     inner, mark, query = inner.partition("?")
     system, root = open_uri(f"{scheme}://{host}{mark}{query}" if host else f"{scheme}:///{mark}{query}")
     return system, f"{root}/{inner}"
-
-
-def _split(files: Paths, labels: np.ndarray, classes: tuple[str, ...], notes: tuple[str, ...]) -> Split:
-    """Return the listed images; a path that ends in `#` and a number is one frame of a file."""
-    chosen = np.fromiter((parse_frame(file)[1] for file in files), np.int64, len(files))
-    if not chosen.any():
-        return with_frames(_ListSplit(files, labels, classes, notes))
-    return with_frames(_ListSplit(Paths(parse_frame(file)[0] for file in files), labels, classes, notes), chosen)
 
 
 class _ListSplit(FilesSplit):

@@ -38,7 +38,8 @@ class ImageFolder(Source):
     Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. Images
     without a sub-folder have no labels. Files and folders whose names begin with a dot are left out, and so are what
     systems leave behind, such as `@eaDir`, `__MACOSX` and `$RECYCLE.BIN`. Images are sorted by class, then folder, then
-    name, as torchvision's `ImageFolder` does. Each frame of a DICOM file is an image.
+    name, as torchvision's `ImageFolder` does. Each frame of a DICOM file is an image, and each slice
+    of a NIfTI file or of an array of slices.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,8 @@ class ImageFolder(Source):
         folder = self.config.test or self._inside("val") or self._inside("test")
         if folder is None:
             return None
-        return with_frames(_FolderSplit(folder, *self._images(folder), self._train.classes))
+        files = _FolderSplit(folder, *self._images(folder), self._train.classes)
+        return with_frames(files, self.config.channels)
 
     @cached_property
     def _train(self) -> Split:
@@ -74,7 +76,8 @@ class ImageFolder(Source):
         folder = named or self.config.path
         files, problems = self._images(folder, held_out)
         notes = _training_notes(folder, files, "data.train=" if named else "data.path=", held_out)
-        return with_frames(_FolderSplit(folder, files, notes + (self._unused_notes() if named else ()) + problems))
+        notes += (self._unused_notes() if named else ()) + problems
+        return with_frames(_FolderSplit(folder, files, notes), self.config.channels)
 
     def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
         files, notes = _images(uri, isinstance(self.config.channels, int), without)

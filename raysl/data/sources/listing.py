@@ -214,16 +214,18 @@ def is_image_or_array(path: str) -> bool:
     return is_image(path) or path.lower().endswith(tuple(f".{ending}" for ending in ARRAYS))
 
 
-DICOM_ENDINGS = tuple(f".{ending}" for ending in ENDINGS["DICOM"])
-"""Endings of files that may hold several images, as frames."""
-_FRAME = re.compile(rf"(.*(?:{'|'.join(map(re.escape, DICOM_ENDINGS))}))#([1-9]\d{{0,8}})", re.IGNORECASE | re.DOTALL)
+DICOM_ENDINGS, NIFTI_ENDINGS = (tuple(f".{ending}" for ending in ENDINGS[kind]) for kind in ("DICOM", "NIfTI"))
+ARRAY_ENDINGS = (".npy",)
+FRAME_ENDINGS = (*DICOM_ENDINGS, *NIFTI_ENDINGS, *ARRAY_ENDINGS)
+"""Endings of files that may hold several images, as frames or slices."""
+_FRAME = re.compile(rf"(.*(?:{'|'.join(map(re.escape, FRAME_ENDINGS))}))#([1-9]\d{{0,8}})", re.IGNORECASE | re.DOTALL)
 
 
 def parse_frame(path: str) -> tuple[str, int]:
     """Return the file and the frame, from 1, that a name says; 0 for all frames.
 
-    >>> parse_frame("a/1.dcm#12"), parse_frame("a/1.dcm")
-    (('a/1.dcm', 12), ('a/1.dcm', 0))
+    >>> parse_frame("a/1.dcm#12"), parse_frame("a/1.nii.gz")
+    (('a/1.dcm', 12), ('a/1.nii.gz', 0))
     """
     match = _FRAME.fullmatch(path)
     return (match[1], int(match[2])) if match else (path, 0)

@@ -24,6 +24,7 @@ from raysl.nn.backbones.positions import (
     sincos_positions,
 )
 from raysl.nn.backbones.relative import Offsets, RelativePositions, relative_index
+from raysl.nn.patch_drop import PatchDrop
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "nano": (96, 4, 3),
@@ -182,6 +183,8 @@ class ViT(TokenBackbone):
             for number, rate in enumerate(rates)
         )
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        # behind the slots of the blocks, 2 for each, and the 5 of the rotations
+        self.patch_drop = PatchDrop(slot=2 * depth + 5)
         init_vit(self, config.init)
 
     @classmethod
@@ -233,28 +236,35 @@ class ViT(TokenBackbone):
         return self.num_layers + 1 if part in ("norm", "rel_pos_bias") else 0
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
-        tokens = self.tokens(images)
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W], of some patches inside
+        `dropping_patches`."""
+        keep = self.patch_drop(images, math.prod(self.grid(images))) if self.patch_drop.is_dropping else None
+        x = self._embed(images)
+        tokens = self._encode(x if keep is None else self._kept(x, keep), self._layout(images, keep))
         return torch.cat([self._pool(tokens, kind) for kind in self.feature_stages], dim=1)  # [B, feature_dim]
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return all tokens after the final layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
+        self.patch_drop.check_features()
         return self._encode(self._embed(images, mask), self._layout(images))
 
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Return tokens of some patches after the final layer norm [B, num_prefix_tokens + K, D]."""
+        self.patch_drop.check_features()
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
-        return self._encode(self._embed_visible(images, keep), self._layout(images, keep), is_key)
+        return self._encode(self._kept(self._embed(images), keep), self._layout(images, keep), is_key)
 
     def visible_maps(self, images: Tensor, keep: Tensor) -> list[Tensor]:
         """Return tokens of some patches in front of the blocks and behind each of them, see `TokenBackbone`."""
-        maps, layout = [self._embed_visible(images, keep)], self._layout(images, keep)
+        self.patch_drop.check_features()
+        maps, layout = [self._kept(self._embed(images), keep)], self._layout(images, keep)
         for block in self.blocks:
             maps.append(block(maps[-1], None, *layout))
         return maps
 
     def causal_tokens(self, images: Tensor, is_prefix: Tensor) -> Tensor:
         """Return all tokens after the final layer norm, each of those before it, see `TokenBackbone`."""
+        self.patch_drop.check_features()
         x = self._embed(images)
         num_tokens = x.shape[1]
         is_before = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=x.device).tril()
@@ -273,6 +283,7 @@ class ViT(TokenBackbone):
                 (`create_linear_input` of its code); `classes`, where it is the output: the mean of the class token and
                 the registers [B, D].
         """
+        self.patch_drop.check_features()
         known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
         x, layout = self._embed(images), self._layout(images)
@@ -310,9 +321,8 @@ class ViT(TokenBackbone):
             patches = patches + resize_positions(positions, self.native_grid, grid, self.config.position_resize)
         return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
 
-    def _embed_visible(self, images: Tensor, keep: Tensor) -> Tensor:
-        """Return the input tokens of some patches [B, num_prefix_tokens + K, D]."""
-        x = self._embed(images)
+    def _kept(self, x: Tensor, keep: Tensor) -> Tensor:
+        """Return the tokens of some patches [B, num_prefix_tokens + K, D] of all tokens, behind the other ones."""
         patches = x[:, self.num_prefix_tokens :]
         visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
         return torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1)

@@ -24,9 +24,13 @@ from raysl.config.dump import dump
 from raysl.config.load import load_config, load_dumped
 from raysl.data.assignments import Assignments, read_assignments
 from raysl.data.dataset_note import DatasetNote
+from raysl.data.decode.array_slices import find_array_slices
+from raysl.data.decode.bands import Bands
 from raysl.data.decode.decode import decode, image_size
 from raysl.data.decode.dicom_frames import find_frames
+from raysl.data.decode.gzipped import GZIP, inflated_head, read_inflated
 from raysl.data.decode.jpeg import read_header
+from raysl.data.decode.nifti import HEAD_BYTES, find_slices
 from raysl.data.ingest.ingest import ingest_source
 from raysl.data.source import Source
 from raysl.data.sources.coco import COCO
@@ -35,6 +39,7 @@ from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.voc import VOC
 from raysl.data.sources.webdataset import WebDataset
+from raysl.data.split import Missing
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.leaderboard_page import page as leaderboard_page
 from raysl.plan.setup import Setup
@@ -53,6 +58,7 @@ from raysl.train.state import TrainState
 from raysl.tune.run_trainable import POINTER_FILE, Pointer
 from raysl.tune.trial import Note
 from tests.data.dicom import dataset, dicom, written
+from tests.data.nifti import nifti, nifti_gz
 from tests.data.samples import png
 from tests.leaderboard.boards import asha
 from tests.report.run import example
@@ -98,10 +104,18 @@ def _images(folder: Path) -> Seeds:
     compressed = dataset(values[0], WindowCenter="40", WindowWidth="400")
     compressed.compress(RLELossless)
     seeds["DICOM"] = [dicom(values[0], RescaleSlope="2"), dicom(values), written(compressed)]
+    volume = nifti(values.T, slope=0.5)
+    seeds["NIfTI"] = [nifti(values[0], slope=0.5), volume, nifti(values.T, version=2), nifti_gz(values.T)]
+    array = io.BytesIO()
+    np.save(array, values)
+    seeds["array"] = [array.getvalue()]
     return seeds
 
 
 def _read_image(kind: str, content: bytes, folder: Path) -> None:
+    if kind in ("NIfTI", "array"):
+        _read_slice(kind, content)
+        return
     read_header(content)
     image_size(content)
     if kind == "DICOM":
@@ -110,6 +124,23 @@ def _read_image(kind: str, content: bytes, folder: Path) -> None:
             first = int(frames.offsets[0])
             content = frames.as_file(0, content[first : first + int(frames.sizes[0])])
     decode(content)
+
+
+def _read_slice(kind: str, content: bytes) -> None:
+    """Read the last slice of a volume as a source does."""
+    file, is_gzip = io.BytesIO(content), content[: len(GZIP)] == GZIP
+    if kind == "array":
+        slices = find_array_slices(file, len(content), 1)
+    elif is_gzip:
+        slices = find_slices(io.BytesIO(inflated_head(file, HEAD_BYTES)), None, is_gzip)
+    else:
+        slices = find_slices(file, len(content))
+    if not len(slices.offsets):
+        return
+    part: bytes | Missing = content[int(slices.offsets[-1]) :][: int(slices.sizes[-1])]
+    if is_gzip and int(slices.sizes[-1]) < 1 << 20:
+        (part,) = read_inflated(io.BytesIO(content), slices.offsets[-1:], slices.sizes[-1:])
+    decode(part if isinstance(part, Missing) else slices.as_file(slices.num - 1, part), bands=Bands(1, (0.0, 4000.0)))
 
 
 # settings
