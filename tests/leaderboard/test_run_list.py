@@ -135,13 +135,9 @@ def test_a_key_that_no_run_has_is_refused_with_the_nearest(tmp_path: Path) -> No
 def test_what_is_no_condition_and_no_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'dino' is no condition; give key=value"):
         find_runs(str(tmp_path), ["dino"])
-    with pytest.raises(
-        ConfigError, match="'state=done': no run has the state 'done'; give one of running, finished"
-    ):
+    with pytest.raises(ConfigError, match="'state=done': no run has the state 'done'; give one of running, finished"):
         find_runs(str(tmp_path), ["state=done"])
-    with pytest.raises(
-        ConfigError, match="'loss<one' compares with 'one', which is no number; give one"
-    ):
+    with pytest.raises(ConfigError, match="'loss<one' compares with 'one', which is no number; give one"):
         find_runs(str(tmp_path), ["loss<one"])
     with pytest.raises(ConfigError, match="there is no folder"):
         find_runs(str(tmp_path / "nowhere"))
