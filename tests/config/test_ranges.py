@@ -61,6 +61,11 @@ TILES = {
     "method.views.jitter": ["method.views.resize=16384", "method.views.size=16384", "method.views.tile_size=2"],
 }
 """The same of squares that are cut into tiles."""
+SWIN = {
+    "backbone.width": ["backbone.head_dim=1"],
+    "backbone.head_dim": ["backbone.width=65536"],
+}
+"""The same of Swin transformers."""
 LARGE = ("method.views.num_permutations", "backbone.depth")
 """Numbers whose largest value takes seconds to build with."""
 
@@ -245,6 +250,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
             "backbone.width_per_group": ["backbone.depth=14", "backbone.width=64"],
         }.get(key, [])
         others += SCHEDULES.get(key, [])
+        others += SWIN.get(key, []) if "backbone=swin" in choice else []
         others += TILES.get(key, []) if {"method=jigsaw", "method=pirl"} & {*choice} else []
         wanted = [setting for setting in others if not setting.startswith(key)]
         config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
