@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.data.decode.bands import WrongBands
 from raysl.data.decode.corrupt import Known, Replaced
 from raysl.data.decode.decode import CorruptImage, decode, image_size
 from raysl.data.decode.quiet import quiet_libraries
@@ -84,7 +85,7 @@ def check_readable(split: Split, what: str) -> None:
     Args:
         what: kind of the images, "training" or "held-out".
     """
-    broken: list[str] = []
+    broken: list[CorruptImage] = []
     with quiet_libraries(), limiting(split.limits):
         for row in np.unique(np.linspace(0, split.num_samples - 1, LOOKED_AT).astype(np.int64)):
             rows = split.read(np.array([row]))
@@ -92,14 +93,16 @@ def check_readable(split: Split, what: str) -> None:
                 _decode_sample(split, (rows, *rows.partners), 0, [1] * (1 + len(rows.partners)))
                 return
             except CorruptImage as error:
-                broken.append(redact(str(error)))
+                broken.append(error)
     try:
         read_images(split, np.zeros(1, np.int64))
     except NoValidImage as error:
-        shown = "; ".join(broken[:SHOWN]) + ("; ..." if split.num_samples > SHOWN else "")
-        raise ConfigError(
-            f"none of the {split.num_samples:,} {what} images can be read: {shown}; replace these files, or give others"
-        ) from error
+        none = f"none of the {split.num_samples:,} {what} images can be read"
+        if all(isinstance(each, WrongBands) for each in broken):  # whole files, which want the same setting
+            raise ConfigError(f"{none} with these settings, such as {redact(str(broken[0]))}") from error
+        shown = "; ".join(redact(str(each)) for each in broken[:SHOWN])
+        more = "; ..." if split.num_samples > SHOWN else ""
+        raise ConfigError(f"{none}: {shown}{more}; replace these files, or give others") from error
 
 
 def read_images(split: Split, index: Int64s, reductions: Reductions | None = None) -> Read:
@@ -216,7 +219,7 @@ def _decode_sample(split: Split, sources: Sequence[Rows], position: int, reducti
         try:
             image = decode(data, reduction, split.background, split.bands)
         except CorruptImage as error:
-            raise CorruptImage(f"{source.names[position]}: {error}") from error
+            raise type(error)(f"{source.names[position]}: {error}") from error
         images.append((image, image_size(data) if reduction > 1 else (image.shape[1], image.shape[2])))
     return images
 

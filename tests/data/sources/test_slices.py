@@ -16,7 +16,7 @@ import torch
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.data.decode.decode import CorruptImage, decode
-from raysl.data.decode.images import read_images
+from raysl.data.decode.images import check_readable, read_images
 from raysl.data.ingest.ingest import ingest_source
 from raysl.data.ingest.inspect import inspect
 from raysl.data.ingest.shard import Layout
@@ -359,3 +359,13 @@ def test_a_split_arrives_whole_in_another_process(tmp_path: Path) -> None:
     split = opened(folder(tmp_path, {"1.nii.gz": nifti_gz(VOLUME)}))
     assert isinstance(split, FramesSplit)
     assert sent(split).read(np.array([2])).images == split.read(np.array([2])).images
+
+
+def test_volumes_that_all_want_a_range_are_refused_by_the_first(tmp_path: Path) -> None:
+    files = {"a.nii": nifti(VOLUME), "b.nii.gz": nifti_gz(VOLUME)}
+    config = ImageFolder.Config(path=str(folder(tmp_path, files)))
+    first = VOLUME[..., 0]
+    with pytest.raises(ConfigError, match="none of the 10 training images can be read with these settings") as error:
+        check_readable(ImageFolder(config).required("train"), "training")
+    assert f"a.nii#1: its values are int16 from {first.min()} to {first.max()}, and" in str(error.value)
+    assert str(error.value).endswith("data.value_range=[low, high], the values that become 0 and 255")
