@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -267,13 +268,15 @@ def matching_configs(patterns: list[str]) -> list[str]:
     """Return the configurations of runs behind names, files and patterns, each once, as they are first named.
 
     Args:
-        patterns: packaged names, .yaml files, `digits/*`; what follows a ! is taken out again.
+        patterns: packaged names, .yaml files, `digits/*`, `mine/*.yaml`; what follows a ! is taken out again.
     """
     known = [name for name in config_names() if not name.startswith(("data/", "sweep/"))]
     named: list[str] = []
     for pattern in patterns:
         is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
-        matches = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
+        matches = [name for name in known if _matches(name, wanted)]
+        if not matches and wanted.endswith((".yaml", ".yml")):
+            matches = files_of(wanted) or [wanted]
         if not matches:
             near = nearest(wanted, known)
             hint = f"did you mean {near!r}? " if near else ""
@@ -282,6 +285,12 @@ def matching_configs(patterns: list[str]) -> list[str]:
     if patterns and not named:
         raise ConfigError(f"configs: [{', '.join(patterns)}] leaves no configuration; take out fewer")
     return named
+
+
+def files_of(pattern: str) -> list[str]:
+    """Return the file of this path, else the files that fit the pattern, sorted."""
+    path = expand(pattern)
+    return [pattern] if Path(path).is_file() else sorted(glob(path))
 
 
 def _matches(name: str, pattern: str) -> bool:

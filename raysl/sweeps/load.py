@@ -9,7 +9,7 @@ from typing import Any
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import nearest
 from raysl.config.arguments import text_or_path, words
-from raysl.config.config_files import expand, find, matching_configs, read, read_file
+from raysl.config.config_files import expand, files_of, find, matching_configs, read, read_file
 from raysl.config.dump import write
 from raysl.config.fields import settings_in, suggest
 from raysl.config.load import apply_overrides
@@ -53,11 +53,13 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
 
 
 def _beside(folder: Path, value: Any) -> Any:
-    """Return names of configurations; those of files beside the sweep's file become absolute paths."""
+    """Return names of configurations; those of files beside the sweep's file, and patterns of them, become absolute."""
     if isinstance(value, list):
         return [_beside(folder, one) for one in value]
-    is_file = isinstance(value, str) and value.endswith((".yaml", ".yml")) and (folder / expand(value)).is_file()
-    return str((folder / expand(value)).resolve()) if is_file else value
+    if not isinstance(value, str) or not value.endswith((".yaml", ".yml")):
+        return value
+    path = folder / expand(value.removeprefix("!"))
+    return f"{'!' * value.startswith('!')}{path.resolve()}" if files_of(str(path)) else value
 
 
 def load_starts(

@@ -29,7 +29,7 @@ class SweepConfig:
     """Configuration that the trials depart from: a packaged name, or a .yaml file beside the sweep's own."""
     configs: list[str] = field(default_factory=list)
     """Several configurations in place of `config`; each is tried with every choice of the space. Packaged names, .yaml
-    files beside the sweep's own, and patterns such as digits/*; a name after a ! is left out."""
+    files beside the sweep's own, and patterns such as digits/* and mine/*.yaml; a name after a ! is left out."""
     checkpoints: list[str] = field(default_factory=list)
     """Runs or checkpoints that are measured and not trained; only settings of benchmarks may vary."""
     settings: list[str] = field(default_factory=list)

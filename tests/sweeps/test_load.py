@@ -111,6 +111,21 @@ def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> No
     assert set(digits) == {name for name in config_names() if name.startswith("digits/") and name[7] > "l"}
 
 
+def test_patterns_of_files_are_searched_beside_the_sweeps_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rates").mkdir()
+    files = [str(tmp_path / "rates" / f"{name}.yaml") for name in "abc"]
+    for file in files:
+        Path(file).write_text("base: digits/simclr\n")
+    (tmp_path / "zoo.yaml").write_text("configs: [rates/*.yaml, '!rates/b.yaml']")
+    assert load_sweep(tmp_path / "zoo.yaml")[0].configs == [files[0], files[2]]
+    monkeypatch.chdir(tmp_path)
+    assert load_sweep("zoo.yaml", ["configs=[rates/*.yaml, '!rates/a.yaml']"])[0].configs == [
+        "rates/b.yaml",
+        "rates/c.yaml",
+    ]
+    assert load_sweep("zoo.yaml", ["configs=[rates/z*.yaml]"])[0].configs == ["rates/z*.yaml"], "the next step says it"
+
+
 @pytest.mark.parametrize("key", ["config: mine.yaml", "configs: [mine.yaml, digits/simclr]"])
 def test_a_configuration_is_searched_beside_the_sweeps_file(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
