@@ -276,7 +276,7 @@ def matching_configs(patterns: list[str]) -> list[str]:
         is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
         matches = [name for name in known if _matches(name, wanted)]
         if not matches and wanted.endswith((".yaml", ".yml")):
-            matches = files_of(wanted) or [wanted]
+            matches = files_of(expand(wanted)) or [wanted]
         if not matches:
             near = nearest(wanted, known)
             hint = f"did you mean {near!r}? " if near else ""
@@ -289,8 +289,7 @@ def matching_configs(patterns: list[str]) -> list[str]:
 
 def files_of(pattern: str) -> list[str]:
     """Return the file of this path, else the files that fit the pattern, sorted."""
-    path = expand(pattern)
-    return [pattern] if Path(path).is_file() else sorted(glob(path))
+    return [pattern] if Path(pattern).is_file() else sorted(glob(pattern))
 
 
 def _matches(name: str, pattern: str) -> bool:

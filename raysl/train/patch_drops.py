@@ -1,7 +1,6 @@
 """Patches that are left out in a part of the run, `train.patch_drop`: cheaper training that ends with all patches."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -60,11 +59,9 @@ class PatchDrops:
         """
         return next((share for first, share in reversed(self.shares) if epoch >= first), 0.0)
 
-    @contextmanager
-    def dropping(self, step: Step) -> Iterator[None]:
+    def dropping(self, step: Step) -> AbstractContextManager[None]:
         """Leave out patches during the update that begins at `step`."""
-        with dropping_patches(self.share_at(step.epoch)):
-            yield
+        return dropping_patches(self.share_at(step.epoch))
 
     def describe(self) -> str | None:
         """Return the shares in words; None if all patches stay."""

@@ -12,7 +12,6 @@ from raysl.hashing import Int64s
 
 GZIP = b"\x1f\x8b"
 """Bytes with which such a file begins."""
-_SKIPPED = 1 << 20  # bytes that are decompressed at a time without being kept
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -42,32 +41,23 @@ def read_inflated(file: BinaryIO, offsets: Int64s, sizes: Int64s) -> list[bytes 
         offsets, sizes: int64 [N], where each part lies in the content, in any order.
     """
     parts: list[bytes | Missing] = [Missing("")] * len(offsets)
-    position, part, damage = 0, b"", ""
+    part: bytes | Missing = b""
+    last = (-1, -1)
     with gzip.GzipFile(fileobj=file) as content:
         for number in np.argsort(offsets, kind="stable").tolist():
-            offset, size = int(offsets[number]), int(sizes[number])
-            if offset + size != position or not part:
-                damage = damage or _skip(content, offset - position)
-                part, damage = (b"", damage) if damage else _read(content, size)
-                position = offset + size
-            parts[number] = Missing(damage) if damage else part
+            place = (int(offsets[number]), int(sizes[number]))
+            if place != last and not isinstance(part, Missing):
+                part, last = _read(content, *place), place
+            parts[number] = part
     return parts
 
 
-def _skip(content: gzip.GzipFile, num: int) -> str:
-    """Go on by some bytes; return what is damaged on the way, else ''."""
-    while num > 0:
-        part, damage = _read(content, min(num, _SKIPPED))
-        if damage:
-            return damage
-        num -= len(part)
-    return ""
-
-
-def _read(content: gzip.GzipFile, size: int) -> tuple[bytes, str]:
-    """Return the next bytes, and what is damaged in them, else ''."""
+def _read(content: gzip.GzipFile, offset: int, size: int) -> bytes | Missing:
     try:
+        content.seek(offset)
         part = content.read(size)
     except _BROKEN as error:
-        return b"", f"a damaged gzip file: {error}"
-    return part, "" if len(part) == size else "a gzip file that ends before its slices do; is the download complete?"
+        return Missing(f"a damaged gzip file: {error}")
+    return (
+        part if len(part) == size else Missing("a gzip file that ends before its slices do; is the download complete?")
+    )

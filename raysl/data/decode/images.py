@@ -98,7 +98,7 @@ def check_readable(split: Split, what: str) -> None:
         read_images(split, np.zeros(1, np.int64))
     except NoValidImage as error:
         none = f"none of the {split.num_samples:,} {what} images can be read"
-        if all(isinstance(each, WrongBands) for each in broken):  # whole files, which want the same setting
+        if all(isinstance(each, WrongBands) for each in broken):  # whole files, which the settings do not fit
             raise ConfigError(f"{none} with these settings, such as {redact(str(broken[0]))}") from error
         shown = "; ".join(redact(str(each)) for each in broken[:SHOWN])
         more = "; ..." if split.num_samples > SHOWN else ""
