@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from raysl import distributed as dist
+from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR
@@ -49,6 +50,7 @@ def test_a_collapse_of_a_hundred_steps_is_told_of_once_with_the_remedies(run: Ru
     assert "since step 20 (now 0.0007)" in event
     assert "optim.lr" in event
     assert "the teacher's momentum" in event
+    assert event.endswith("the temperatures)"), "no recipe small/simclr"
 
 
 def test_a_spread_that_comes_back_or_is_small_but_not_tiny_is_no_collapse(run: Run, tmp_path: Path) -> None:
@@ -86,6 +88,40 @@ def test_a_number_that_is_none_is_named_once_and_does_not_hide_a_collapse(run: R
 def test_only_the_main_rank_tells(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_main", lambda: False)
     assert watch(run, tmp_path, [0.8, *[1e-5] * 20]) == []
+
+
+def test_equal_scores_of_all_prototypes_are_told_of_with_the_small_recipe(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("small/dino_v2", ["data=digits", "method.head.num_prototypes=1000"]).method
+    monkeypatch.setattr(run.state.method, "config", config)
+    most = math.log(1000)
+
+    def told(folder: str, shares: list[float]) -> list[str]:
+        callback = CollapseWatch(Disk(tmp_path / folder))
+        for number, share in enumerate(shares):
+            step = Step(index=EVERY * number, total=5000, epoch_len=100)
+            callback.on_log(run, step, {"teacher_entropy": share * most, "embedding_std": 0.5})
+        return events(tmp_path / folder)
+
+    assert told("a tenth of the run is not over", [0.8, *[0.99] * 50]) == []
+    assert told("it comes back", [0.8, *[0.99] * 45, 0.9, *[0.99] * 45]) == []
+    (event,) = told("uniform", [0.8, *[0.99] * 80])
+    assert event.startswith("the teacher gives all 1,000 prototypes nearly the same score")
+    assert "97% or more of the largest, 6.91, since step 10 (now 6.84)" in event
+    assert event.endswith("small/dino_v2 is the recipe for small batches and few images")
+
+
+def test_equal_scores_of_a_short_run_count_after_two_hundred_steps(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.state.method, "config", load_config("dino", ["data=digits"]).method)
+    callback = CollapseWatch(Disk(tmp_path))
+    for index in (100, 200, 299):
+        callback.on_log(run, Step(index=index, total=400, epoch_len=20), {"teacher_entropy": math.log(65536)})
+    assert events(tmp_path) == []
+    callback.on_log(run, Step(index=300, total=400, epoch_len=20), {"teacher_entropy": math.log(65536)})
+    assert len(events(tmp_path)) == 1
 
 
 class _Collapsed(SimCLR):

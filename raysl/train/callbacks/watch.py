@@ -5,7 +5,10 @@ import math
 from typing_extensions import override
 
 from raysl import distributed as dist
+from raysl.config.config_files import packaged_file
+from raysl.methods.method import Method
 from raysl.nn.collapse import COLLAPSE
+from raysl.nn.dino_head import HeadConfig
 from raysl.train.callbacks.callback import Callback, Run, Step
 from raysl.train.disk import Disk
 
@@ -40,9 +43,16 @@ class DataWait(Callback):
 SPREAD = COLLAPSE[0]
 SHARE = 1e-3  # of the first spread
 STEPS = 100  # in a row: one bad step is not a collapse
+ENTROPY = "teacher_entropy"
+UNIFORM = 0.97  # of the entropy of equal scores
+UNIFORM_STEPS = 200  # in a row, and a tenth of the run: a healthy run begins so
 REMEDIES = (
     "the usual remedies are a lower optim.lr, a longer optim.warmup, a larger train.batch_size, and the paper's values "
     "for what keeps its method from collapsing (a predictor, centring, the teacher's momentum, the temperatures)"
+)
+UNIFORM_REMEDIES = (
+    "the usual remedies are a lower method.teacher_temp, fewer method.head.num_prototypes, method.head.norm=true, a "
+    "smaller method.momentum and a higher optim.lr"
 )
 NAN_REMEDIES = (
     "the usual remedies are a lower optim.lr, a longer optim.warmup, train.clip_grad, and train.precision=fp32"
@@ -50,41 +60,63 @@ NAN_REMEDIES = (
 
 
 class CollapseWatch(Callback):
-    """Notes once that `embedding_std` has stayed below a thousandth of its first value for 100 steps, and what may
-    help.
+    """Notes once that a run has collapsed, by what number, and what may help.
+
+    * The embeddings are all alike: `embedding_std` stays below a thousandth of its first value for 100 steps.
+    * A teacher gives all prototypes the same score (DINO, section 5.3): `teacher_entropy` stays at 97 % or more of the
+      logarithm of their number, for 200 steps and a tenth of the run.
+
+    The note names the packaged recipe `small/METHOD` where there is one.
 
     Notes once, too, which logged number became NaN or infinite while the loss stayed finite; a loss that is not finite
     ends the run (`raysl.train.late`). Only logged lines are read, so no step waits for a GPU.
     """
 
-    stored = ("start", "low_since", "is_collapse_told", "is_nan_told")
+    stored = ("start", "low_since", "uniform_since", "is_collapse_told", "is_nan_told")
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.start: float | None = None
         self.low_since: int | None = None
+        self.uniform_since: int | None = None
         self.is_collapse_told = False
         self.is_nan_told = False
 
     @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
         self._look_for_nan(step, line)
-        spread = line.get(SPREAD)
+        method = run.state.method
+        sign = self._alike(step, line.get(SPREAD)) or self._uniform(method, step, line.get(ENTROPY))
+        if sign is not None and not self.is_collapse_told:
+            self.is_collapse_told = True
+            self._note(sign + _small_recipe(method))
+
+    def _alike(self, step: Step, spread: float | None) -> str | None:
         if spread is None or not math.isfinite(spread):
-            return
+            return None
         if self.start is None:
             self.start = spread
-        if spread >= SHARE * self.start:
-            self.low_since = None
-            return
-        if self.low_since is None:
-            self.low_since = step.index
-        if step.index - self.low_since >= STEPS and not self.is_collapse_told:
-            self.is_collapse_told = True
-            self._note(
-                f"the embeddings have collapsed: {SPREAD} was {self.start:.3g} at the start, and below a thousandth of "
-                f"that since step {self.low_since} (now {spread:.3g}); {REMEDIES}"
-            )
+        self.low_since = _since(self.low_since, step, is_so=spread < SHARE * self.start)
+        if self.low_since is None or step.index - self.low_since < STEPS:
+            return None
+        return (
+            f"the embeddings have collapsed: {SPREAD} was {self.start:.3g} at the start, and below a thousandth of "
+            f"that since step {self.low_since} (now {spread:.3g}); {REMEDIES}"
+        )
+
+    def _uniform(self, method: Method, step: Step, entropy: float | None) -> str | None:
+        head = getattr(method.config, "head", None)
+        if entropy is None or not math.isfinite(entropy) or not isinstance(head, HeadConfig):
+            return None
+        most = math.log(head.num_prototypes)
+        self.uniform_since = _since(self.uniform_since, step, is_so=entropy >= UNIFORM * most)
+        if self.uniform_since is None or step.index - self.uniform_since < max(UNIFORM_STEPS, step.total // 10):
+            return None
+        return (
+            f"the teacher gives all {head.num_prototypes:,} prototypes nearly the same score, from which little is "
+            f"learned: {ENTROPY} has been {UNIFORM:.0%} or more of the largest, {most:.3g}, since step "
+            f"{self.uniform_since} (now {entropy:.3g}); {UNIFORM_REMEDIES}"
+        )
 
     def _look_for_nan(self, step: Step, line: dict[str, float]) -> None:
         bad = [name for name, value in line.items() if not math.isfinite(value)]
@@ -96,3 +128,15 @@ class CollapseWatch(Callback):
     def _note(self, event: str) -> None:
         if dist.is_main():
             self.disk.note(event)
+
+
+def _since(before: int | None, step: Step, is_so: bool) -> int | None:
+    """Return the step since which something is so without a break, or None."""
+    if not is_so:
+        return None
+    return step.index if before is None else before
+
+
+def _small_recipe(method: Method) -> str:
+    recipe = f"small/{method.config.name}"
+    return f"; {recipe} is the recipe for small batches and few images" if packaged_file(recipe) else ""
