@@ -28,7 +28,7 @@ from raysl.cli.runs import run_runs
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.process.code_errors import code_error, is_of_user
-from raysl.process.cpus import spin_variables
+from raysl.process.cpus import thread_variables
 from raysl.process.signals import end_at_once, end_on_any_signal
 from raysl.redact import redact
 
@@ -70,7 +70,7 @@ def run_app(app: typer.Typer, name: str) -> None:
 
     Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
-    os.environ |= spin_variables(os.environ)  # before torch is loaded
+    os.environ |= thread_variables(os.environ)  # before torch is loaded
     try:
         refuse_credentials(sys.argv[1:])
         code = app(prog_name=name, standalone_mode=False)

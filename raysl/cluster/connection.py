@@ -21,7 +21,7 @@ from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import RunFailed
-from raysl.process.cpus import WAIT_SETTINGS, spin_variables
+from raysl.process.cpus import ONE_HEAP, WAIT_SETTINGS, thread_variables
 from raysl.process.environment import ray_job
 from raysl.process.signals import install_handlers
 
@@ -65,7 +65,7 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         send_files()
         return
     # set before Ray starts, as its processes inherit them; what the user has set stays
-    for name, value in {**_SETTINGS, **spin_variables(os.environ)}.items():
+    for name, value in {**_SETTINGS, **thread_variables(os.environ)}.items():
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
     level = logging.INFO if is_verbose else logging.ERROR
@@ -110,7 +110,7 @@ def _job_variables() -> dict[str, str]:
     Ray refuses a variable that both name, even with equal values.
     """
     job = ray_job().get("runtime_env") or {}
-    waits = {name: os.environ[name] for name in WAIT_SETTINGS if name in os.environ}
+    waits = {name: os.environ[name] for name in (*WAIT_SETTINGS, *ONE_HEAP) if name in os.environ}
     return {name: value for name, value in {**_SETTINGS, **waits}.items() if name not in job.get("env_vars", {})}
 
 

@@ -16,22 +16,27 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _SPIN = {"GOMP_SPINCOUNT": "10000"}
 WAIT_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Environment variables that say how long OpenMP's threads spin, read when torch is loaded."""
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
+"""The variable that makes all threads share one heap, read when a process starts."""
 LOOK_S = 0.3
 """Least time over which the use of CPUs is measured."""
 TOLERANCE = 0.25
 """Share of the CPUs that other work may take before a run counts on fewer of them."""
 
 
-def spin_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that shorten the spin of waiting threads; none if the environment chooses a wait itself.
+def thread_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that suit processes with many threads, without what the environment chooses itself.
 
-    A thread of OpenMP spins for some milliseconds at each barrier until the slowest one arrives. Beside other work it
-    takes that time from the very threads that it waits for.
+    * A thread of OpenMP spins for some milliseconds at each barrier until the slowest one arrives. Beside other work it
+      takes that time from the very threads that it waits for.
+    * glibc gives threads heaps of their own, which return freed memory again and again. Ray trains in such a thread:
+      a step on a CPU then takes up to twice as long. `keep_freed_memory` comes too late for heaps that are there.
 
-    >>> spin_variables({"OMP_WAIT_POLICY": "passive"})
-    {}
+    >>> thread_variables({"OMP_WAIT_POLICY": "passive"})
+    {'MALLOC_ARENA_MAX': '1'}
     """
-    return {} if any(name in environment for name in WAIT_SETTINGS) else dict(_SPIN)
+    spin = {} if any(name in environment for name in WAIT_SETTINGS) else _SPIN
+    return {**spin, **({} if ONE_HEAP.keys() & environment.keys() else ONE_HEAP)}
 
 
 def usable_cpus() -> int:

@@ -22,7 +22,7 @@ from raysl.cluster.private import train_fast
 from raysl.cluster.resources import WorkerShape
 from raysl.config.schema import TrainConfig
 from raysl.errors import CodeError, RunFailed, Stopped
-from raysl.process.cpus import spin_variables
+from raysl.process.cpus import thread_variables
 from raysl.process.temporary import temporary_folder
 from raysl.runs.callbacks import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.failures import Failure, FailureCount, FailureNotes, Outcome
@@ -62,13 +62,13 @@ def run_workers(
     """
     notes, settings = FailureNotes(Board(job.board)), pack(job)
     # Empty but on a cluster that the program of the user has started or attached to.
-    spin = spin_variables(os.environ)
+    variables = thread_variables(os.environ)
     # a data task's work, as the dashboard shows it
     steps = "DecodeCropAugment" if job.run.loader.augment_in_task else "DecodeCrop"
     buffer_gb = job.config.data.buffer_gb
     buffer_bytes = None if buffer_gb is None else int(buffer_gb * 1e9)
     name = ray_name(job.config.name)
-    streams = RankStreams([settings["loader"]], name, steps, job.task_cpus, buffer_bytes, spin)
+    streams = RankStreams([settings["loader"]], name, steps, job.task_cpus, buffer_bytes, variables)
     with temporary_folder("ray") as folder:  # Ray's own; nothing is resumed from it
         trainer = _trainer(job, shape, step, settings, streams, callbacks, folder)
         while True:

@@ -9,13 +9,14 @@ import pytest
 
 from raysl import cli
 from raysl.process import cpus as module
-from raysl.process.cpus import WAIT_SETTINGS, Cpus, CpuTime, measure_cpus, spin_variables, usable_cpus
+from raysl.process.cpus import WAIT_SETTINGS, Cpus, CpuTime, measure_cpus, thread_variables, usable_cpus
 
 
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_a_wait_that_the_user_chose_is_left_alone(name: str) -> None:
-    assert spin_variables({"OMP_NUM_THREADS": "4"}) == {"GOMP_SPINCOUNT": "10000"}
-    assert spin_variables({name: "x"}) == {}
+    assert thread_variables({"OMP_NUM_THREADS": "4"}) == {"GOMP_SPINCOUNT": "10000", "MALLOC_ARENA_MAX": "1"}
+    assert thread_variables({name: "x"}) == {"MALLOC_ARENA_MAX": "1"}
+    assert thread_variables({name: "x", "MALLOC_ARENA_MAX": "4"}) == {}
 
 
 @pytest.mark.parametrize(("chosen", "spin"), [({}, "10000"), ({"OMP_WAIT_POLICY": "passive"}, None)])

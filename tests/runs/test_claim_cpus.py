@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import ray.train
 import torch
 
 from raysl.config.load import load_config
-from raysl.process.cpus import WAIT_SETTINGS, Cpus, CpuTime
+from raysl.process.cpus import ONE_HEAP, WAIT_SETTINGS, Cpus, CpuTime
 from raysl.runs import begin, run, worker
 from raysl.runs.begin import CPUS_FILE, claim_cpus
 from raysl.runs.folder import RunFolder
@@ -115,6 +116,7 @@ def test_a_worker_has_its_share_of_the_cpus_that_its_run_counts_on(
 
 
 NOTES = """
+import ctypes
 from pathlib import Path
 
 from raysl.train.callbacks.callback import Callback
@@ -122,12 +124,21 @@ from raysl.train.callbacks.callback import Callback
 
 def first_environment():
     parts = Path("/proc/self/environ").read_text().split("\\0")
-    return " ".join(sorted(part for part in parts if part.startswith(("GOMP_", "OMP_WAIT"))))
+    return " ".join(sorted(part for part in parts if part.startswith(("GOMP_", "OMP_WAIT", "MALLOC_"))))
+
+
+def count_heaps():
+    libc, told = ctypes.CDLL(None), Path(__file__).with_name("heaps")
+    libc.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc.fopen(str(told).encode(), b"w"))
+    libc.malloc_info(0, file)
+    libc.fclose(file)
+    return told.read_text().count("<heap nr=")
 
 
 class Notes(Callback):
     def on_train_start(self, run):
-        Path(__file__).with_name("worker").write_text(first_environment())
+        Path(__file__).with_name("worker").write_text(f"{first_environment()}, {count_heaps()} heap")
 """
 
 DRIVER = """
@@ -148,18 +159,22 @@ raysl.pretrain(raysl.load_config("quickstart", sys.argv[2:]))
 @pytest.mark.parametrize(
     ("cluster", "chosen", "task", "worker_has"),
     [
-        pytest.param("ours", {}, "GOMP_SPINCOUNT=10000", "GOMP_SPINCOUNT=10000", marks=pytest.mark.cluster),
-        pytest.param("ours", {"OMP_WAIT_POLICY": "passive"}, *["OMP_WAIT_POLICY=passive"] * 2, marks=pytest.mark.slow),
-        pytest.param("theirs", {}, "", "GOMP_SPINCOUNT=10000", marks=pytest.mark.slow),
+        pytest.param("ours", {}, *["GOMP_SPINCOUNT=10000 MALLOC_ARENA_MAX=1"] * 2, marks=pytest.mark.cluster),
+        pytest.param(
+            *("ours", {"OMP_WAIT_POLICY": "passive"}, *["MALLOC_ARENA_MAX=1 OMP_WAIT_POLICY=passive"] * 2),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("theirs", {}, "", "GOMP_SPINCOUNT=10000 MALLOC_ARENA_MAX=1", marks=pytest.mark.slow),
     ],
 )
-def test_workers_and_tasks_begin_with_a_short_spin_unless_the_user_chose(
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="counts the heaps of glibc")
+def test_workers_and_tasks_begin_with_a_short_spin_and_one_heap_unless_the_user_chose(
     cluster: str, chosen: dict[str, str], task: str, worker_has: str, tmp_path: Path
 ) -> None:
     """`/proc/self/environ` is the environment with which a process began, before it loaded anything."""
     (tmp_path / "notes.py").write_text(NOTES)
     words = [*SMALL, "train.epochs=1", f"storage={tmp_path}", f"callbacks.notes.name={tmp_path}/notes.py:Notes"]
-    inherited = {name: value for name, value in os.environ.items() if name not in WAIT_SETTINGS}
+    inherited = {name: value for name, value in os.environ.items() if name not in (*WAIT_SETTINGS, *ONE_HEAP)}
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, cluster, *words],
@@ -170,7 +185,7 @@ def test_workers_and_tasks_begin_with_a_short_spin_unless_the_user_chose(
     )
     assert done.returncode == 0, done.stderr
     assert f"task: {task}\n" in done.stdout
-    assert (tmp_path / "worker").read_text() == worker_has
+    assert (tmp_path / "worker").read_text() == f"{worker_has}, 1 heap"
 
 
 @pytest.mark.cluster
