@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests import rank_processes
+from tests.console import console as console
 from tests.faults import VARIABLE, Faults, register
 from tests.rank_processes import RunRanks
 

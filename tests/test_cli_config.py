@@ -2,7 +2,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from raysl.config.config_files import config_names
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.nn.backbones import shapes
+from tests.console import Console
 
 PARTS = Path(__file__).parent / "config" / "parts.py"
 TINY = f"""\
@@ -22,7 +22,6 @@ backbone: {{name: "{PARTS}:Net", width: 8}}
 data: {{name: "{PARTS}:Pictures"}}
 optim: {{name: "{PARTS}:Adam"}}
 """
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -30,20 +29,6 @@ def tiny(tmp_path: Path) -> str:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
     return str(path)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the console entry point in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysl", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(caught.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -103,20 +88,20 @@ def test_help_loads_neither_torch_nor_ray() -> None:
         (["runs", "--foo"], r"error: No such option: --foo; `raysl runs --help` lists the options\n"),
     ],
 )
-def test_misspelt_words_come_with_what_was_meant(run: Run, arguments: list[str], message: str) -> None:
-    code, out, err = run(*arguments)
+def test_misspelt_words_come_with_what_was_meant(console: Console, arguments: list[str], message: str) -> None:
+    code, out, err = console(*arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(message, err, re.DOTALL)
 
 
-def test_list_alone_shows_the_kinds(run: Run) -> None:
-    code, out, err = run("list")
+def test_list_alone_shows_the_kinds(console: Console) -> None:
+    code, out, err = console("list")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "raysl list methods"
 
 
-def test_each_line_of_a_config_error_is_marked(run: Run, tiny: str) -> None:
-    code, _, err = run("config", tiny, "train.epochs=x", "optim.lr=y")
+def test_each_line_of_a_config_error_is_marked(console: Console, tiny: str) -> None:
+    code, _, err = console("config", tiny, "train.epochs=x", "optim.lr=y")
     assert code == 2
     assert [line[:20] for line in err.splitlines()] == ["error: optim.lr: 'y'", "error: train.epochs:"]
 
@@ -131,7 +116,7 @@ def test_each_line_of_a_config_error_is_marked(run: Run, tiny: str) -> None:
     ],
 )
 def test_how_a_command_ends_is_its_exit_code(
-    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+    console: Console, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -140,7 +125,7 @@ def test_how_a_command_ends_is_its_exit_code(
         raise error
 
     monkeypatch.setattr(cli, "app", app)
-    assert run() == (code, "", message)
+    assert console() == (code, "", message)
 
 
 def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,14 +141,14 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
         cli.main()
 
 
-def test_version_is_told(run: Run) -> None:
-    code, out, _ = run("--version")
+def test_version_is_told(console: Console) -> None:
+    code, out, _ = console("--version")
     assert code == 0
     assert out.startswith("raysl ")
 
 
-def test_printed_config_loads_back_with_and_without_its_comments(run: Run, tiny: str, tmp_path: Path) -> None:
-    code, out, err = run("config", tiny, "optim.lr=1e-3", "name=x")
+def test_printed_config_loads_back_with_and_without_its_comments(console: Console, tiny: str, tmp_path: Path) -> None:
+    code, out, err = console("config", tiny, "optim.lr=1e-3", "name=x")
     assert (code, err) == (0, "")
     assert re.search(r"^  lr: 0.001 +# Peak learning rate", out, re.MULTILINE)
     bare = "".join(re.sub(r"  # .*$", "", line) + "\n" for line in out.splitlines())
@@ -175,14 +160,16 @@ def test_printed_config_loads_back_with_and_without_its_comments(run: Run, tiny:
 @pytest.mark.parametrize(
     "kind", ["methods", "backbones", "sources", "transforms", "benchmarks", "optimizers", "configs"]
 )
-def test_every_listed_name_has_its_class_and_a_line(run: Run, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_listed_name_has_its_class_and_a_line(
+    console: Console, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shapes, "SHAPES", {"resnet": {"resnet18": {"depth": 18}}})  # all are built in test_shapes.py
-    code, out, _ = run("list", kind, "--json")
+    code, out, _ = console("list", kind, "--json")
     rows = json.loads(out)
     assert code == 0
     assert rows
     assert all(row["name"] and row["class"] and row["doc"] and "not available" not in row["doc"] for row in rows)
-    _, table, _ = run("list", kind)
+    _, table, _ = console("list", kind)
     assert [line.split()[0] for line in table.splitlines()] == [row["name"] for row in rows]
 
 
@@ -191,10 +178,10 @@ def test_json_has_null_for_numbers_that_it_has_not(capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == [{"loss": None, "step_s": [None, 0.5]}]
 
 
-def test_the_page_of_views_is_written_and_its_path_printed(run: Run, tmp_path: Path) -> None:
+def test_the_page_of_views_is_written_and_its_path_printed(console: Console, tmp_path: Path) -> None:
     page = tmp_path / "views.html"
     few = ("data=photos", "data.size=16", "data.num_train=4", "--num", "1", "--epochs", "3", "--out", str(page))
-    code, out, err = run("report", "views", "simclr", *few)
+    code, out, err = console("report", "views", "simclr", *few)
     assert (code, out) == (0, f"views       {page}\n"), err
     assert page.read_text().count("<img") == 1 + 3 * 2
 

@@ -1,14 +1,11 @@
 """A path in the place of a name does what is meant, or is answered by the line to type."""
 
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import raysl
-from raysl import cli
 from raysl.benchmarks.suite.settings import other_data
 from raysl.cli.arguments import load_run
 from raysl.cli.benchmark import _one_checkpoint, _sort_arguments
@@ -21,23 +18,8 @@ from raysl.config.places import has_images, is_place, kind_of, source_at
 from raysl.data.sources.listing import is_image
 from raysl.errors import ConfigError
 from raysl.sweeps.load import load_sweep
+from tests.console import Console
 from tests.data.samples import png
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the console entry point in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysl", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(caught.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture(autouse=True)
@@ -155,8 +137,8 @@ def test_code_that_a_run_names_is_not_loaded_by_its_folder_alone(here: Path) -> 
         (["cluster", "pics"], "give one, and images after it: `raysl cluster runs/mine pics`"),
     ],
 )
-def test_what_cannot_be_meant_is_answered_by_the_line_to_type(run: Run, words: list[str], message: str) -> None:
-    code, out, err = run(*words)
+def test_what_cannot_be_meant_is_answered_by_the_line_to_type(console: Console, words: list[str], message: str) -> None:
+    code, out, err = console(*words)
     assert (code, out) == (2, "")
     assert re.search(message, err), err
 
@@ -175,26 +157,28 @@ def test_ingest_needs_no_configuration_beside_images() -> None:
     assert load_run(["pics"], low_resource=False, command="ingest").data.name == "image_folder"
 
 
-def test_ingest_says_nothing_of_settings_of_views(run: Run) -> None:
-    _, _, err = run("ingest", "data=image_folder", "data.path=gone")
+def test_ingest_says_nothing_of_settings_of_views(console: Console) -> None:
+    _, _, err = console("ingest", "data=image_folder", "data.path=gone")
     assert "--out is missing" in err
     assert "dropped" not in err
     assert "views" not in err
 
 
-def test_converted_weights_in_place_of_a_configuration_are_answered_by_the_line_to_type(run: Run, here: Path) -> None:
+def test_converted_weights_in_place_of_a_configuration_are_answered_by_the_line_to_type(
+    console: Console, here: Path
+) -> None:
     checkpoint = here / "c/theirs/checkpoint_000000000"
     checkpoint.mkdir(parents=True)
     (checkpoint / "meta.json").write_text('{"method": "imported", "step": 0}')
     (checkpoint / "run.yaml").write_text("name: theirs\n")
     for place in ("c/theirs", "c/theirs/checkpoint_000000000"):
-        code, _, err = run("pretrain", place)
+        code, _, err = console("pretrain", place)
         assert code == 2
         assert f"type `raysl pretrain CONFIG method.weights={place}`" in err
 
 
-def test_a_sweep_is_printed_with_the_meaning_of_each_setting_and_loads_back(run: Run, here: Path) -> None:
-    code, out, err = run("config", "sweep/quickstart", "trials=9", "name=mine", "train.epochs=3")
+def test_a_sweep_is_printed_with_the_meaning_of_each_setting_and_loads_back(console: Console, here: Path) -> None:
+    code, out, err = console("config", "sweep/quickstart", "trials=9", "name=mine", "train.epochs=3")
     assert (code, err) == (0, "")
     assert re.search(r"^trials: 9 +# Number of choices to draw from the space", out, re.MULTILINE)
     assert re.search(r"^storage: null +# Folder or URI", out, re.MULTILINE)

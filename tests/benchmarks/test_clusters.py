@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysl import cli
 from raysl.benchmarks.clusters import cluster_images
 from raysl.benchmarks.features.extract import extract
 from raysl.config.load import load_config
@@ -17,6 +16,7 @@ from raysl.methods.clusterfit import ClusterFit
 from raysl.plan.setup import Setup
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
+from tests.console import Console
 
 WORDS = ("backbone.num_stages=1", "backbone.width=4", "data.limit=70", "benchmarks=[]")
 
@@ -43,14 +43,12 @@ def test_images_are_clustered_by_the_directions_of_their_features(saved: str, sh
 
 
 def test_a_run_learns_from_the_file_of_its_own_images_alone(
-    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared_ray: None
+    saved: str, tmp_path: Path, console: Console, shared_ray: None
 ) -> None:
     out = str(tmp_path / "c.parquet")
-    monkeypatch.setattr("sys.argv", ["raysl", "cluster", "--checkpoint", saved, "k=5", "pca_dim=2", "--out", out])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code in (0, None)
-    assert "(70 images in 5 clusters of " in capsys.readouterr().out
+    code, told, _ = console("cluster", "--checkpoint", saved, "k=5", "pca_dim=2", "--out", out)
+    assert code == 0
+    assert "(70 images in 5 clusters of " in told
     words = [*WORDS, f"method.assignments={out}", "method.clusters=5", "train.batch_size=8"]
     run = prepare(load_config("digits/clusterfit", words))
     state = TrainState.create(run.setup)

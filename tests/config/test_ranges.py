@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from raysl import cli
 from raysl.components import ALIASES, resolve
 from raysl.config.build import build_node, from_dict
 from raysl.config.component import type_hints
@@ -28,6 +26,7 @@ from raysl.sweeps.load import load_sweep
 from raysl.sweeps.schema import SweepConfig
 from tests.config.conftest import PARTS, Write
 from tests.config.unbounded import lacks_range
+from tests.console import Console
 from tests.transforms.papers import RECIPES
 
 OWN = {slot: list(names) for slot, names in ALIASES.items()}
@@ -187,14 +186,10 @@ def test_a_bad_value_is_refused_by_its_name_or_is_in_the_range(choice: tuple[str
         (f"optim.lr={HUGE}", "optim.lr"),
     ],
 )
-def test_the_command_refuses_with_one_line_and_exit_code_2(
-    words: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["raysl", "config", words])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    told_lines = capsys.readouterr().err.splitlines()
-    assert caught.value.code == 2
+def test_the_command_refuses_with_one_line_and_exit_code_2(words: str, key: str, console: Console) -> None:
+    code, _, err = console("config", words)
+    told_lines = err.splitlines()
+    assert code == 2
     assert {line.split(": ")[0] for line in told_lines} == {"error"}
     assert {line.split(": ")[1] for line in told_lines} == {key}
 

@@ -1,6 +1,5 @@
 """What `raysl doctor` makes of what nodes say, each with what helps."""
 
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from raysl.doctor import storage as storage_module
 from raysl.doctor.cluster import Answer, Node, patience
 from raysl.doctor.node import node_facts
 from raysl.doctor.storage import StorageProbe, look_at_storage
+from tests.console import Console
 
 DRIVER = {
     "python": "3.11.7",
@@ -186,7 +186,7 @@ def test_the_facts_of_this_machine_are_those_of_a_node() -> None:
 
 
 def test_without_a_cluster_a_storage_is_looked_at_from_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     seen = look_at_storage(str(tmp_path))
@@ -200,11 +200,9 @@ def test_without_a_cluster_a_storage_is_looked_at_from_this_machine(
         ("data.path=/x", "raysl doctor takes storage=URI, not 'data.path=/x'"),
         ("storage=foo://bar", "cannot open 'foo://bar': Protocol not known: foo"),
     ]:
-        monkeypatch.setattr(sys, "argv", ["raysl", "doctor", word])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        assert caught.value.code == 2
-        assert told in capsys.readouterr().err
+        code, _, err = console("doctor", word)
+        assert code == 2
+        assert told in err
 
 
 def test_a_storage_that_does_not_exist_is_a_finding_and_leaves_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import raysl
-from raysl import cli, trained
+from raysl import trained
 from raysl.checkpoint.checkpoint_folder import checkpoint_name, newest
 from raysl.config.config_files import config_names
 from raysl.config.load import load_config
@@ -23,6 +23,7 @@ from raysl.plan.setup import Setup
 from raysl.sweeps.load import load_sweep
 from raysl.train.state import TrainState
 from raysl.trained import trained_names, unpacked
+from tests.console import Console
 
 NAME = "cifar10/simclr"
 SMALL = ("backbone.depth=10", "backbone.width=16", "train.batch_size=8", "data.path=/gone")
@@ -84,9 +85,7 @@ def test_a_folder_of_ones_own_at_the_path_of_a_name_comes_first(here: Path) -> N
     assert load_config("quickstart", [f"method.weights={NAME}"]).method.weights == f"{here}/{NAME}"
 
 
-def test_a_wrong_name_is_answered_by_the_names(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_name_is_answered_by_the_names(console: Console) -> None:
     told = f"these come with raysl: {', '.join(trained_names())}"
     for call in (
         lambda: raysl.load_backbone("cifar10/simcrl"),
@@ -99,10 +98,8 @@ def test_a_wrong_name_is_answered_by_the_names(
         with pytest.raises(ConfigError, match=told) as caught:
             call()
         assert len(str(caught.value).splitlines()) == 1
-    monkeypatch.setattr(sys, "argv", ["raysl", "benchmark", "cifar10/simcrl", "knn"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    _, _, err = console("benchmark", "cifar10/simcrl", "knn")
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert errors[0].endswith(told)
 
@@ -188,11 +185,9 @@ def test_weights_are_written_for_other_libraries(here: Path) -> None:
     assert equal(raysl.load_backbone(str(here / "again")), raysl.load_backbone(NAME))
 
 
-def test_the_command_line_lists_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["raysl", "list", "weights"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command_line_lists_them(console: Console) -> None:
+    _, out, _ = console("list", "weights")
+    lines = out.splitlines()
     assert [line.split()[0] for line in lines] == list(trained_names())
     assert "SimCLR on CIFAR-10" in "".join(lines)
 

@@ -4,8 +4,6 @@ import importlib.util
 import json
 import pickle
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import raysl
-from raysl import cli
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.checkpoint.weights import read_weights
@@ -34,6 +31,7 @@ from raysl.weights.convert import KINDS, convert, load_weights
 from raysl.weights.exports import detectron2_name, to_timm, to_torchvision
 from raysl.weights.fill import Loaded
 from raysl.weights.layouts import Rules
+from tests.console import Console
 from tests.weights.networks import (
     behind,
     features,
@@ -48,21 +46,6 @@ from tests.weights.networks import (
 )
 
 VIT_SETTINGS = ("backbone.heads=1",)
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysl", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(caught.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -459,13 +442,13 @@ def test_an_export_that_was_cut_off_is_completed_by_the_same_call_alone(narrow: 
     assert refusal(narrow, str(out), "safetensors").startswith(f"{out} is in use, it holds notes.txt; ")
 
 
-def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -> None:
+def test_the_command_says_what_became_of_each_tensor(console: Console, tmp_path: Path) -> None:
     tree = {
         "state_dict": {**behind("module.encoder_q.", small_resnet().state_dict()), "module.queue": torch.zeros(4, 8)}
     }
     tree["state_dict"] |= behind("module.encoder_q.fc.", {"weight": torch.zeros(4, 64)})
     source, out = saved(tree, tmp_path / "moco.pth.tar"), tmp_path / "runs" / "moco"
-    code, output, errors = run("convert", source, "--out", str(out), "data.image_size=64")
+    code, output, errors = console("convert", source, "--out", str(out), "data.image_size=64")
     assert (code, errors) == (0, "")
     assert output.splitlines() == [
         "read        Its weights are those of `moco.pth.tar`, in the layout of moco ([state_dict] module.encoder_q.*).",
@@ -477,13 +460,13 @@ def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -
         f"use         raysl.load_backbone('{out}/{checkpoint_name(0)}')",
     ]
     assert load_checkpoint(str(out)).config.data.image_size == 64
-    code, _, errors = run("convert", source)
+    code, _, errors = console("convert", source)
     assert (code, errors) == (2, "error: --out is missing; give a folder, or for most other libraries a file\n")
     words = ("--layout", "moco", "--part", "student", "--skip", "layer4", "--no-strict", "--to", "safetensors")
-    code, output, _ = run("convert", source, "--out", str(tmp_path / "hub"), *words)
+    code, output, _ = console("convert", source, "--out", str(tmp_path / "hub"), *words)
     assert code == 0
     assert "skipped     30 (layer4.0.conv1.weight" in output
-    code, _, errors = run("convert", source, "--out", str(tmp_path / "other"), "backbone.depth=34")
+    code, _, errors = console("convert", source, "--out", str(tmp_path / "other"), "backbone.depth=34")
     assert code == 2
     assert "backbone.depth=34 does not fit the tensors, which have backbone.depth=18" in errors
 

@@ -1,6 +1,5 @@
 """The grid of a ViT's positions is read where a file tells it, and asked for where several fit."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl import cli
 from raysl.errors import ConfigError
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import Rules
+from tests.console import Console
 from tests.weights.networks import behind, images, pooled, saved, small_resnet, small_vit
 
 HEADS = ("backbone.heads=1",)
@@ -81,12 +80,7 @@ def test_a_grid_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert "has position embeddings of shape [1, 4, 4, 64]; " in refusal(saved(maps, tmp_path / "sam.pth"))
 
 
-def test_the_command_takes_a_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_a_grid(tmp_path: Path, console: Console) -> None:
     path = saved(small_vit(no_embed_class=True).state_dict(), tmp_path / "vit.pth")
-    words = ["raysl", "convert", path, "--out", str(tmp_path / "run"), "--grid", "4x4", *HEADS]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "positions   4x4 patches\n" in capsys.readouterr().out
+    _, out, _ = console("convert", path, "--out", str(tmp_path / "run"), "--grid", "4x4", *HEADS)
+    assert "positions   4x4 patches\n" in out

@@ -11,7 +11,6 @@ from torch import nn
 from torchvision import models
 
 import raysl
-from raysl import cli
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
@@ -19,6 +18,7 @@ from raysl.train.state import TrainState
 from raysl.weights.convert import convert, load_weights
 from raysl.weights.layouts import Rules
 from raysl.weights.search import ARCHITECTURES
+from tests.console import Console
 from tests.nn.test_timm_models import ONE_A_FAMILY as TIMM
 from tests.nn.test_torchvision_models import ONE_A_FAMILY as TORCHVISION
 from tests.weights.networks import behind, images, pooled, saved, shaken
@@ -102,13 +102,11 @@ def test_another_network_is_refused_with_what_does_not_fit(tmp_path: Path) -> No
 
 
 def test_the_command_says_which_architectures_it_reads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, console: Console, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["raysl", "convert", "--help"])
     monkeypatch.setenv("COLUMNS", "400")
-    with pytest.raises(SystemExit):
-        cli.main()
-    text = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    _, out, _ = console("convert", "--help")
+    text = " ".join(out.replace("\u2502", " ").split())
     assert f"{ARCHITECTURES}." in text
     assert ARCHITECTURES in refusal(saved(named("test_convnext").state_dict(), tmp_path / "file.pth"), ())
 

@@ -1,6 +1,5 @@
 """A file with several networks: which is taken is said, and `key` and `prefix` choose another."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,11 @@ import pytest
 import torch
 from torchvision import models
 
-from raysl import cli
 from raysl.errors import ConfigError
 from raysl.weights.convert import convert, load_weights
 from raysl.weights.fill import Loaded
 from raysl.weights.layouts import Rules
+from tests.console import Console
 from tests.weights.networks import behind, head, images, pooled, saved, shaken, small_resnet, small_vit
 
 FIRST, SECOND = 3, 4  # seeds of the two networks of a file
@@ -118,14 +117,10 @@ def test_named_networks_are_listed_and_chosen_too(tmp_path: Path) -> None:
         load_weights(path, words)
 
 
-def test_the_command_and_the_result_say_that_there_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_and_the_result_say_that_there_is_another(tmp_path: Path, console: Console) -> None:
     path = saved({**both("state_dict", "state_dict_ema"), **head()}, tmp_path / "timm.pth")
-    monkeypatch.setattr(sys, "argv", ["raysl", "convert", path, "--out", str(tmp_path / "run")])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "others      1 more in the file (key=state_dict_ema)\n" in capsys.readouterr().out
+    _, out, _ = console("convert", path, "--out", str(tmp_path / "run"))
+    assert "others      1 more in the file (key=state_dict_ema)\n" in out
     done = convert(path, str(tmp_path / "ema"), rules=Rules(key="state_dict_ema"))
     assert "others 1 more in the file (key=state_dict)" in repr(done)
     assert done.summary == "Its weights are those of `timm.pth`, in the layout of torchvision ([state_dict_ema])."

@@ -34,6 +34,7 @@ from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
+from tests.console import Console
 
 SMALL = Layout(rows_per_file=4, rows_per_group=2, seed=None)
 RANDOM = replace(SMALL, seed=0)
@@ -512,18 +513,8 @@ def test_classes_are_written_where_any_reader_of_the_file_finds_them(images: Dat
 # the command
 
 
-def test_the_command_verifies_without_a_cluster(
-    images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from raysl import cli
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["raysl", "ingest", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
+def test_the_command_verifies_without_a_cluster(images: DataConfig, tmp_path: Path, console: Console) -> None:
+    run = partial(console, "ingest")
     out = tmp_path / "out"
     ingest_source(images, str(out), SMALL)
     assert run("--out", str(out), "--verify") == (0, f"whole       {out}\n", "")
@@ -549,18 +540,8 @@ def test_the_command_verifies_without_a_cluster(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_ray")
-def test_the_command_ingests_on_ray_and_checks(
-    images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from raysl import cli
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["raysl", "ingest", *words, "data=image_folder", f"data.path={images.path}"])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
+def test_the_command_ingests_on_ray_and_checks(images: DataConfig, tmp_path: Path, console: Console) -> None:
+    run = partial(console, "ingest", "data=image_folder", f"data.path={images.path}")
     out = tmp_path / "out"
     code, text, _ = run("--out", str(out), "--rows-per-file", "4", "--rows-per-group", "2")
     assert code == 0

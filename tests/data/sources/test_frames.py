@@ -28,7 +28,7 @@ from raysl.data.sources.file_list import FileList
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.listing import parse_frame
 from raysl.data.sources.parquet import Parquet
-from raysl.data.split import Missing, Split
+from raysl.data.split import Missing
 from raysl.errors import ConfigError
 from raysl.schedule import Step
 from raysl.train.prepare import prepare
@@ -36,31 +36,11 @@ from raysl.train.state import TrainState
 from tests.data.counted import counted_storage
 from tests.data.dicom import PATIENT, dataset, dicom, written
 from tests.data.samples import all_rows, sent
+from tests.data.volumes import CHANNELS, folder, opened, pixels, same
 
 RANDOM = np.random.default_rng(0)
 VOLUME = RANDOM.integers(0, 1000, (5, 6, 8)).astype(np.int16)
-CHANNELS: dict[str, Any] = {"channels": 1, "mean": (0.5,), "std": (0.25,), "value_range": (0.0, 1000.0)}
 EXPECTED = np.rint(VOLUME * 0.255).astype(np.uint8)
-
-
-def folder(path: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-    return path
-
-
-def opened(path: Path | str, **settings: Any) -> Split:
-    return ImageFolder(ImageFolder.Config(path=str(path), **{**CHANNELS, **settings})).required("train")
-
-
-def pixels(split: Split) -> list[np.ndarray]:
-    images = [decode(image, bands=split.bands) for image in all_rows(split).images]
-    return [image[0].numpy() for image in images]
-
-
-def same(found: list[np.ndarray], expected: Any) -> bool:
-    return len(found) == len(expected) and all(map(np.array_equal, found, expected))
 
 
 def rle(frames: np.ndarray, **elements: Any) -> Dataset:

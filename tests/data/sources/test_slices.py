@@ -5,7 +5,6 @@ import tarfile
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import nibabel
@@ -34,10 +33,10 @@ from raysl.train.prepare import prepare
 from tests.data.counted import counted_storage
 from tests.data.nifti import TEXT, nifti, nifti_gz
 from tests.data.samples import all_rows, sent
+from tests.data.volumes import CHANNELS, folder, opened, pixels, same
 
 RANDOM = np.random.default_rng(0)
 VOLUME = RANDOM.integers(0, 1000, (8, 6, 5)).astype(np.int16)  # [X, Y, Z]
-CHANNELS: dict[str, Any] = {"channels": 1, "mean": (0.5,), "std": (0.25,), "value_range": (0.0, 1000.0)}
 EXPECTED = np.rint(VOLUME.T * 0.255).astype(np.uint8)  # [Z, Y, X]
 
 
@@ -47,29 +46,9 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def folder(path: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-    return path
-
-
-def opened(path: Path | str, **settings: Any) -> Split:
-    return ImageFolder(ImageFolder.Config(path=str(path), **{**CHANNELS, **settings})).required("train")
-
-
 def listed(path: Path, lines: str) -> Split:
     (path / "list.csv").write_text(f"path,label\n{lines}")
     return FileList(FileList.Config(train=str(path / "list.csv"), **CHANNELS)).required("train")
-
-
-def pixels(split: Split, rows: list[int] | None = None) -> list[np.ndarray]:
-    images = all_rows(split).images if rows is None else split.read(np.array(rows)).images
-    return [decode(image, bands=split.bands)[0].numpy() for image in images]
-
-
-def same(found: list[np.ndarray], expected: Any) -> bool:
-    return len(found) == len(expected) and all(map(np.array_equal, found, expected))
 
 
 @pytest.mark.parametrize(
