@@ -67,23 +67,24 @@ class Entropies(Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dino_v2", "dino_v3"])
 def test_where_the_paper_s_settings_stay_uniform_the_small_recipe_learns_and_the_warning_names_it(
-    method: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     heads = ("method.head.hidden_dim=128", "method.patch_head.hidden_dim=128")
     few = ("method.head.num_prototypes=1024", "method.patch_head.num_prototypes=1024")
-    (event,), published = course(method, tmp_path, *heads, *few)
-    assert min(published) > 0.97
-    assert event.startswith("the teacher gives all 1,024 prototypes nearly the same score")
-    assert f"small/{method} is the recipe" in event
-    events, small = course(f"small/{method}", tmp_path / "small", *heads)
+    (event,), published = course("dino_v2", tmp_path, *heads, *few)
+    assert min(published) > 0.999
+    assert event.startswith("the teacher gives all images nearly the same scores")
+    assert "small/dino_v2 is the recipe" in event
+    events, small = course("small/dino_v2", tmp_path / "small", *heads)
     assert events == []
-    assert small[-1] < 0.96
+    assert max(small[10:]) < 0.999
 
 
 @pytest.mark.slow
-def test_the_small_recipe_of_dino_moves_away_from_equal_scores(tmp_path: Path) -> None:
-    events, small = course("small/dino", tmp_path, "method.head.hidden_dim=128")
+@pytest.mark.parametrize("method", ["dino", "dino_v3"])
+def test_the_small_recipes_move_away_from_equal_scores(method: str, tmp_path: Path) -> None:
+    heads = ("method.head.hidden_dim=128", *(["method.patch_head.hidden_dim=128"] if method == "dino_v3" else []))
+    events, small = course(f"small/{method}", tmp_path, *heads)
     assert events == []
-    assert small[-1] < 0.85
+    assert small[-1] < 0.995

@@ -90,7 +90,7 @@ def test_only_the_main_rank_tells(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert watch(run, tmp_path, [0.8, *[1e-5] * 20]) == []
 
 
-def test_equal_scores_of_all_prototypes_are_told_of_with_the_small_recipe(
+def test_equal_scores_are_told_of_with_the_small_recipe(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config("small/dino_v2", ["data=digits", "method.head.num_prototypes=1000"]).method
@@ -104,11 +104,12 @@ def test_equal_scores_of_all_prototypes_are_told_of_with_the_small_recipe(
             callback.on_log(run, step, {"teacher_entropy": share * most, "embedding_std": 0.5})
         return events(tmp_path / folder)
 
-    assert told("a tenth of the run is not over", [0.8, *[0.99] * 50]) == []
-    assert told("it comes back", [0.8, *[0.99] * 45, 0.9, *[0.99] * 45]) == []
-    (event,) = told("uniform", [0.8, *[0.99] * 80])
-    assert event.startswith("the teacher gives all 1,000 prototypes nearly the same score")
-    assert "97% or more of the largest, 6.91, since step 10 (now 6.84)" in event
+    assert told("a tenth of the run is not over", [0.8, *[1.0] * 50]) == []
+    assert told("it comes back", [0.8, *[1.0] * 45, 0.9, *[1.0] * 45]) == []
+    assert told("as balanced scores of a healthy run", [0.8, *[0.99] * 80]) == []
+    (event,) = told("uniform", [0.8, *[1.0] * 80])
+    assert event.startswith("the teacher gives all images nearly the same scores")
+    assert "teacher_entropy has been 99.9% of the largest, 6.91, since step 10 (now 6.91)" in event
     assert event.endswith("small/dino_v2 is the recipe for small batches and few images")
 
 
@@ -117,11 +118,12 @@ def test_equal_scores_of_a_short_run_count_after_two_hundred_steps(
 ) -> None:
     monkeypatch.setattr(run.state.method, "config", load_config("dino", ["data=digits"]).method)
     callback = CollapseWatch(Disk(tmp_path))
-    for index in (100, 200, 299):
-        callback.on_log(run, Step(index=index, total=400, epoch_len=20), {"teacher_entropy": math.log(65536)})
+    for index, kl in ((50, 0.5), (100, 0.09), (200, 0.02), (299, 0.05)):
+        callback.on_log(run, Step(index=index, total=400, epoch_len=20), {"teacher_entropy": 11.0, "kl": kl})
     assert events(tmp_path) == []
-    callback.on_log(run, Step(index=300, total=400, epoch_len=20), {"teacher_entropy": math.log(65536)})
-    assert len(events(tmp_path)) == 1
+    callback.on_log(run, Step(index=300, total=400, epoch_len=20), {"teacher_entropy": 11.0, "kl": 0.03})
+    (event,) = events(tmp_path)
+    assert "kl has been below 0.1 since step 100 (now 0.03)" in event
 
 
 class _Collapsed(SimCLR):

@@ -43,14 +43,15 @@ class DataWait(Callback):
 SPREAD = COLLAPSE[0]
 SHARE = 1e-3  # of the first spread
 STEPS = 100  # in a row: one bad step is not a collapse
-ENTROPY = "teacher_entropy"
-UNIFORM = 0.97  # of the entropy of equal scores
-UNIFORM_STEPS = 200  # in a row, and a tenth of the run: a healthy run begins so
+ENTROPY, KL = "teacher_entropy", "kl"
+UNIFORM = 0.999  # of the entropy of equal scores: balanced scores of a healthy run reach 0.99
+LITTLE_KL = 0.1  # of DINO, whose healthy runs have 0.4 and more
+ALIKE_STEPS = 200  # in a row, and a tenth of the run: a healthy run begins so
 REMEDIES = (
     "the usual remedies are a lower optim.lr, a longer optim.warmup, a larger train.batch_size, and the paper's values "
     "for what keeps its method from collapsing (a predictor, centring, the teacher's momentum, the temperatures)"
 )
-UNIFORM_REMEDIES = (
+SCORE_REMEDIES = (
     "the usual remedies are a lower method.teacher_temp, fewer method.head.num_prototypes, method.head.norm=true, a "
     "smaller method.momentum and a higher optim.lr"
 )
@@ -63,8 +64,8 @@ class CollapseWatch(Callback):
     """Notes once that a run has collapsed, by what number, and what may help.
 
     * The embeddings are all alike: `embedding_std` stays below a thousandth of its first value for 100 steps.
-    * A teacher gives all prototypes the same score (DINO, section 5.3): `teacher_entropy` stays at 97 % or more of the
-      logarithm of their number, for 200 steps and a tenth of the run.
+    * A teacher gives all images the same scores: DINO's `kl` stays below 0.1 (section 5.3), or without it
+      `teacher_entropy` at 99.9 % of the logarithm of the number of prototypes, for 200 steps and a tenth of the run.
 
     The note names the packaged recipe `small/METHOD` where there is one.
 
@@ -72,13 +73,13 @@ class CollapseWatch(Callback):
     ends the run (`raysl.train.late`). Only logged lines are read, so no step waits for a GPU.
     """
 
-    stored = ("start", "low_since", "uniform_since", "is_collapse_told", "is_nan_told")
+    stored = ("start", "low_since", "same_since", "is_collapse_told", "is_nan_told")
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.start: float | None = None
         self.low_since: int | None = None
-        self.uniform_since: int | None = None
+        self.same_since: int | None = None
         self.is_collapse_told = False
         self.is_nan_told = False
 
@@ -86,7 +87,7 @@ class CollapseWatch(Callback):
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
         self._look_for_nan(step, line)
         method = run.state.method
-        sign = self._alike(step, line.get(SPREAD)) or self._uniform(method, step, line.get(ENTROPY))
+        sign = self._alike(step, line.get(SPREAD)) or self._same(method, step, line)
         if sign is not None and not self.is_collapse_told:
             self.is_collapse_told = True
             self._note(sign + _small_recipe(method))
@@ -104,18 +105,22 @@ class CollapseWatch(Callback):
             f"that since step {self.low_since} (now {spread:.3g}); {REMEDIES}"
         )
 
-    def _uniform(self, method: Method, step: Step, entropy: float | None) -> str | None:
+    def _same(self, method: Method, step: Step, line: dict[str, float]) -> str | None:
         head = getattr(method.config, "head", None)
-        if entropy is None or not math.isfinite(entropy) or not isinstance(head, HeadConfig):
+        if ENTROPY not in line or not math.isfinite(line[ENTROPY]) or not isinstance(head, HeadConfig):
             return None
         most = math.log(head.num_prototypes)
-        self.uniform_since = _since(self.uniform_since, step, is_so=entropy >= UNIFORM * most)
-        if self.uniform_since is None or step.index - self.uniform_since < max(UNIFORM_STEPS, step.total // 10):
+        if KL in line:
+            is_so, sign = line[KL] < LITTLE_KL, f"{KL} has been below {LITTLE_KL}"
+        else:
+            is_so = line[ENTROPY] >= UNIFORM * most
+            sign = f"{ENTROPY} has been {UNIFORM:.1%} of the largest, {most:.3g},"
+        self.same_since = _since(self.same_since, step, is_so)
+        if self.same_since is None or step.index - self.same_since < max(ALIKE_STEPS, step.total // 10):
             return None
         return (
-            f"the teacher gives all {head.num_prototypes:,} prototypes nearly the same score, from which little is "
-            f"learned: {ENTROPY} has been {UNIFORM:.0%} or more of the largest, {most:.3g}, since step "
-            f"{self.uniform_since} (now {entropy:.3g}); {UNIFORM_REMEDIES}"
+            "the teacher gives all images nearly the same scores, from which little is learned: "
+            f"{sign} since step {self.same_since} (now {line[KL if KL in line else ENTROPY]:.3g}); {SCORE_REMEDIES}"
         )
 
     def _look_for_nan(self, step: Step, line: dict[str, float]) -> None:
