@@ -110,8 +110,8 @@ def _job_variables() -> dict[str, str]:
     Ray refuses a variable that both name, even with equal values.
     """
     job = ray_job().get("runtime_env") or {}
-    waits = {name: os.environ[name] for name in (*WAIT_SETTINGS, *ONE_HEAP) if name in os.environ}
-    return {name: value for name, value in {**_SETTINGS, **waits}.items() if name not in job.get("env_vars", {})}
+    chosen = {name: os.environ[name] for name in (*WAIT_SETTINGS, *ONE_HEAP) if name in os.environ}
+    return {name: value for name, value in {**_SETTINGS, **chosen}.items() if name not in job.get("env_vars", {})}
 
 
 def _keep_token_private() -> None:

@@ -5,6 +5,7 @@ image predicts a teacher's scores of the image's other large views. The teacher 
 are centred, so that no prototype wins, and sharpened, so that they do not become uniform.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -58,6 +59,11 @@ class DINO(Method):
         self.head = DINOHead(backbone.feature_dim, self.config.head)
         self.teacher, self.teacher_head = Teacher(backbone), Teacher(self.head)
         self.centre = Centre(self.config.head.num_prototypes)
+
+    @property
+    def most_entropy(self) -> float:
+        """See `Method.most_entropy`."""
+        return math.log(self.config.head.num_prototypes)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 3 on this rank's images: each view against all other large views; algorithm 1."""

@@ -6,6 +6,7 @@ With `patch_loss=all` every patch is predicted, as in iBOT++ of TIPSv2 (Cao et a
 Registers (Darcet, Oquab, Mairal and Bojanowski 2024, arXiv 2309.16588) are those of the backbone.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, cast
 
@@ -119,6 +120,11 @@ class DINOv2(PatchMethod):
     def mask(cls, setup: Setup) -> Mask:
         """Return the mask of each large view."""
         return block_mask(setup, cls.title, setup.method.mask_min_block)
+
+    @property
+    def most_entropy(self) -> float:
+        """See `Method.most_entropy`."""
+        return math.log(self.config.head.num_prototypes)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""

@@ -8,6 +8,7 @@ often (CyclicMask). What the paper does to trained features, RASA, which removes
 patch, is not here.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
@@ -75,6 +76,11 @@ class Franca(DINOv2):
             return super().mask(setup)
         blocks = block_mask(setup, cls.title)
         return CyclicMask(patch_size=blocks.patch_size, ratios=blocks.ratios, aspect=blocks.aspect)
+
+    @property
+    def most_entropy(self) -> float:
+        """The sum over the heads: `teacher_entropy` is."""
+        return sum(map(math.log, cast(NestedHead, self.head).sizes))
 
     def _head(self, dim: int, config: HeadConfig) -> NestedHead:
         return NestedHead(dim, config, self.config.num_levels)

@@ -5,6 +5,7 @@ a view with blocks of patches masked predicts what a teacher, which sees it whol
 `patch_loss=all` it predicts that of every patch: iBOT++ of TIPSv2 (Cao et al. 2026, arXiv 2604.12012).
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
@@ -104,6 +105,11 @@ class IBOT(PatchMethod):
     def mask(cls, setup: Setup) -> BlockMask:
         """Return the mask of each large view."""
         return block_mask(setup, "iBOT")
+
+    @property
+    def most_entropy(self) -> float:
+        """See `Method.most_entropy`."""
+        return math.log(self.config.head.num_prototypes)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Sum the losses of class tokens and of patches (section 3; algorithm 1)."""

@@ -89,6 +89,11 @@ class Method(nn.Module, ABC):
         setting. `method.weights` leaves them alone."""
         return {}
 
+    @property
+    def most_entropy(self) -> float | None:
+        """The `teacher_entropy` of equal scores, in nats, the largest that the method can log; None if it logs none."""
+        return None
+
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse settings that cannot work, on the driver, before views are made and workers start. Default: what the

@@ -19,6 +19,7 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.watch import CollapseWatch
 from raysl.train.disk import Disk
 from raysl.train.file_names import EVENTS_FILE, parse_events
+from tests.small_copy import SmallCopy
 
 METHODS = ("dino", "dino_v2", "dino_v3")
 
@@ -35,6 +36,17 @@ def test_nothing_has_to_be_adapted_to_few_images(method: str, num_samples: int, 
 def test_the_learning_rate_follows_the_root_of_the_batch(method: str) -> None:
     optim = load_config(f"small/{method}", ["data.path=/images"]).optim
     assert [peak_lr(optim, size) for size in (64, 256)] == pytest.approx([2e-3, 4e-3])
+
+
+@pytest.mark.parametrize("method", ["dino_v2", "franca", "dino_v3", "paka"])
+def test_equal_images_have_the_largest_entropy_of_the_teacher(method: str) -> None:
+    copy = SmallCopy.of(f"digits/{method}")
+    with torch.no_grad():
+        drawn = copy.method(copy.batch, copy.setup.plan.step(0)).metrics["teacher_entropy"].item()
+        equal = copy.batch.map(torch.zeros_like)
+        uniform = copy.method(equal, copy.setup.plan.step(0)).metrics["teacher_entropy"].item()
+    assert copy.method.most_entropy == pytest.approx(uniform, rel=1e-5)
+    assert drawn < uniform
 
 
 def course(recipe: str, folder: Path, *words: str) -> tuple[list[str], list[float]]:

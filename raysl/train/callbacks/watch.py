@@ -8,7 +8,6 @@ from raysl import distributed as dist
 from raysl.config.config_files import packaged_file
 from raysl.methods.method import Method
 from raysl.nn.collapse import COLLAPSE
-from raysl.nn.dino_head import HeadConfig
 from raysl.train.callbacks.callback import Callback, Run, Step
 from raysl.train.disk import Disk
 
@@ -45,7 +44,7 @@ SHARE = 1e-3  # of the first spread
 STEPS = 100  # in a row: one bad step is not a collapse
 ENTROPY, KL = "teacher_entropy", "kl"
 UNIFORM = 0.999  # of the entropy of equal scores: balanced scores of a healthy run reach 0.99
-LITTLE_KL = 0.1  # of DINO, whose healthy runs have 0.4 and more
+LITTLE_KL = 0.1  # in nats; runs that do not collapse have 0.2 and more
 ALIKE_STEPS = 200  # in a row, and a tenth of the run: a healthy run begins so
 REMEDIES = (
     "the usual remedies are a lower optim.lr, a longer optim.warmup, a larger train.batch_size, and the paper's values "
@@ -65,7 +64,7 @@ class CollapseWatch(Callback):
 
     * The embeddings are all alike: `embedding_std` stays below a thousandth of its first value for 100 steps.
     * A teacher gives all images the same scores: DINO's `kl` stays below 0.1 (section 5.3), or without it
-      `teacher_entropy` at 99.9 % of the logarithm of the number of prototypes, for 200 steps and a tenth of the run.
+      `teacher_entropy` at 99.9 % or more of that of equal scores, for 200 steps and a tenth of the run.
 
     The note names the packaged recipe `small/METHOD` where there is one.
 
@@ -87,8 +86,10 @@ class CollapseWatch(Callback):
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
         self._look_for_nan(step, line)
         method = run.state.method
+        if self.is_collapse_told:
+            return
         sign = self._alike(step, line.get(SPREAD)) or self._same(method, step, line)
-        if sign is not None and not self.is_collapse_told:
+        if sign is not None:
             self.is_collapse_told = True
             self._note(sign + _small_recipe(method))
 
@@ -106,21 +107,18 @@ class CollapseWatch(Callback):
         )
 
     def _same(self, method: Method, step: Step, line: dict[str, float]) -> str | None:
-        head = getattr(method.config, "head", None)
-        if ENTROPY not in line or not math.isfinite(line[ENTROPY]) or not isinstance(head, HeadConfig):
+        most = method.most_entropy
+        if most is None or ENTROPY not in line:
             return None
-        most = math.log(head.num_prototypes)
-        if KL in line:
-            is_so, sign = line[KL] < LITTLE_KL, f"{KL} has been below {LITTLE_KL}"
-        else:
-            is_so = line[ENTROPY] >= UNIFORM * most
-            sign = f"{ENTROPY} has been {UNIFORM:.1%} of the largest, {most:.3g},"
+        name, told = (KL, f"below {LITTLE_KL}") if KL in line else (ENTROPY, f"{UNIFORM:.1%} or more of {most:.3g}")
+        value = line[name]
+        is_so = value < LITTLE_KL if name == KL else value >= UNIFORM * most
         self.same_since = _since(self.same_since, step, is_so)
         if self.same_since is None or step.index - self.same_since < max(ALIKE_STEPS, step.total // 10):
             return None
         return (
             "the teacher gives all images nearly the same scores, from which little is learned: "
-            f"{sign} since step {self.same_since} (now {line[KL if KL in line else ENTROPY]:.3g}); {SCORE_REMEDIES}"
+            f"{name} has been {told} since step {self.same_since} (now {value:.3g}); {SCORE_REMEDIES}"
         )
 
     def _look_for_nan(self, step: Step, line: dict[str, float]) -> None:
