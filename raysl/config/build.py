@@ -16,7 +16,6 @@ from raysl.config.fields import (
     SYNONYMS,
     Setting,
     component_class,
-    find_group,
     list_settings,
     settings_in,
     suggest,
@@ -185,7 +184,7 @@ class _Builder:
 def _of_unknown_group(group: str, siblings: Mapping[str, Setting]) -> str:
     """Say that a group of settings is unknown, which one is near, and which there are."""
     above, _, name = group.rpartition(".")
-    groups = [other for other, setting in siblings.items() if find_group(setting.kind) or other in GROUPS]
+    groups = [other for other, setting in siblings.items() if setting.group or other in GROUPS]
     near = nearest(name, groups)
     hint = f"{above or 'a run'} has {', '.join(groups or siblings)}"
     return f"{group!r} is no group of settings; {f'did you mean {near!r}? ' if near else ''}{hint}"

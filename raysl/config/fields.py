@@ -3,6 +3,8 @@
 import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -36,27 +38,39 @@ NAMED_BY_KEY = (BenchmarkConfig, CallbackConfig)
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One field of a node: its name, its type, and its default or `MISSING`."""
+    """One field of a node.
+
+    Args:
+        kind: its annotation.
+        default: its default, or `MISSING`.
+        group: the dataclass of a group of settings, see `find_group`.
+        entry: the dataclass of each value of a dict of groups.
+    """
 
     name: str
     kind: Any
     default: Any
+    group: type[Any] | None
+    entry: type[Any] | None
 
 
 def list_settings(kind: Any, default: Any = None) -> dict[str, Setting]:
     """Return the settings of a dataclass by name; the instance `default`, if given, provides their defaults."""
-    settings = {}
-    hints = type_hints(kind)
+    settings = _settings_of(kind)
+    if default is None:
+        return settings
+    return {name: replace(setting, default=getattr(default, name)) for name, setting in settings.items()}
+
+
+@cache
+def _settings_of(kind: Any) -> dict[str, Setting]:
+    hints, settings = type_hints(kind), {}
     for field in dataclasses.fields(kind):
-        if not field.init:
-            continue
-        if default is not None:
-            value = getattr(default, field.name)
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        else:
-            value = field.default
-        settings[field.name] = Setting(field.name, hints[field.name], value)
+        if field.init:
+            value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            hint = hints[field.name]
+            entry = find_group(get_args(bare(hint))[1]) if get_origin(bare(hint)) is dict else None
+            settings[field.name] = Setting(field.name, hint, value, find_group(hint), entry)
     return settings
 
 
@@ -92,15 +106,14 @@ def settings_in(kind: type[Any], tree: Any, keys: Keys = (), default: Any = None
     kind = _chosen(kind, tree, keys)
     is_default = isinstance(default, kind)
     for setting in list_settings(type(default) if is_default else kind, default if is_default else None).values():
-        inner, value, group = (*keys, setting.name), tree.get(setting.name), find_group(setting.kind)
+        inner, value, group = (*keys, setting.name), tree.get(setting.name), setting.group
         if group is not None and (isinstance(value, dict) or setting.default is not None):
             yield from settings_in(group, value, inner, setting.default if isinstance(setting.default, group) else None)
             continue
         yield inner, setting
-        entry = find_group(get_args(bare(setting.kind))[1]) if get_origin(bare(setting.kind)) is dict else None
-        if entry is not None and isinstance(value, dict):
+        if setting.entry is not None and isinstance(value, dict):
             for name, node in value.items():
-                yield from settings_in(entry, node, (*inner, str(name)))
+                yield from settings_in(setting.entry, node, (*inner, str(name)))
 
 
 def fill_defaults(kind: type[Any], tree: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The state of a training: everything that changes and that a checkpoint stores."""
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,11 @@ class TrainState:
             return backbone.state_dict()
         return self.average.averaged_state(self.method, backbone)
 
+    @cached_property
+    def _settings(self) -> str:
+        """The settings as YAML, which takes longer to write than a small checkpoint."""
+        return dump(self.setup.as_written)
+
     def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
         """Write a checkpoint into a local folder; files that are there already become part of it.
 
@@ -180,7 +186,7 @@ class TrainState:
         weights = {**tensors["backbone"], **self.export_buffers}
         content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
-        (folder / SETTINGS_FILE).write_text(dump(self.setup.as_written))
+        (folder / SETTINGS_FILE).write_text(self._settings)
         meta = {
             "raysl": __version__,
             "method": self.config.method.name,
