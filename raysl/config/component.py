@@ -15,9 +15,14 @@ def type_hints(kind: type[object]) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
+def location_fields(config: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass instance that hold locations."""
+    kind: Any = type(config)
+    return _location_fields(kind)
+
+
 @cache
-def location_fields(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass that hold locations."""
+def _location_fields(kind: Any) -> tuple[str, ...]:
     return tuple(name for name, hint in type_hints(kind).items() if is_location(hint))
 
 
@@ -46,7 +51,7 @@ def make_absolute(config: Any, is_place: Callable[[str, str], bool]) -> None:
         config: changed in place.
         is_place: takes the name of a field and a text in it; whether that is a location. Other texts stay.
     """
-    for name in location_fields(type(config)):
+    for name in location_fields(config):
         if (value := getattr(config, name)) is not None:
             # Imports pyarrow, which a configuration without locations need not wait for.
             from raysl.storage.addresses import absolute

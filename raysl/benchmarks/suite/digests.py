@@ -54,7 +54,7 @@ def content_of(config: Any) -> dict[str, str]:
     Names, sizes and versions (times of change, or ETags) of all files count, and no file is read. What is
     not there has none: the benchmark says so itself.
     """
-    return digests_of({name: getattr(config, name) for name in location_fields(type(config))})
+    return digests_of({name: getattr(config, name) for name in location_fields(config)})
 
 
 def digests_of(settings: Mapping[str, Any]) -> dict[str, str]:
