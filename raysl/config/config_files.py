@@ -201,15 +201,19 @@ def expand(text: str) -> str:
 
 def read(text: str, origin: str) -> Any:
     """Parse a YAML text."""
-    return read_dotlist(f"value={text}", origin)["value"]
+    return _parse(f"value={text}", origin)["value"]
 
 
-def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
+def read_dotlist(word: str) -> dict[str, Any]:
     """Parse `key=value`, a dotted key and a value in YAML, to a tree.
 
     >>> read_dotlist("optim.lr=1e-3")
     {'optim': {'lr': 0.001}}
     """
+    return copy.deepcopy(_parse_cached(word))
+
+
+def _parse(word: str, origin: str | None = None) -> dict[str, Any]:
     try:
         tree = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
     except RecursionError as error:
@@ -225,6 +229,10 @@ def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
     return {str(key): value for key, value in tree.items()}
 
 
+# a word is read more than once while it is loaded, and by each trial of a sweep
+_parse_cached = lru_cache(maxsize=1024)(_parse)
+
+
 def read_file(path: Path) -> Any:
     """Read a YAML file."""
     # a copy, as callers take entries out of the tree and the cache keeps it
@@ -232,7 +240,7 @@ def read_file(path: Path) -> Any:
 
 
 # a sweep loads the same files for each trial, and parsing takes milliseconds
-_read_cached = lru_cache(maxsize=64)(read)
+_read_cached = lru_cache(maxsize=256)(read)
 
 
 def _read_text(path: Path) -> str:

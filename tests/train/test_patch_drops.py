@@ -33,11 +33,16 @@ SMALL = [
     "train.batch_size=16",
     "train.epochs=4",
 ]
+HEADS = {
+    "byol": ["method.hidden_dim=32", "method.output_dim=16"],
+    "dino": ["method.head.hidden_dim=32", "method.head.num_prototypes=64"],
+    "moco_v3": ["method.hidden_dim=32", "method.output_dim=16"],
+}
 NANO = ["backbone=vit", "backbone.mask_token=true", "backbone.width=16", "backbone.depth=2", "backbone.patch_size=4"]
 
 
 def settings(drop: str, method: str = "simclr", more: Sequence[str] = NANO) -> RunConfig:
-    common = ["benchmarks=[]", "views=null", "train.online_knn_every=null", f"method={method}"]
+    common = ["benchmarks=[]", "views=null", "train.online_knn_every=null", f"method={method}", *HEADS.get(method, [])]
     return load_config("quickstart", [*common, *SMALL, *more, f"train.patch_drop={drop}"])
 
 

@@ -49,7 +49,9 @@ def test_each_epoch_has_the_views_of_its_stage() -> None:
 
 @pytest.mark.parametrize("method", ["dino", "dino_v2", "ibot"])
 def test_small_crops_scale_with_the_large_ones_to_whole_patches(method: str) -> None:
-    more = [*NANO, "method.views.size=32", "method.views.local_size=16", "method.views.num_local=2"]
+    heads = ("head", "patch_head") if method == "dino_v2" else ("head",)
+    small = [f"method.{head}.{word}" for head in heads for word in ("hidden_dim=32", "num_prototypes=64")]
+    more = [*NANO, *small, "method.views.size=32", "method.views.local_size=16", "method.views.num_local=2"]
     run = prepare(settings("{0%: 0.4, 50%: 1}", method, more))
     batch = next(LocalBatches(run.loader).from_step(0))
     assert {name: views.shape[-1] for name, views in batch.views.items()} == {"global": 12, "local": 8}
