@@ -41,10 +41,10 @@ class Setting:
     """One field of a node.
 
     Args:
-        kind: its annotation.
-        default: its default, or `MISSING`.
-        group: the dataclass of a group of settings, see `find_group`.
-        entry: the dataclass of each value of a dict of groups.
+        kind: annotation with its rules.
+        default: default value, or `MISSING`.
+        group: dataclass of a group of settings, see `find_group`.
+        entry: dataclass of each value, where a field holds a dict of groups.
     """
 
     name: str
