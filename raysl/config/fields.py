@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import UnionType
@@ -54,7 +54,7 @@ class Setting:
     entry: type[Any] | None
 
 
-def list_settings(kind: Any, default: Any = None) -> dict[str, Setting]:
+def list_settings(kind: Any, default: Any = None) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name; the instance `default`, if given, provides their defaults."""
     settings = _settings_of(kind)
     if default is None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 SMALL = 1 << 16
 """Elements up to which new tensors are real."""
@@ -218,6 +217,8 @@ def _is_free(func: Any, name: str) -> bool:
 
 def _flops(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> int:
     """Return the FLOPs of products, of which a multiply-add has two; 0 of all other operations."""
+    from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count  # imports Triton
+
     if func._overloadpacket in flop_registry:
         return int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=result))
     if name.startswith(_ATTENTION + "_backward"):

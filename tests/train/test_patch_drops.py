@@ -33,11 +33,8 @@ SMALL = [
     "train.batch_size=16",
     "train.epochs=4",
 ]
-HEADS = {
-    "byol": ["method.hidden_dim=32", "method.output_dim=16"],
-    "dino": ["method.head.hidden_dim=32", "method.head.num_prototypes=64"],
-    "moco_v3": ["method.hidden_dim=32", "method.output_dim=16"],
-}
+NARROW = ["method.hidden_dim=32", "method.output_dim=16"]
+HEADS = {"byol": NARROW, "dino": ["method.head.hidden_dim=32", "method.head.num_prototypes=64"], "moco_v3": NARROW}
 NANO = ["backbone=vit", "backbone.mask_token=true", "backbone.width=16", "backbone.depth=2", "backbone.patch_size=4"]
 
 

@@ -1,5 +1,7 @@
 """Setting up a process that trains."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -17,3 +19,9 @@ def test_the_compiler_is_imported_beside_the_start_of_workers_that_need_it(monke
         assert thread is not None
         thread.join()
     assert imported == ["torch._dynamo"] * 2
+
+
+@pytest.mark.cluster
+def test_a_worker_does_not_wait_for_triton() -> None:
+    code = "import sys, raysl.methods.distill, raysl.runs.worker; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -75,7 +75,7 @@ def measure_cost(kind: type[Backbone], config: Any, image_size: int = 224) -> Co
     >>> measure_cost(ResNet, ResNet.Config(depth=50))
     Cost(feature_dim=2048, parameters=23508032, flops=8174272512, image_size=224)
     """
-    from torch.utils.flop_counter import FlopCounterMode  # imports Triton, which training need not wait for
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
 
     network = kind.without_weights(config).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
